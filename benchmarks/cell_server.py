@@ -1,0 +1,75 @@
+"""The server that forks a fresh process for every measurement: a script, started by rounds.py.
+
+Importing torch takes longer than measuring a cell. So it is imported once, here, where nothing else is ever done, and
+each measurement runs in a child forked from that clean state: no batch, thread, model or setting of another cell has
+been in it. Reads a request a line, a JSON object of `cell`, `data` and `seconds_per_figure`; answers with a line of
+JSON, the figures or `{"error": ...}`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    # This folder as the package `benchmarks`, without its parent on the path: beside it lie the working tree's etl and
+    # presave, and the ones to be measured are those installed. Nor the folder itself, whose names are not global.
+    folder = Path(__file__).parent
+    sys.path.remove(str(folder))
+    spec = importlib.util.spec_from_file_location(
+        "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None:
+        raise ImportError(f"no package in {folder}")
+    sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
+
+
+def serve() -> None:
+    """Answer requests until standard input ends."""
+    import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
+    import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
+    from benchmarks import measure  # noqa: F401
+
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    if threads != 1:
+        raise RuntimeError(f"{threads} threads run after the imports; a forked child would inherit their locks")
+    for line in sys.stdin:
+        print(json.dumps(_in_child(json.loads(line))), flush=True)
+
+
+def _in_child(request: dict[str, Any]) -> dict[str, Any]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _answer(request, writer)
+    os.close(writer)
+    with open(reader, "rb") as answer:  # noqa: PTH123 - a descriptor
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return {"error": f"killed by signal {os.WTERMSIG(status)}"}
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+def _answer(request: dict[str, Any], writer: int) -> None:
+    from benchmarks.cell import Cell
+    from benchmarks.measure import measure
+    from benchmarks.workload import Data
+
+    try:
+        result = measure(Cell(**request["cell"]), Data(**request["data"]), request["seconds_per_figure"])
+    except BaseException:  # noqa: BLE001 - reported by the parent
+        result = {"error": traceback.format_exc()}
+    os.write(writer, json.dumps(result).encode())
+    os._exit(0)  # nothing of the server's is the child's to clean up
+
+
+if __name__ == "__main__":
+    serve()

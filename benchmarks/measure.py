@@ -1,0 +1,68 @@
+"""One measurement: all figures of one cell, taken in the process that this runs in."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import etl
+import xxhash
+from benchmarks.cell import Cell
+from benchmarks.clock import EpochTimes, as_bytes, time_epoch
+from benchmarks.memory import PeakMemory
+from benchmarks.workload import COMPUTE_THREADS, Data, Training, make_iterator
+
+MOST_REPEATS = 20
+
+
+def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]:
+    """All figures of a cell, from the same run: seconds, and bytes of peak memory.
+
+    First one epoch that is not timed: it warms caches, takes the digest of all batches and watches memory. Then
+    epochs of loading alone and of loading with training, until each has had `seconds_per_figure`. Of the latter, wall,
+    compute and stall are those of the epoch with the median wall, so that they belong together.
+    """
+    with (
+        etl.runtime.HeapPolicy(cell.heap),
+        etl.runtime.ThreadPolicy(COMPUTE_THREADS),
+        make_iterator(cell, data) as iterator,
+    ):
+        training = Training(cell, data)
+        with etl.runtime.GcPolicy(cell.garbage_collection):
+            digest = xxhash.xxh3_128()
+            with PeakMemory() as memory:
+                time_epoch(iterator, _digesting(training, digest))
+            score = float(training.score)
+            loading = _repeat(seconds_per_figure, lambda: time_epoch(iterator, None))
+            both = _repeat(seconds_per_figure, lambda: time_epoch(iterator, training))
+    typical = sorted(both, key=lambda times: times.wall)[len(both) // 2]
+    return {
+        "etl": statistics.median(times.wall for times in loading),
+        "wall": typical.wall,
+        "compute": typical.compute,
+        "stall": typical.stall,
+        "peak_memory": memory.nbytes,
+        "samples": typical.samples,
+        "digest": digest.hexdigest(),
+        "score": score,
+    }
+
+
+def _digesting(training: Training, digest: Any) -> Callable[[Any], None]:
+    def step(batch: Any) -> None:
+        for array in batch.arrays():
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(as_bytes(array).data)
+        training(batch)
+
+    return step
+
+
+def _repeat(seconds: float, run: Callable[[], EpochTimes]) -> list[EpochTimes]:
+    ended = time.perf_counter() + seconds
+    times = [run()]
+    while time.perf_counter() < ended and len(times) < MOST_REPEATS:
+        times.append(run())
+    return times

@@ -1,0 +1,40 @@
+"""How much is measured: the profile that the environment variable FAIR_ETL_PROFILE names, "quick" by default."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
+ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
+STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
+AXES = ("strategy", "batch_size", "dtype", "backend", "garbage_collection", "heap")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`samples` photographs resized to `image_size`; each cell measured in `rounds` processes, `seconds_per_figure`
+    seconds in each. With `grid` every combination of the axes, otherwise one axis at a time."""
+
+    name: str
+    samples: int
+    image_size: int
+    rounds: int
+    seconds_per_figure: float
+    grid: bool
+    strategies: tuple[str, ...] = STRATEGIES
+    axes: tuple[str, ...] = AXES
+
+
+def chosen_profile() -> Profile:
+    """The profile in force; FAIR_ETL_ROUNDS replaces its number of rounds. Raises `ValueError` for an unknown one."""
+    profiles = json.loads(Path(__file__).with_name("profiles.json").read_text())
+    name = os.environ.get(PROFILE_VARIABLE, "quick")
+    if name not in profiles:
+        raise ValueError(f"{PROFILE_VARIABLE}={name!r} is not one of {', '.join(profiles)}")
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()}
+    if ROUNDS_VARIABLE in os.environ:
+        settings["rounds"] = int(os.environ[ROUNDS_VARIABLE])
+    return Profile(name, **settings)

@@ -1,0 +1,124 @@
+"""Measuring cells in rounds: in every round each cell once, in a shuffled order, each time in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.cell import Cell
+from benchmarks.profile import Profile
+from benchmarks.workload import COMPUTE_THREADS, Data
+
+CELL_TIMEOUT_SECONDS = 900
+# Scores of equal work are equal to the bit on one thread of a CPU; a GPU adds in another order each time.
+SCORE_TOLERANCE = 1e-2
+
+Results = dict[Cell, "list[dict[str, Any]] | str"]
+
+
+class Unfair(Exception):  # noqa: N818 - the word the reader looks for
+    """Strategies that were to do the same work did not; their times say nothing about each other."""
+
+
+def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> Results:
+    """For each cell one result a round, or what went wrong with it. Raises `Unfair` where equal work was not equal."""
+    results: Results = {cell: [] for cell in cells}
+    with CellServer(data, profile.seconds_per_figure) as server:
+        for number in range(profile.rounds):
+            order = list(results)
+            random.Random(number).shuffle(order)
+            for cell in order:
+                samples = results[cell]
+                if isinstance(samples, str):
+                    continue
+                result = server.measure(cell)
+                if "error" in result:
+                    results[cell] = f"{cell}: {result['error']}"
+                else:
+                    samples.append(result)
+    check_same_work(results)
+    return results
+
+
+def check_same_work(results: Results) -> None:
+    """Raise `Unfair` unless cells of equal work loaded the same bytes in the same order and trained to one score."""
+    first: dict[tuple[Any, ...], tuple[Cell, dict[str, Any]]] = {}
+    for cell, samples in results.items():
+        for sample in samples if not isinstance(samples, str) else []:
+            other, expected = first.setdefault(cell.work, (cell, sample))
+            for part in ("digest", "samples"):
+                if sample[part] != expected[part]:
+                    raise Unfair(f"{part} of {cell} is {sample[part]}, that of {other} {expected[part]}")
+            if not math.isclose(sample["score"], expected["score"], rel_tol=SCORE_TOLERANCE):
+                raise Unfair(f"{cell} trained to {sample['score']}, {other} to {expected['score']}")
+
+
+class CellServer:
+    """A context manager around the process of cell_server.py, started anew after a cell that does not come back."""
+
+    def __init__(self, data: Data, seconds_per_figure: float) -> None:
+        self._request = {"data": asdict(data), "seconds_per_figure": seconds_per_figure}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors = tempfile.TemporaryFile()
+
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        """The figures of `cell` from a fresh process, or `{"error": ...}`."""
+        process = self._process or self._start()
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("the cell server was started without pipes")
+        process.stdin.write(json.dumps({**self._request, "cell": cell.as_dict()}).encode() + b"\n")
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], CELL_TIMEOUT_SECONDS)[0]:
+            self._stop()
+            return {"error": f"no answer after {CELL_TIMEOUT_SECONDS} s"}
+        line = process.stdout.readline()
+        if not line:
+            self._stop()
+            return {"error": f"the cell server ended: {self._tail()}"}
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+    def __enter__(self) -> CellServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        self._errors.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Before libraries start their thread pools: a server with threads could not be forked.
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(COMPUTE_THREADS))
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("cell_server.py"))],
+            env={**os.environ, **threads, "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        return self._process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            # The whole session: a cell that hangs is a child of the server.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def _tail(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-2000:].decode(errors="replace")

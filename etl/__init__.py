@@ -1,0 +1,70 @@
+"""Loading training data, and measuring what it costs.
+
+    source = etl.ImageFolder("photos/")
+    pipeline = etl.image_pipeline(size=224)
+    train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
+    etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
+
+Importing this loads no torch; `backend`, `fit` and `models` do when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from etl import demonstration, runtime, stages
+from etl.backends import Backend, backend
+from etl.batch import Batch
+from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
+from etl.listeners import Iteration, Listener, Performance, PerformanceListener
+from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
+from etl.record import Record, RecordError
+from etl.records import Records, records
+from etl.sources import Idx, ImageFolder, open_source
+from etl.training import FitResult, fit
+
+if TYPE_CHECKING:
+    from etl import models
+
+__all__ = [
+    # sources and pipelines
+    "ImageFolder",
+    "Idx",
+    "open_source",
+    "Pipeline",
+    "image_pipeline",
+    "digits_pipeline",
+    "stages",
+    "Record",
+    "Records",
+    "records",
+    "RecordError",
+    # iterators
+    "RawIterator",
+    "PresavedIterator",
+    "AsyncIterator",
+    "SyntheticIterator",
+    "BatchIterator",
+    "Batch",
+    # training
+    "Backend",
+    "backend",
+    "fit",
+    "FitResult",
+    "models",
+    "Listener",
+    "Iteration",
+    "PerformanceListener",
+    "Performance",
+    # surroundings
+    "runtime",
+    "demonstration",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":  # loads torch, which a writer on a cluster does not need
+        import importlib
+
+        return importlib.import_module("etl.models")
+    raise AttributeError(f"module 'etl' has no attribute {name!r}")

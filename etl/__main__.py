@@ -1,0 +1,7 @@
+"""`python -m etl`."""
+
+import sys
+
+from etl.commands import main
+
+sys.exit(main())

@@ -1,0 +1,37 @@
+"""Arrays seen as tensors, and dtypes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from etl.batch import Batch
+from etl.dtypes import DTYPES, find_dtype
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """A tensor over the memory of `array`, no copy; bfloat16 crosses as its bits, since torch knows only numpy's own."""
+    if array.dtype == DTYPES["bfloat16"]:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
+    """`batch` with `convert` applied to each of its arrays."""
+
+    def each(part: Any) -> Any:
+        if part is None:
+            return None
+        return tuple(convert(array) for array in part) if isinstance(part, tuple) else convert(part)
+
+    return Batch(each(batch.features), each(batch.labels), each(batch.features_mask), each(batch.labels_mask))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch's dtype called `name`; raises `ValueError` for one that features cannot have."""
+    find_dtype(name)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

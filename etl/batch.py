@@ -1,0 +1,42 @@
+"""What an iterator yields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch: `features` and `labels`, each an array whose first axis counts records, or a tuple of such arrays.
+
+    Masks are 1 where a time step is data and 0 where it is padding, shape `(batch, steps)`; None where nothing is
+    padded. From an iterator the arrays are numpy, from `Backend.put` tensors. `features, labels = batch` unpacks.
+    """
+
+    features: Any
+    labels: Any
+    features_mask: Any = None
+    labels_mask: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.features
+        yield self.labels
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.features[0] if isinstance(self.features, tuple) else self.features)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its arrays."""
+        return sum(array.nbytes for array in self.arrays())
+
+    def arrays(self) -> Iterator[Any]:
+        """Every array of the batch, in the order of its fields."""
+        for part in (self.features, self.labels, self.features_mask, self.labels_mask):
+            if isinstance(part, tuple):
+                yield from part
+            elif part is not None:
+                yield part

@@ -1,0 +1,35 @@
+"""The command line, `etl`: one file for each command.
+
+Exit codes: 0 done, 1 the check it was asked for failed, 2 the call or its input was wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from etl.commands import convert, dataset, inspect, presave, verify
+
+COMMANDS = {"dataset": dataset, "presave": presave, "inspect": inspect, "verify": verify, "convert": convert}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line on `arguments`, or the program's own; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="etl", description="Load training data, and measure what it costs.")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        summary = (command.__doc__ or "").split(":", 1)[-1].strip().split("\n")[0]
+        command.add_arguments(commands.add_parser(name, help=summary, description=summary))
+    parsed = parser.parse_args(arguments)
+    try:
+        return COMMANDS[parsed.command].run(parsed)
+    except KeyboardInterrupt:
+        print("etl: interrupted; nothing half made was left behind", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
+        if parsed.debug:
+            raise
+        print(f"etl: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2

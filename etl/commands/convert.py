@@ -1,0 +1,35 @@
+"""`etl convert STORE STORE`: rewrite a store in another format."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import presave
+from etl.commands.output import progress_bar, save_json
+from etl.commands.store_facts import describe_store, show_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("source", type=Path, metavar="STORE", help="the store to read")
+    parser.add_argument("target", type=Path, metavar="STORE", help="where to; must not exist")
+    parser.add_argument("--format", choices=presave.formats(), required=True)
+    parser.add_argument("--jobs", type=int, default=2, help="threads (default: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert and describe the new store."""
+    with progress_bar(f"writing {arguments.target}", "records") as bar:
+        store = presave.convert(
+            arguments.source,
+            arguments.target,
+            format=arguments.format,
+            jobs=arguments.jobs,
+            progress=lambda progress: bar(progress.records, progress.total),
+        )
+    with store:
+        show_store(store, [])
+        save_json(arguments.json, describe_store(store))
+    return 0

@@ -1,0 +1,48 @@
+"""`etl dataset DIR`: make the demonstration data, real photographs or real handwritten digits."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from etl import demonstration
+from etl.commands.output import progress_bar, save_json, show_facts
+from etl.sources import open_source
+
+KINDS = ("photographs", "digits")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where to; reused where it holds the same data")
+    parser.add_argument("--kind", choices=KINDS, default="photographs", help="default: photographs, an image folder")
+    parser.add_argument("--samples", type=int, help="default: 2000 photographs, or all 1797 digits")
+    parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal bytes (default: 0)")
+    parser.add_argument("--plain", action="store_true", help="digits: plain IDX files instead of gzip")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was made to FILE")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the data and say what is there."""
+    if arguments.kind == "photographs":
+        if arguments.plain:
+            raise ValueError("--plain is for --kind digits")
+        samples = 2000 if arguments.samples is None else arguments.samples
+        with progress_bar("making photographs", "photographs") as bar:
+            made = demonstration.photographs(arguments.directory, samples, arguments.seed, bar)
+    else:
+        made = demonstration.digits(arguments.directory, arguments.samples, arguments.seed, not arguments.plain)
+    source = open_source(arguments.directory)
+    files = [file for file in arguments.directory.rglob("*") if file.is_file()]
+    nbytes = sum(file.stat().st_size for file in files)
+    facts = [
+        ("kind", arguments.kind),
+        ("made", "now" if made else "before, reused"),
+        ("training records", f"{len(source):,}"),
+        ("classes", ", ".join(source.classes)),
+        ("bytes", f"{nbytes:,}"),
+    ]
+    show_facts(str(arguments.directory), facts)
+    content = {"directory": str(arguments.directory), "kind": arguments.kind, "made": made, "records": len(source)}
+    save_json(arguments.json, {**content, "classes": source.classes, "nbytes": nbytes})
+    return 0

@@ -1,0 +1,26 @@
+"""`etl verify STORE`: compare every byte of a store with its manifest; exit code 1 if something has changed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import presave
+from etl.commands.output import progress_bar, save_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("store", type=Path, metavar="STORE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the faults to FILE")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify and list the faults."""
+    with progress_bar(f"reading {arguments.store}", "bytes") as bar:
+        faults = presave.verify(arguments.store, bar)
+    for fault in faults:
+        print(fault)
+    print(f"{arguments.store}: {f'{len(faults)} faults' if faults else 'whole, every byte as written'}")
+    save_json(arguments.json, {"store": str(arguments.store), "faults": faults})
+    return 1 if faults else 0

@@ -1,0 +1,90 @@
+"""Demonstration photographs: crops of those that scikit-image and scikit-learn ship."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import joblib
+import numpy as np
+from PIL import Image
+
+from etl.demonstration.directory import make_once
+
+# Class name, and the file in scikit-image's data folder, or (for the last two) scikit-learn's.
+PHOTOGRAPHS = {
+    "astronaut": "astronaut.png",
+    "cat": "chelsea.png",
+    "coffee": "coffee.png",
+    "galaxies": "hubble_deep_field.jpg",
+    "motorcycle": "motorcycle_left.png",
+    "retina": "retina.jpg",
+    "rocket": "rocket.jpg",
+    "tissue": "ihc.png",
+    "flower": "flower.jpg",
+    "temple": "china.jpg",
+}
+FROM_SKLEARN = ("flower.jpg", "china.jpg")
+VERSION = 1
+WIDTH, HEIGHT, JITTER = 500, 375, 0.1
+QUALITY = 90
+
+
+def photographs(
+    directory: str | Path, samples: int = 2000, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> bool:
+    """Write `samples` JPEG photographs of 10 classes below `directory`, one folder a class; whether anything was made.
+
+    Each is a random crop (half to all of the height or width) of a real photograph, resized to about 500x375 pixels
+    (each side within 10%), quality 90. Equal seeds give equal bytes with the same version of Pillow. Data that is there
+    already is kept. `progress` is called with photographs made and in all. Raises `ValueError` for fewer than 10
+    samples or a directory that holds something else, `RuntimeError` where scikit-image or scikit-learn is missing.
+    """
+    if samples < len(PHOTOGRAPHS):
+        raise ValueError(f"samples must be at least {len(PHOTOGRAPHS)}, one for each class, not {samples}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, not {seed}")
+    description = {"kind": "photographs", "version": VERSION, "samples": samples, "seed": seed}
+
+    def fill(folder: Path) -> None:
+        pictures = _load_pictures()
+        for name in PHOTOGRAPHS:
+            (folder / name).mkdir()
+        parallel = joblib.Parallel(n_jobs=-1, prefer="threads", return_as="generator_unordered")
+        names = list(PHOTOGRAPHS)
+        tasks = (
+            joblib.delayed(_crop)(pictures[names[i % len(names)]], folder / names[i % len(names)], i, seed)
+            for i in range(samples)
+        )
+        for made, _ in enumerate(parallel(tasks), 1):
+            if progress is not None:
+                progress(made, samples)
+
+    return make_once(directory, description, fill)
+
+
+def _crop(picture: Image.Image, folder: Path, number: int, seed: int) -> None:
+    random = np.random.default_rng([seed, number])
+    width, height = (round(side * random.uniform(1 - JITTER, 1 + JITTER)) for side in (WIDTH, HEIGHT))
+    scale = random.uniform(0.5, 1.0) * min(picture.width / width, picture.height / height)
+    across, down = width * scale, height * scale
+    left, top = random.uniform(0, picture.width - across), random.uniform(0, picture.height - down)
+    crop = picture.resize((width, height), Image.Resampling.BICUBIC, box=(left, top, left + across, top + down))
+    crop.save(folder / f"{number:06d}.jpg", quality=QUALITY)
+
+
+def _load_pictures() -> dict[str, Image.Image]:
+    try:
+        import skimage
+        import sklearn
+    except ImportError as error:
+        raise RuntimeError(f"the demonstration data needs {error.name}: pip install 'fair-etl[demo]'") from error
+    folders = {
+        True: Path(sklearn.__file__).parent / "datasets" / "images",
+        False: Path(skimage.__file__).parent / "data",
+    }
+    pictures = {}
+    for name, file in PHOTOGRAPHS.items():
+        with Image.open(folders[file in FROM_SKLEARN] / file) as picture:
+            pictures[name] = picture.convert("RGB")
+    return pictures

@@ -1,0 +1,86 @@
+"""Strategy `presaved`: arrays are gathered from a store, and what the pipeline still has to do is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import presave
+from etl.batch import Batch
+from etl.dtypes import find_dtype, is_floating
+from etl.iterators.collate import FIELDS, Collator, to_batch
+from etl.iterators.epochs import EpochIterator
+from etl.iterators.order import Order
+from etl.pipeline import Pipeline
+
+
+class PresavedIterator(EpochIterator):
+    """Batches from a store, or the path of one, finished by `pipeline`, the remainder of the one that wrote it.
+
+    Raises `ValueError` where the store was written by another pipeline or cut after another stage, and as
+    `RawIterator` does. A store given as a path is closed with the iterator.
+    """
+
+    def __init__(
+        self,
+        store: presave.Store | str | Path,
+        pipeline: Pipeline,
+        batch_size: int = 32,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        dtype: str = "float32",
+        drop_last: bool = False,
+    ) -> None:
+        self._owns_store = not isinstance(store, presave.Store)
+        self._store = store if isinstance(store, presave.Store) else presave.open_store(store)
+        check_remainder(self._store, pipeline)
+        super().__init__(Order(len(self._store), batch_size, shuffle, seed, drop_last), dtype)
+        self._collator = Collator(self._store, pipeline, find_dtype(dtype))
+        self._fields = [name for name in FIELDS if name in self._store.fields]
+        wanted = find_dtype(dtype)
+        stored = [np.dtype(self._store.fields[name].dtype) for name in self._fields]
+        # Nothing to do and nothing to convert: the gather itself writes the batch.
+        self._is_finished = not pipeline.stages and all(not is_floating(each) or each == wanted for each in stored)
+        self._gathered: dict[str, np.ndarray] = {}
+
+    def _load(self, numbers: np.ndarray) -> Batch:
+        # Bound by memory: benchmarks/end_to_end.py measures it as `presaved`.
+        fields = self._store.fields
+        if self._is_finished:
+            return to_batch(
+                self._store.gather(numbers, {name: fields[name].empty(len(numbers)) for name in self._fields})
+            )
+        if len(self._gathered.get("features", ())) < len(numbers):
+            self._gathered = {name: fields[name].empty(len(numbers)) for name in self._fields}
+        arrays = self._store.gather(numbers, {name: array[: len(numbers)] for name, array in self._gathered.items()})
+        records = (
+            (number, {name: array[slot] for name, array in arrays.items()})
+            for slot, number in enumerate(numbers.tolist())
+        )
+        return self._collator.collate(records, len(numbers))
+
+    def close(self) -> None:
+        """Close the store if it was opened here; iterating afterwards is an error."""
+        super().close()
+        if self._owns_store:
+            self._store.close()
+
+
+def check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
+    """Raise `ValueError` unless `pipeline` goes on where the pipeline that wrote `store` was cut.
+
+    An empty pipeline fits any store: nothing is left to do, says the caller.
+    """
+    manifest = store.manifest
+    if not pipeline.names and not pipeline.preceding:
+        return
+    written_by = manifest.fingerprint if manifest.fingerprint is not None else Pipeline([]).fingerprint
+    if written_by != pipeline.preceding_fingerprint:
+        before = " -> ".join(Pipeline(pipeline.preceding).names) or "nothing"
+        raise ValueError(
+            f"{store.path} was written after stage {manifest.stage!r} of pipeline {manifest.fingerprint}; "
+            f"this pipeline goes on after {before!r} of pipeline {pipeline.preceding_fingerprint}. "
+            "Use the same pipeline's after(stage), or presave again"
+        )

@@ -1,0 +1,53 @@
+"""The upper bound: the same batch again and again, so that loading costs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etl.batch import Batch
+from etl.dtypes import find_dtype
+from etl.iterators.epochs import EpochIterator
+from etl.iterators.order import Order
+
+
+class SyntheticIterator(EpochIterator):
+    """`batches` times the same batch of normally distributed features and evenly distributed labels.
+
+    `shape` is that of one record's features; features are of `dtype`, shape `(batch_size, *shape)`, labels int64 in
+    `0..classes-1`. Training on it measures compute alone.
+    """
+
+    async_supported = False
+    async_unsupported_reason = "it repeats one batch that is in memory, so there is nothing to prefetch"
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        batches: int,
+        batch_size: int = 32,
+        *,
+        seed: int = 0,
+        dtype: str = "float32",
+    ) -> None:
+        if batches < 1 or classes < 1:
+            raise ValueError(f"batches and classes must be at least 1, not {batches} and {classes}")
+        super().__init__(Order(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False), dtype)
+        random = np.random.default_rng(seed)
+        features = random.standard_normal((batch_size, *shape), dtype=np.float32).astype(find_dtype(dtype))
+        self._batch = Batch(features, random.integers(0, classes, batch_size))
+
+    @classmethod
+    def repeating(cls, batch: Batch, batches: int, dtype: str = "float32") -> SyntheticIterator:
+        """`batches` times the given batch."""
+        iterator = cls((1,), 1, batches, len(batch), dtype=dtype)
+        iterator._batch = batch
+        return iterator
+
+    def _load(self, numbers: np.ndarray) -> Batch:  # noqa: ARG002 - the same batch whatever is asked for
+        return self._batch
+
+    def shard(self, rank: int, world_size: int) -> SyntheticIterator:
+        """Each rank repeats the same batch `batches` times."""
+        Order(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size)
+        return SyntheticIterator.repeating(self._batch, len(self), self._dtype)

@@ -1,0 +1,54 @@
+"""The records of a source as a pipeline leaves them, made when they are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etl.pipeline import Pipeline, StageError
+from etl.record import Record, RecordSequence, record_error, source_name
+from etl.stages.stage import describe_stage, stage_name
+
+
+class Records:
+    """`len(source)` records; `[i]` is `pipeline(source[i])`. What `presave.write` takes; picklable if its parts are."""
+
+    def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
+        self.source = source
+        self.pipeline = pipeline
+        done = (*pipeline.preceding, *pipeline.stages)
+        self.stage = stage_name(done[-1]) if done else None
+        self.fingerprint = pipeline.fingerprint
+        self.provenance: dict[str, Any] = {
+            "source": source_name(source),
+            "stages": [describe_stage(stage) for stage in done],
+        }
+        classes = getattr(source, "classes", None)
+        if classes is not None:
+            self.provenance["classes"] = list(classes)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Record:
+        """Record `index`; raises `RecordError` that names it, its file and the stage."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {source_name(self.source)}, which holds {len(self)}")
+        try:
+            return self.pipeline(read_record(self.source, index))
+        except StageError as error:
+            raise record_error(self.source, index, error.stage, error.__cause__ or error) from error.__cause__
+
+
+def records(source: RecordSequence, pipeline: Pipeline) -> Records:
+    """The records of `source` after `pipeline`, computed when asked for."""
+    return Records(source, pipeline)
+
+
+def read_record(source: RecordSequence, index: int) -> Record:
+    """`source[index]`; raises `RecordError` at stage "read"."""
+    try:
+        return source[index]
+    except (MemoryError, IndexError):
+        raise
+    except Exception as error:
+        raise record_error(source, index, "read", error) from error

@@ -1,0 +1,64 @@
+"""Watching CPython's garbage collector: how often it ran, and for how long."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+GENERATIONS = 3
+
+
+@dataclass(frozen=True)
+class Collections:
+    """Garbage collections of one generation: how many, and how many seconds they took together."""
+
+    generation: int
+    count: int
+    seconds: float
+
+
+class CollectionWatch:
+    """Counts collections from `start` on, through `gc.callbacks`. A context manager."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * GENERATIONS
+        self._seconds = [0.0] * GENERATIONS
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Begin watching."""
+        gc.callbacks.append(self._notice)
+
+    def stop(self) -> None:
+        """End watching; does nothing where it was not begun."""
+        if self._notice in gc.callbacks:
+            gc.callbacks.remove(self._notice)
+
+    def take(self) -> list[Collections]:
+        """The collections since the last call, one entry for each generation."""
+        taken = [
+            Collections(generation, count, seconds)
+            for generation, (count, seconds) in enumerate(zip(self._counts, self._seconds, strict=True))
+        ]
+        self._counts = [0] * GENERATIONS
+        self._seconds = [0.0] * GENERATIONS
+        return taken
+
+    def __enter__(self) -> CollectionWatch:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _notice(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self._counts[info["generation"]] += 1
+            self._seconds[info["generation"]] += time.perf_counter() - self._began

@@ -1,0 +1,39 @@
+"""How many threads compute uses."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+
+class ThreadPolicy:
+    """A context manager: `compute` threads for BLAS, OpenMP and torch's operations, restored on leaving.
+
+    torch is set only where it is loaded already. Raises `ValueError` for fewer than 1.
+    """
+
+    def __init__(self, compute: int) -> None:
+        if isinstance(compute, bool) or not isinstance(compute, int) or compute < 1:
+            raise ValueError(f"compute threads must be a whole number of at least 1, not {compute!r}")
+        self.compute = compute
+        self._limits: Any = None
+        self._torch_threads: int | None = None
+
+    def __enter__(self) -> ThreadPolicy:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            self._torch_threads = torch.get_num_threads()
+            torch.set_num_threads(self.compute)
+        self._limits = threadpool_limits(limits=self.compute)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limits.restore_original_limits()
+        torch = sys.modules.get("torch")
+        if torch is not None and self._torch_threads is not None:
+            torch.set_num_threads(self._torch_threads)

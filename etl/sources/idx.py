@@ -1,0 +1,122 @@
+"""MNIST's file format, IDX (http://yann.lecun.com/exdb/mnist/): images and labels, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etl.record import Record
+
+GZIP_MAGIC = b"\x1f\x8b"
+# The third byte of an IDX file is its type; all are big-endian.
+IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+# The names under which MNIST and its successors publish their files.
+SPLIT_PREFIXES = {"train": "train", "test": "t10k"}
+
+
+class Idx:
+    """Images and labels from a pair of IDX files, each plain or gzip.
+
+    A record has `features`, uint8 of shape `(height, width)` for MNIST, and `label`. Plain files are memory-mapped, gzip
+    files unpacked into memory, both when first read, so that a pickled `Idx` is small and shares no handle. Raises
+    `ValueError` that names the file where its header or length is wrong, or the two do not belong together.
+    """
+
+    def __init__(self, images: str | Path, labels: str | Path) -> None:
+        self.name = str(images)
+        self.images_path = Path(images)
+        self.labels_path = Path(labels)
+        self._images: np.ndarray | None = read_idx(self.images_path)
+        self._labels: np.ndarray | None = read_idx(self.labels_path)
+        if self._labels.ndim != 1 or self._labels.dtype.kind not in "iu":
+            raise ValueError(f"{labels} is not a file of labels: {self._labels.dtype} of shape {self._labels.shape}")
+        if len(self._images) != len(self._labels):
+            raise ValueError(
+                f"{images} has {len(self._images)} images and {labels} {len(self._labels)} labels; "
+                "they are not of the same set"
+            )
+        if not len(self._images):
+            raise ValueError(f"{images} holds no images")
+        self._length = len(self._images)
+        self.classes = [str(label) for label in range(int(self._labels.max()) + 1)]
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, split: str = "train") -> Idx:
+        """The `train` or `test` set among MNIST's file names (`train-images-idx3-ubyte`, `t10k-...`; `.gz` or not)."""
+        if split not in SPLIT_PREFIXES:
+            raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLIT_PREFIXES)}")
+        prefix = SPLIT_PREFIXES[split]
+        return cls(
+            _find(Path(folder), f"{prefix}-images-idx3-ubyte"), _find(Path(folder), f"{prefix}-labels-idx1-ubyte")
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Record:
+        if self._images is None or self._labels is None:
+            self._images, self._labels = read_idx(self.images_path), read_idx(self.labels_path)
+        return {"features": self._images[index], "label": int(self._labels[index])}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_images": None, "_labels": None}
+
+    def __repr__(self) -> str:
+        return f"Idx({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The array in an IDX file, read-only: a memory map of a plain file, a copy of a gzip file.
+
+    Raises `ValueError` that names the file where it is no IDX file, or longer or shorter than its header says.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    with path.open("rb") as file:
+        compressed = file.read(2) == GZIP_MAGIC
+    if compressed:
+        try:
+            with gzip.open(path) as file:
+                content = np.frombuffer(file.read(), dtype=np.uint8)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}: damaged gzip file ({error})") from error
+    else:
+        if path.stat().st_size == 0:
+            raise ValueError(f"{path} is empty")
+        content = np.memmap(path, dtype=np.uint8, mode="r")
+    return _parse(path, content)
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """Write `array` (uint8) as an IDX file, gzip where `path` ends in `.gz`; equal arrays give equal bytes."""
+    header = bytes([0, 0, 0x08, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+    content = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def _parse(path: Path, content: np.ndarray) -> np.ndarray:
+    magic = content[:4].tobytes()
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_DTYPES or magic[3] == 0:
+        raise ValueError(f"{path} is not an IDX file: it begins with {magic.hex(' ') or 'nothing'}")
+    dtype = np.dtype(IDX_DTYPES[magic[2]])
+    header_nbytes = 4 + 4 * magic[3]
+    shape = tuple(int(size) for size in content[4:header_nbytes].view(">u4")) if len(content) >= header_nbytes else ()
+    expected = header_nbytes + math.prod(shape) * dtype.itemsize
+    if len(shape) != magic[3] or len(content) != expected:
+        raise ValueError(
+            f"{path}: {len(content):,} bytes, but its header says {expected:,} (shape {shape}); "
+            "the file was cut off or is not what its header says"
+        )
+    return content[header_nbytes:].view(dtype).reshape(shape)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for candidate in (folder / name, folder / f"{name}.gz"):
+        if candidate.is_file():
+            return candidate
+    raise ValueError(f"{folder} has neither {name} nor {name}.gz")

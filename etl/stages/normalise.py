@@ -1,0 +1,56 @@
+"""Stage "normalise": pixels from 0..255 to zero mean and unit variance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from etl.record import Record
+
+# Mean and standard deviation of ImageNet's training images, in units of 1 (Krizhevsky's statistics as torchvision
+# publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """`(features / 255 - mean) / std` per channel: uint8 of shape `(channels, height, width)` to float32.
+
+    Computed in float32 as `(features - 255 mean) * (1 / (255 std))`, with both constants rounded once, so that every
+    strategy and every layout gives the same bits.
+    """
+
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    name: ClassVar[str] = "normalise"
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise ValueError(f"mean {self.mean} and std {self.std} need one number for each channel")
+        if min(self.std) <= 0:
+            raise ValueError(f"std {self.std} must be above 0")
+
+    def __call__(self, record: Record) -> Record:
+        out = np.empty(record["features"].shape, np.float32)
+        self.write_into(record["features"], out)
+        return {**record, "features": out}
+
+    def write_into(self, features: np.ndarray, out: np.ndarray) -> None:
+        """Normalise `features` into `out`, float32 of the same shape, without a temporary."""
+        if features.shape[0] != len(self.mean) or features.ndim != 3:
+            raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
+        # Two passes over one image, which stays in the cache between them.
+        np.subtract(features, self._offset, out=out)
+        np.multiply(out, self._scale, out=out)
+
+    @cached_property
+    def _offset(self) -> np.ndarray:
+        return (np.array(self.mean) * 255).astype(np.float32)[:, None, None]
+
+    @cached_property
+    def _scale(self) -> np.ndarray:
+        return (1 / (np.array(self.std) * 255)).astype(np.float32)[:, None, None]

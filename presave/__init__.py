@@ -1,0 +1,30 @@
+"""Arrays on disk: write once, read many.
+
+    store = presave.write("photos.store", records, format="npy", jobs=2)
+    store = presave.open_store("photos.store")
+    arrays = store.gather([3, 1, 2])
+
+Knows nothing of images, models or torch.
+"""
+
+from presave.convert import convert
+from presave.errors import StoreError
+from presave.formats import formats
+from presave.manifest import Manifest
+from presave.schema import Field
+from presave.store import Store, open_store
+from presave.verify import verify
+from presave.write import Progress, write
+
+__all__ = [
+    "Field",
+    "Manifest",
+    "Progress",
+    "Store",
+    "StoreError",
+    "convert",
+    "formats",
+    "open_store",
+    "verify",
+    "write",
+]

@@ -1,0 +1,26 @@
+"""The storage formats, by name."""
+
+from __future__ import annotations
+
+from presave.errors import StoreError
+from presave.formats.format import Format, ShardReader
+from presave.formats.hdf5 import Hdf5
+from presave.formats.npy import Npy
+
+FORMATS: dict[str, Format] = {"npy": Npy(), "hdf5": Hdf5()}
+
+
+def formats() -> tuple[str, ...]:
+    """The names of the formats that `write` and `convert` accept; the first is the default."""
+    return tuple(FORMATS)
+
+
+def find_format(name: str) -> Format:
+    """The format called `name`; raises `StoreError` that lists the known ones."""
+    try:
+        return FORMATS[name]
+    except KeyError:
+        raise StoreError(f"unknown format {name!r}; known: {', '.join(FORMATS)}") from None
+
+
+__all__ = ["FORMATS", "Format", "ShardReader", "find_format", "formats"]

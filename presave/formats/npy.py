@@ -1,0 +1,101 @@
+"""Format "npy": one `.npy` file for each field and shard, read through a memory map."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from presave.checksum import ChecksumWriter
+from presave.errors import StoreError
+from presave.manifest import Shard, StoredFile
+from presave.schema import Field, Schema
+
+# Rows up to this many bytes are gathered by one fancy index; larger ones by one copy each, which spares a temporary.
+SMALL_ROW_NBYTES = 4096
+
+
+class Npy:
+    """`.npy` files (NEP 1), memory-mapped. Never allows pickled objects."""
+
+    name = "npy"
+
+    def write_shard(
+        self, folder: Path, number: int, schema: Schema, records: int, rows: Iterable[Mapping[str, np.ndarray]]
+    ) -> Shard:
+        with ExitStack() as open_files:
+            writers = {}
+            for name, field in schema.items():
+                file = open_files.enter_context((folder / _file_name(name, number)).open("wb"))
+                open_files.callback(_flush, file)
+                writers[name] = ChecksumWriter(file)
+                _write_header(writers[name], field, records)
+            for arrays in rows:
+                for name, writer in writers.items():
+                    writer.write(arrays[name].data)
+        files = tuple(
+            StoredFile(_file_name(name, number), writer.nbytes, writer.hexdigest()) for name, writer in writers.items()
+        )
+        return Shard(records, files)
+
+    def open_shard(self, folder: Path, shard: Shard, schema: Schema) -> NpyShard:
+        # The files of a shard stand in the order of the schema's fields.
+        arrays = {
+            field.name: _map(folder / file.name, field, shard.records)
+            for field, file in zip(schema.values(), shard.files, strict=True)
+        }
+        return NpyShard(arrays)
+
+
+class NpyShard:
+    """The memory-mapped arrays of one shard."""
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        self._arrays = arrays
+
+    def gather(self, field: str, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
+        # Bound by memory: each row is read once and written once. benchmarks/end_to_end.py measures it as `presaved`.
+        source = self._arrays[field]
+        if isinstance(slots, slice):
+            # mode="raise" would make numpy gather into a temporary first; the store has checked the rows.
+            np.take(source, rows, axis=0, out=out[slots], mode="clip")
+        elif source[0].nbytes <= SMALL_ROW_NBYTES:
+            out[slots] = source[rows]
+        else:
+            for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
+                out[slot] = source[row]
+
+    def close(self) -> None:
+        # A map closes with the last array that views it; dropping ours is all that is safe.
+        self._arrays.clear()
+
+
+def _file_name(field: str, number: int) -> str:
+    return f"{field}-{number:05d}.npy"
+
+
+def _write_header(writer: ChecksumWriter, field: Field, records: int) -> None:
+    shape: tuple[int, ...] = (records, *field.shape)
+    np.lib.format.write_array_header_2_0(writer, {"descr": field.dtype, "fortran_order": False, "shape": shape})
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _map(path: Path, field: Field, records: int) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged") from error
+    if array.dtype.str != field.dtype or array.shape != (records, *field.shape):
+        raise StoreError(
+            f"{path}: holds {array.dtype} of shape {array.shape}; the manifest says "
+            f"{np.dtype(field.dtype)} of shape {(records, *field.shape)}"
+        )
+    return np.asarray(array)

@@ -1,0 +1,74 @@
+"""The fields of a store: names, dtypes and shapes, taken from the first record and asked of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from presave.errors import StoreError
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record: `dtype` as numpy spells it with byte order (`"|u1"`, `"<f4"`), `shape` of one record."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def record_nbytes(self) -> int:
+        """Bytes that one record's value takes."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def empty(self, records: int) -> np.ndarray:
+        """An uninitialised array of shape `(records, *shape)`."""
+        return np.empty((records, *self.shape), dtype=self.dtype)
+
+
+Schema = dict[str, Field]
+
+
+def infer_schema(record: Record) -> Schema:
+    """The schema of `record`; Python ints become int64, floats float64.
+
+    Raises `StoreError` where a field is not an array or a number, or would need pickle to be stored.
+    """
+    if not isinstance(record, Mapping) or not record:
+        raise StoreError(f"record 0 is {type(record).__name__}; a record is a mapping of field name to array or number")
+    schema = {}
+    for name, value in record.items():
+        if not isinstance(name, str) or not name.replace("_", "").replace(".", "").isalnum():
+            raise StoreError(f"record 0: field name {name!r} must be made of letters, digits, '_' and '.'")
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            raise StoreError(
+                f"record 0: field {name!r} has dtype {array.dtype}, which cannot be stored; "
+                "use a boolean, integer, float or complex dtype"
+            )
+        schema[name] = Field(name, array.dtype.newbyteorder("<").str, array.shape)
+    return schema
+
+
+def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray]:
+    """The arrays of `record`, C-contiguous and in the dtypes of `schema`; `number` is named in errors.
+
+    Raises `StoreError` where a field is missing, unknown, or of another dtype or shape than in record 0.
+    """
+    if record.keys() != schema.keys():
+        raise StoreError(f"record {number} has fields {sorted(record)}; record 0 has {sorted(schema)}")
+    arrays = {}
+    for name, field in schema.items():
+        array = np.asarray(record[name])
+        if array.shape != field.shape or array.dtype.newbyteorder("<").str != field.dtype:
+            raise StoreError(
+                f"record {number}: field {name!r} is {array.dtype} of shape {array.shape}; record 0 has "
+                f"{np.dtype(field.dtype)} of shape {field.shape}. Presave after a stage that makes all records alike"
+            )
+        arrays[name] = np.asarray(array, dtype=field.dtype, order="C")
+    return arrays
