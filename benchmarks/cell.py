@@ -18,7 +18,8 @@ BACKENDS = ("cpu", "cuda") if Path("/proc/driver/nvidia/version").exists() else 
 @dataclass(frozen=True)
 class Cell:
     """One way to load and train. The defaults are the base point: plain presaved, in which both ETL and compute are
-    paid in full, so that whatever an axis changes shows in the wall time."""
+    paid in full, so that whatever an axis changes shows in the wall time.
+    """
 
     strategy: str = "presaved"
     batch_size: int = 32

@@ -31,8 +31,9 @@ if __name__ == "__main__":
 
 def serve() -> None:
     """Answer requests until standard input ends."""
-    import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
+
+    import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
     from benchmarks import measure  # noqa: F401
 
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208

@@ -16,7 +16,8 @@ PAGE_NBYTES = 4096
 class EpochTimes:
     """Seconds of one epoch. `wall` is all of it; `stall` the waits for a batch until it could be read at memory speed,
     the start of the iterator and its end included; `compute` the training steps. What is left, wall - stall - compute,
-    is the loop itself."""
+    is the loop itself.
+    """
 
     wall: float
     stall: float

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import etl
 import xxhash
+
+import etl
 from benchmarks.cell import Cell
 from benchmarks.clock import EpochTimes, as_bytes, time_epoch
 from benchmarks.memory import PeakMemory

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 INTERVAL_SECONDS = 0.01
 
@@ -26,7 +30,7 @@ class PeakMemory:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="peak-memory", daemon=True)
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

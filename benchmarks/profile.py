@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
@@ -16,7 +17,8 @@ AXES = ("strategy", "batch_size", "dtype", "backend", "garbage_collection", "hea
 @dataclass(frozen=True)
 class Profile:
     """`samples` photographs resized to `image_size`; each cell measured in `rounds` processes, `seconds_per_figure`
-    seconds in each. With `grid` every combination of the axes, otherwise one axis at a time."""
+    seconds in each. With `grid` every combination of the axes, otherwise one axis at a time.
+    """
 
     name: str
     samples: int
@@ -34,7 +36,9 @@ def chosen_profile() -> Profile:
     name = os.environ.get(PROFILE_VARIABLE, "quick")
     if name not in profiles:
         raise ValueError(f"{PROFILE_VARIABLE}={name!r} is not one of {', '.join(profiles)}")
-    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()}
+    settings: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()
+    }
     if ROUNDS_VARIABLE in os.environ:
         settings["rounds"] = int(os.environ[ROUNDS_VARIABLE])
     return Profile(name, **settings)

@@ -15,11 +15,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.cell import Cell
 from benchmarks.profile import Profile
 from benchmarks.workload import COMPUTE_THREADS, Data
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CELL_TIMEOUT_SECONDS = 900
 # Scores of equal work are equal to the bit on one thread of a CPU; a GPU adds in another order each time.
@@ -71,7 +74,7 @@ class CellServer:
     def __init__(self, data: Data, seconds_per_figure: float) -> None:
         self._request = {"data": asdict(data), "seconds_per_figure": seconds_per_figure}
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """The figures of `cell` from a fresh process, or `{"error": ...}`."""
@@ -90,7 +93,7 @@ class CellServer:
         result: dict[str, Any] = json.loads(line)
         return result
 
-    def __enter__(self) -> CellServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from platformdirs import user_cache_path
+
 import etl
 import presave
 from benchmarks.cell import Cell
 from benchmarks.profile import Profile
-from platformdirs import user_cache_path
 
 DATA_VARIABLE = "FAIR_ETL_DATA"
 # Raised when the photographs change, so that no history mixes two sets of them.
@@ -70,7 +71,7 @@ def make_data(profile: Profile, folder: Path) -> Data:
 def make_iterator(cell: Cell, data: Data) -> Any:
     """The iterator of the cell's strategy. All strategies shuffle with the same seed."""
     pipeline = etl.image_pipeline(size=data.image_size)
-    order = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
+    order: dict[str, Any] = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
     iterator: Any
     if cell.is_presaved:
         iterator = etl.PresavedIterator(data.store, pipeline.after(STAGE), **order)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-Record = Mapping[str, Any]
+from presave import Record, RecordSequence
 
-
-class RecordSequence(Protocol):
-    """What every source is: a number of records, and any one of them by its number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Record: ...
+__all__ = ["Record", "RecordError", "RecordSequence", "record_error", "source_name"]
 
 
 class RecordError(ValueError):

@@ -11,7 +11,7 @@ from presave.convert import convert
 from presave.errors import StoreError
 from presave.formats import formats
 from presave.manifest import Manifest
-from presave.schema import Field
+from presave.schema import Field, Record, RecordSequence
 from presave.store import Store, open_store
 from presave.verify import verify
 from presave.write import Progress, write
@@ -20,6 +20,8 @@ __all__ = [
     "Field",
     "Manifest",
     "Progress",
+    "Record",
+    "RecordSequence",
     "Store",
     "StoreError",
     "convert",

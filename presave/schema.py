@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy as np
 
 from presave.errors import StoreError
 
 Record = Mapping[str, Any]
+
+
+class RecordSequence(Protocol):
+    """A number of records, and any one of them by its number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Record: ...
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,11 @@ class Field:
     def record_nbytes(self) -> int:
         """Bytes that one record's value takes."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def safe_name(self) -> str:
+        """The name in letters, digits, `_`, `-`, `~` and `%`, for file names and HDF5 paths; differs as names do."""
+        return quote(self.name, safe="").replace(".", "%2E")
 
     def empty(self, records: int) -> np.ndarray:
         """An uninitialised array of shape `(records, *shape)`."""
@@ -43,14 +57,16 @@ def infer_schema(record: Record) -> Schema:
         raise StoreError(f"record 0 is {type(record).__name__}; a record is a mapping of field name to array or number")
     schema = {}
     for name, value in record.items():
-        if not isinstance(name, str) or not name.replace("_", "").replace(".", "").isalnum():
-            raise StoreError(f"record 0: field name {name!r} must be made of letters, digits, '_' and '.'")
+        if not isinstance(name, str) or not name:
+            raise StoreError(f"record 0: field name {name!r} is not a string of at least one character")
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
             raise StoreError(
                 f"record 0: field {name!r} has dtype {array.dtype}, which cannot be stored; "
                 "use a boolean, integer, float or complex dtype"
             )
+        if array.size == 0:
+            raise StoreError(f"record 0: field {name!r} has shape {array.shape}, which holds nothing to store")
         schema[name] = Field(name, array.dtype.newbyteorder("<").str, array.shape)
     return schema
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import psutil
@@ -15,6 +15,9 @@ from presave.errors import StoreError
 from presave.formats import ShardReader, find_format
 from presave.manifest import Manifest, load_manifest
 from presave.schema import Schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Arrays = dict[str, np.ndarray]
 
@@ -86,7 +89,7 @@ class Store(Sequence[Arrays]):
         that does not fit or a damaged file.
         """
         numbers = np.asarray(indices, dtype=np.int64)
-        if numbers.size and not (0 <= numbers.min() and numbers.max() < len(self)):
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
             wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
         arrays = self._check_out(out, len(numbers)) if out is not None else self._allocate(len(numbers))
@@ -122,7 +125,7 @@ class Store(Sequence[Arrays]):
                 reader.close()
             self._shards.clear()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

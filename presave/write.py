@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 from presave.errors import StoreError
 from presave.formats import Format, find_format
 from presave.manifest import Manifest, Shard, save_manifest
-from presave.schema import Record, Schema, conform, infer_schema
+from presave.schema import RecordSequence, Schema, conform, infer_schema
 from presave.store import Store, open_store
 
 # Enough shards for jobs to share and for progress to move, few enough that each is worth opening.
@@ -35,7 +35,7 @@ class Progress:
 
 def write(
     path: str | Path,
-    records: Sequence[Record],
+    records: RecordSequence,
     *,
     format: str = "npy",
     jobs: int = 1,
@@ -44,10 +44,10 @@ def write(
 ) -> Store:
     """Write `records` (`len`, `[i]` giving a mapping of field name to array or number) as a store; returns it open.
 
-    Shards of about `shard_nbytes` bytes (by default a 64th of all, from 4 to 256 MiB) are written by `jobs` threads; under `joblib.parallel_config(backend=...)` by
-    whatever that backend offers, then `records` must be picklable. The bytes do not depend on `jobs`.
-    `progress` is called in this thread after each shard.
-    Where `records` has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them.
+    Shards of about `shard_nbytes` bytes (by default a 64th of all, from 4 to 256 MiB) are written by `jobs` threads, or
+    under `joblib.parallel_config(backend=...)` by whatever that offers; then `records` must be picklable. The bytes do
+    not depend on `jobs`. `progress` is called in this thread after each shard. Where `records` has attributes `stage`,
+    `fingerprint` or `provenance`, the manifest keeps them.
 
     Until the last byte is on disk there is nothing at `path`. Raises `StoreError` where something is at `path` already,
     the format is unknown, there are no records, or one of them is not like the first; and whatever `records[i]`
@@ -99,12 +99,12 @@ def _write_shards(
     format: Format,
     folder: Path,
     schema: Schema,
-    records: Sequence[Record],
+    records: RecordSequence,
     spans: list[range],
     jobs: int,
     progress: Callable[[Progress], None] | None,
 ) -> tuple[Shard, ...]:
-    # Threads by default: decoders release the GIL, and nothing has to be pickled. `prefer` gives way to parallel_config.
+    # Threads by default: decoders release the GIL, and nothing is pickled. `prefer` gives way to parallel_config.
     parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered")
     tasks = (
         joblib.delayed(_write_shard)(format.name, folder, number, schema, records, span)
@@ -122,7 +122,7 @@ def _write_shards(
 
 
 def _write_shard(
-    format_name: str, folder: Path, number: int, schema: Schema, records: Sequence[Record], span: range
+    format_name: str, folder: Path, number: int, schema: Schema, records: RecordSequence, span: range
 ) -> tuple[int, Shard]:
     def rows() -> Iterator[dict[str, np.ndarray]]:
         for index in span:

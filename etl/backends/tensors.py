@@ -13,7 +13,7 @@ from etl.dtypes import DTYPES, find_dtype
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the memory of `array`, no copy; bfloat16 crosses as its bits, since torch knows only numpy's own."""
+    """A tensor over the memory of `array`, no copy; bfloat16 crosses as its bits: torch cannot take it from numpy."""
     if array.dtype == DTYPES["bfloat16"]:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -31,7 +31,7 @@ def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch's dtype called `name`; raises `ValueError` for one that features cannot have."""
+    """Torch's dtype called `name`; raises `ValueError` for one that features cannot have."""
     find_dtype(name)
     dtype: torch.dtype = getattr(torch, name)
     return dtype

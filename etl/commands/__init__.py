@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(commands.add_parser(name, help=summary, description=summary))
     parsed = parser.parse_args(arguments)
     try:
-        return COMMANDS[parsed.command].run(parsed)
+        exit_code: int = COMMANDS[parsed.command].run(parsed)
+        return exit_code
     except KeyboardInterrupt:
         print("etl: interrupted; nothing half made was left behind", file=sys.stderr)
         return 130

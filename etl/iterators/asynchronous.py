@@ -8,9 +8,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from etl.batch import Batch
 from etl.iterators.iterator import BatchIterator, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class AsyncIterator:
@@ -103,7 +107,7 @@ class AsyncIterator:
         self._end_epoch()
         self._iterator.close()
 
-    def __enter__(self) -> AsyncIterator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

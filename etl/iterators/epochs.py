@@ -7,7 +7,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from etl.batch import Batch
 from etl.dtypes import find_dtype
 from etl.iterators.iterator import State
 from etl.iterators.order import Order
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # What a state must share with the iterator that loads it for the rest of the epoch to be the same records. Batch size
 # and ranks may change: positions count records of all ranks.
@@ -120,7 +123,7 @@ class EpochIterator(ABC):
         self._closed = True
         self._running = None
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

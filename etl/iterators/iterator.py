@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 State = dict[str, Any]
 
@@ -49,7 +52,7 @@ class BatchIterator(Protocol):
     def close(self) -> None:
         """End its threads and give back its files; iterating it afterwards is an error."""
 
-    def __enter__(self) -> BatchIterator: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -61,6 +61,12 @@ class PresavedIterator(EpochIterator):
         )
         return self._collator.collate(records, len(numbers))
 
+    def shard(self, rank: int, world_size: int) -> PresavedIterator:
+        """A new iterator over the part of each epoch that belongs to `rank`; the store stays this one's to close."""
+        part: PresavedIterator = super().shard(rank, world_size)
+        part._gathered, part._owns_store = {}, False
+        return part
+
     def close(self) -> None:
         """Close the store if it was opened here; iterating afterwards is an error."""
         super().close()

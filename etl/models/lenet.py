@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 
 class LeNet(nn.Sequential):
     """Two 5x5 convolutions with max pooling and two dense layers (LeCun et al. 1998, in the form of DL4J's example:
     20 and 50 maps, 500 units, ReLU before the output). `(batch, channels, height, width)` to `(batch, classes)`;
-    height and width of at least 16."""
+    height and width of at least 16.
+    """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         channels, height, width = input_shape
@@ -26,10 +26,6 @@ class LeNet(nn.Sequential):
             nn.ReLU(),
             nn.Linear(500, classes),
         )
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = super().forward(features)
-        return logits
 
 
 def _pooled_twice(size: int) -> int:

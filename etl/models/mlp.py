@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import nn
 
 
@@ -20,7 +19,3 @@ class Mlp(nn.Sequential):
             nn.ReLU(),
             nn.Linear(256, classes),
         )
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = super().forward(features)
-        return logits

@@ -6,7 +6,10 @@ import gc
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 GENERATIONS = 3
 
@@ -47,7 +50,7 @@ class CollectionWatch:
         self._seconds = [0.0] * GENERATIONS
         return taken
 
-    def __enter__(self) -> CollectionWatch:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 POLICIES = ("default", "off", "freeze")
 
@@ -23,7 +27,7 @@ class GcPolicy:
         self._was_enabled: bool | None = None
         self._was_frozen = False
 
-    def __enter__(self) -> GcPolicy:
+    def __enter__(self) -> Self:
         if self._was_enabled is not None:
             raise RuntimeError("this GcPolicy is in force already")
         self._was_enabled = gc.isenabled()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 POLICIES = ("default", "retain")
 
@@ -32,7 +35,7 @@ class HeapPolicy:
             raise ValueError(f"unknown heap policy {policy!r}; known: {', '.join(POLICIES)}")
         self.policy = policy
 
-    def __enter__(self) -> HeapPolicy:
+    def __enter__(self) -> Self:
         if self.policy == "retain":
             libc = _glibc()
             _set(libc, M_MMAP_MAX, 0)

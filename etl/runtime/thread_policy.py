@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class ThreadPolicy:
@@ -22,7 +25,7 @@ class ThreadPolicy:
         self._limits: Any = None
         self._torch_threads: int | None = None
 
-    def __enter__(self) -> ThreadPolicy:
+    def __enter__(self) -> Self:
         torch = sys.modules.get("torch")
         if torch is not None:
             self._torch_threads = torch.get_num_threads()

@@ -22,8 +22,8 @@ SPLIT_PREFIXES = {"train": "train", "test": "t10k"}
 class Idx:
     """Images and labels from a pair of IDX files, each plain or gzip.
 
-    A record has `features`, uint8 of shape `(height, width)` for MNIST, and `label`. Plain files are memory-mapped, gzip
-    files unpacked into memory, both when first read, so that a pickled `Idx` is small and shares no handle. Raises
+    A record has `features`, uint8 of shape `(height, width)` for MNIST, and `label`. Plain files are memory-mapped,
+    gzip files unpacked into memory, both when first read, so that a pickled `Idx` is small and shares no handle. Raises
     `ValueError` that names the file where its header or length is wrong, or the two do not belong together.
     """
 

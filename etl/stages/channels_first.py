@@ -11,7 +11,8 @@ from etl.record import Record
 @dataclass(frozen=True)
 class ChannelsFirst:
     """Turn `features` of shape `(height, width, channels)` into `(channels, height, width)`; `(height, width)` gains
-    one channel. A view: nothing is copied until the next stage reads it."""
+    one channel. A view: nothing is copied until the next stage reads it.
+    """
 
     name: ClassVar[str] = "channels_first"
 

@@ -21,16 +21,16 @@ def decode_with_pillow(encoded: np.ndarray) -> np.ndarray:
     bytes that are not a whole image.
     """
     try:
-        opened = Image.open(io.BytesIO(memoryview(encoded)))
+        opened = Image.open(io.BytesIO(encoded.data))
     except UnidentifiedImageError:
         raise ValueError("not an image that Pillow knows; remove or replace the file") from None
     with opened as image:
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I;16") or upright.mode == "I":
-            wide = np.asarray(upright)
+        ImageOps.exif_transpose(image, in_place=True)
+        if image.mode.startswith("I;16") or image.mode == "I":
+            wide = np.asarray(image)
             grey = (wide >> 8 if wide.max(initial=0) > 255 else wide).astype(np.uint8)
             return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
-        return np.asarray(upright if upright.mode == "RGB" else upright.convert("RGB"))
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 DECODERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"pillow": decode_with_pillow}

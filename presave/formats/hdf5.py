@@ -112,12 +112,12 @@ class _ChunkBuffer:
 def _create(file: h5py.File, field: Field, records: int) -> h5py.Dataset:
     chunk_rows = min(records, max(1, CHUNK_NBYTES // max(1, field.record_nbytes)))
     return file.create_dataset(
-        field.name, (records, *field.shape), field.dtype, chunks=(chunk_rows, *field.shape), track_times=False
+        field.safe_name, (records, *field.shape), field.dtype, chunks=(chunk_rows, *field.shape), track_times=False
     )
 
 
 def _open(file: h5py.File, path: Path, field: Field, records: int) -> h5py.Dataset:
-    data: Any = file.get(field.name)
+    data: Any = file.get(field.safe_name)
     expected = (records, *field.shape)
     if not isinstance(data, h5py.Dataset) or data.shape != expected or data.dtype.str != field.dtype:
         found = f"{data.dtype} of shape {data.shape}" if isinstance(data, h5py.Dataset) else "nothing"

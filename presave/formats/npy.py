@@ -30,7 +30,7 @@ class Npy:
         with ExitStack() as open_files:
             writers = {}
             for name, field in schema.items():
-                file = open_files.enter_context((folder / _file_name(name, number)).open("wb"))
+                file = open_files.enter_context((folder / _file_name(field, number)).open("wb"))
                 open_files.callback(_flush, file)
                 writers[name] = ChecksumWriter(file)
                 _write_header(writers[name], field, records)
@@ -38,7 +38,8 @@ class Npy:
                 for name, writer in writers.items():
                     writer.write(arrays[name].data)
         files = tuple(
-            StoredFile(_file_name(name, number), writer.nbytes, writer.hexdigest()) for name, writer in writers.items()
+            StoredFile(_file_name(schema[name], number), writer.nbytes, writer.hexdigest())
+            for name, writer in writers.items()
         )
         return Shard(records, files)
 
@@ -74,8 +75,8 @@ class NpyShard:
         self._arrays.clear()
 
 
-def _file_name(field: str, number: int) -> str:
-    return f"{field}-{number:05d}.npy"
+def _file_name(field: Field, number: int) -> str:
+    return f"{field.safe_name}-{number:05d}.npy"
 
 
 def _write_header(writer: ChecksumWriter, field: Field, records: int) -> None:
