@@ -1,0 +1,25 @@
+"""Real data that tests share, made once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import etl
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image folder of 40 JPEG photographs in 10 classes. Not to be written to."""
+    folder = tmp_path_factory.mktemp("data") / "photographs"
+    etl.demonstration.photographs(folder, 40)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the handwritten digits as MNIST's files, gzip. Not to be written to."""
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    etl.demonstration.digits(folder)
+    return folder
