@@ -26,7 +26,7 @@ class EpochTimes:
     samples: int
 
 
-def time_epoch(iterator: Any, compute: Callable[[Any], None] | None) -> EpochTimes:
+def run_epoch(iterator: Any, compute: Callable[[Any], None] | None) -> EpochTimes:
     """Run one epoch of `iterator` through `compute` (None: load only), and time it.
 
     `compute` must return only when it is done. Each batch is touched, one byte of every page, inside the time of

@@ -11,7 +11,7 @@ import xxhash
 
 import etl
 from benchmarks.cell import Cell
-from benchmarks.clock import EpochTimes, as_bytes, time_epoch
+from benchmarks.clock import EpochTimes, as_bytes, run_epoch
 from benchmarks.memory import PeakMemory
 from benchmarks.workload import COMPUTE_THREADS, Data, Training, make_iterator
 
@@ -34,10 +34,10 @@ def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]
         with etl.runtime.GcPolicy(cell.garbage_collection):
             digest = xxhash.xxh3_128()
             with PeakMemory() as memory:
-                time_epoch(iterator, _digesting(training, digest))
+                run_epoch(iterator, _digesting(training, digest))
             score = float(training.score)
-            loading = _repeat(seconds_per_figure, lambda: time_epoch(iterator, None))
-            both = _repeat(seconds_per_figure, lambda: time_epoch(iterator, training))
+            loading = _repeat(seconds_per_figure, lambda: run_epoch(iterator, None))
+            both = _repeat(seconds_per_figure, lambda: run_epoch(iterator, training))
     typical = sorted(both, key=lambda times: times.wall)[len(both) // 2]
     return {
         "etl": statistics.median(times.wall for times in loading),

@@ -11,6 +11,8 @@ from typing import Any
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
+# Raised when the way to take a figure changes: asv then drops the older figures instead of comparing the two.
+METHOD_VERSION = 1
 AXES = ("strategy", "batch_size", "dtype", "backend", "garbage_collection", "heap")
 
 
@@ -28,6 +30,11 @@ class Profile:
     grid: bool
     strategies: tuple[str, ...] = STRATEGIES
     axes: tuple[str, ...] = AXES
+
+    @property
+    def version(self) -> str:
+        """asv's `version` of all figures: those of different profiles do not belong in one history."""
+        return f"{METHOD_VERSION}-{self.name}"
 
 
 def chosen_profile() -> Profile:

@@ -1,0 +1,141 @@
+"""`python -m benchmarks.publish.table [COMMIT]`: asv's figures of the strategies as one table, as `make bench` ends."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asv.config import Config
+from asv.repo import get_repo
+from asv.results import iter_results
+from benchmarks.profile import Profile, chosen_profile
+from rich.console import Console
+from rich.table import Table
+
+SUITE = "end_to_end.Strategy"
+FIGURES = ("etl", "compute", "wall", "stall")
+# Which strategy's wall time is divided by which: what presaving gains, and what prefetching gains on either.
+RATIOS = (("presaved", "raw"), ("async-raw", "raw"), ("async-presaved", "presaved"))
+BAR_WIDTH = 24
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What asv has of one commit: for each strategy and figure the samples in seconds, one a round, and what presaving
+    cost once.
+    """
+
+    samples: Mapping[str, Mapping[str, Sequence[float]]]
+    write_seconds: float
+    store_nbytes: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table of the commit in `arguments`, or of HEAD; 1 where asv has no samples of it."""
+    conf = Config.load("asv.conf.json")
+    profile = chosen_profile()
+    commit = get_repo(conf).get_hash_from_name(arguments[0] if arguments else "HEAD")
+    measured = read_measured(Path(conf.results_dir), commit, profile)
+    if measured is None:
+        print(
+            f"asv has no samples of commit {commit[:8]} in profile {profile.name!r}: "
+            f"run `asv run --record-samples {commit[:8]}^!`",
+            file=sys.stderr,
+        )
+        return 1
+    show(measured, commit, profile, Console())
+    print(f"The history is in {Path(conf.html_dir).resolve()}; `asv preview` shows it in a browser.")
+    return 0
+
+
+def read_measured(results_dir: Path, commit: str, profile: Profile) -> Measured | None:
+    """The newest samples of `commit` among asv's results of all machines; None where there are none."""
+    wall = f"{SUITE}.track_wall"
+    found = [
+        result
+        for result in iter_results(str(results_dir))
+        if result.commit_hash == commit and result.benchmark_version.get(wall) == profile.version
+    ]
+    if not found:
+        return None
+    result = max(found, key=lambda each: each.started_at[wall])
+    samples = {
+        strategy: {figure: _samples(result, figure, strategy) for figure in FIGURES} for strategy in profile.strategies
+    }
+    if any(not each for figures in samples.values() for each in figures.values()):
+        return None
+    (write_seconds,) = result.get_result_value("end_to_end.Presaving.track_write_time", [])
+    (store_nbytes,) = result.get_result_value("end_to_end.Presaving.track_store_size", [])
+    return Measured(samples, write_seconds, store_nbytes)
+
+
+def show(measured: Measured, commit: str, profile: Profile, console: Console) -> None:
+    """Print medians over rounds, the ratios of wall times paired within a round, and what presaving cost."""
+    medians = {
+        strategy: {figure: statistics.median(samples) for figure, samples in figures.items()}
+        for strategy, figures in measured.samples.items()
+    }
+    rounds = len(next(iter(measured.samples.values()))["wall"])
+    longest = max(figures["wall"] for figures in medians.values())
+    table = Table(
+        title=f"One epoch of {profile.samples:,} photographs at {profile.image_size} x {profile.image_size}, "
+        f"commit {commit[:8]}, median of {rounds} rounds",
+        title_justify="left",
+        caption="ms; wall = compute + stall + the loop itself. ETL is loading alone. █ compute, ░ stall",
+        caption_justify="left",
+    )
+    table.add_column("strategy")
+    for column in ("ETL", "compute", "wall", "stall", "samples/s"):
+        table.add_column(column, justify="right")
+    table.add_column("wall", min_width=BAR_WIDTH)
+    for strategy, figures in medians.items():
+        table.add_row(
+            strategy,
+            *(f"{figures[figure] * 1e3:,.1f}" for figure in ("etl", "compute", "wall", "stall")),
+            f"{profile.samples / figures['wall']:,.0f}",
+            _bar(figures, longest),
+        )
+    console.print(table)
+    for strategy, base in RATIOS:
+        if strategy in medians and base in medians:
+            console.print(_ratio(measured, strategy, base), highlight=False)
+    console.print(_presaving_cost(measured, medians), highlight=False)
+
+
+def _samples(result: Any, figure: str, strategy: str) -> list[float]:
+    name = f"{SUITE}.track_{figure}"
+    # asv keeps parameters as their repr.
+    (samples,) = result.get_result_samples(name, [[repr(strategy)]])
+    return samples or []
+
+
+def _bar(figures: Mapping[str, float], longest: float) -> str:
+    compute, stall = (round(BAR_WIDTH * figures[part] / longest) for part in ("compute", "stall"))
+    return "█" * compute + "░" * stall
+
+
+def _ratio(measured: Measured, strategy: str, base: str) -> str:
+    pairs = zip(measured.samples[strategy]["wall"], measured.samples[base]["wall"], strict=True)
+    ratios = [above / below for above, below in pairs]
+    return (
+        f"wall time {strategy} / {base}: {statistics.median(ratios):.2f}, "
+        f"from {min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds"
+    )
+
+
+def _presaving_cost(measured: Measured, medians: Mapping[str, Mapping[str, float]]) -> str:
+    cost = f"presaving took {measured.write_seconds:.2f} s and {measured.store_nbytes / 1e6:.1f} MB once"
+    if not {"raw", "presaved"} <= medians.keys():
+        return cost
+    gain = medians["raw"]["wall"] - medians["presaved"]["wall"]
+    if gain <= 0:
+        return f"{cost}, and gained nothing"
+    return f"{cost}, which pays off after {measured.write_seconds / gain:.1f} epochs"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
