@@ -33,7 +33,7 @@ class Profile:
 
     @property
     def version(self) -> str:
-        """asv's `version` of all figures: those of different profiles do not belong in one history."""
+        """The `version` of all figures for asv: those of different profiles do not belong in one history."""
         return f"{METHOD_VERSION}-{self.name}"
 
 
