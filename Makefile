@@ -1,0 +1,37 @@
+# `make bench` measures HEAD and publishes the history; `make test` runs every check. Both set up all they need below
+# this folder, in .venv/ and .asv/, and the demonstration data in the user's cache; `make clean` removes the former.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
+
+.PHONY: bench preview test clean
+
+bench: .venv/bench
+	$(BIN)/asv machine --yes > /dev/null
+	@echo "Measuring HEAD: the first time asv builds an environment with torch; then about two minutes."
+	$(BIN)/asv run --record-samples --show-stderr 'HEAD^!'
+	$(BIN)/asv publish
+	@$(BIN)/python -m benchmarks.publish.table
+
+preview: .venv/bench
+	$(BIN)/asv preview
+
+test: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf .venv .asv build *.egg-info
+
+.venv/bench: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@
+
+.venv/test: .venv/bench
+	$(PIP_INSTALL) --editable '.[test]'
+	@touch $@
