@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from etl.listeners import Iteration, Listener
 if TYPE_CHECKING:
     import torch
 
-OPTIMIZERS = ("sgd", "adam")
 Loss = Callable[[Any, Any], Any]
 
 
@@ -38,7 +38,7 @@ def fit(
     *,
     backend: Backend | str = "auto",
     optimizer: str | torch.optim.Optimizer = "sgd",
-    learning_rate: float = 0.01,
+    learning_rate: float | None = None,
     loss: Loss | None = None,
     listeners: Sequence[Listener] = (),
     epochs: int = 1,
@@ -47,33 +47,33 @@ def fit(
 
     The model is moved to the backend's device and the iterator's dtype, in place. It is called with the batch's
     features (one argument for each input), and with `mask=features_mask` where the batch has one and its `forward`
-    takes a `mask`. `optimizer` is "sgd", "adam" or a torch optimizer made by the caller; `loss(output, labels)` is
-    cross entropy if None. Where the iterator was given a state to resume, the first epoch is the rest of that one.
+    takes a `mask` or any keyword. `optimizer` is "sgd", "adam", both with `learning_rate` (0.01 if None), or a torch
+    optimizer made by the caller, which has its own; `loss(output, labels)` is cross entropy if None. Where the iterator
+    was given a state to resume, the first epoch is the rest of that one.
 
     Raises `ValueError` for bad arguments, `RuntimeError` for a backend that is not there, and whatever loading raises,
     at the batch it belongs to. However it ends, no thread of the iterator is left running.
     """
     torch = import_torch()
-    if epochs < 1:
-        raise ValueError(f"epochs must be at least 1, not {epochs}")
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"epochs must be a whole number of at least 1, not {epochs!r}")
+    make_optimizer = _optimizer_maker(optimizer, learning_rate)
     place = find_backend(backend) if isinstance(backend, str) else backend
     place.place(model, iterator.dtype).train()
-    update = _make_optimizer(optimizer, model, learning_rate) if isinstance(optimizer, str) else optimizer
+    update = make_optimizer(model)
     step = TrainingStep(model, update, loss or torch.nn.functional.cross_entropy)
     waits = any(listener.needs_times for listener in listeners)
     result = FitResult()
     scores: list[Any] = []
     started = time.perf_counter()
-    for listener in listeners:
-        listener.fit_started()
-    try:
+    with ExitStack() as started_listeners:
+        for listener in listeners:
+            listener.fit_started()
+            started_listeners.callback(listener.fit_ended)
         for _ in range(epochs):
             _run_epoch(iterator, step, place, listeners, waits, scores, result)
             result.epochs += 1
         place.synchronize()
-    finally:
-        for listener in listeners:
-            listener.fit_ended()
     result.seconds = time.perf_counter() - started
     result.scores = torch.stack(scores).tolist() if scores else []
     return result
@@ -86,7 +86,9 @@ class TrainingStep:
         self._model = model
         self._optimizer = optimizer
         self._loss = loss
-        self._takes_mask = "mask" in inspect.signature(model.forward).parameters
+        # Wrappers, such as DistributedDataParallel, take any keyword and pass it on.
+        parameters = inspect.signature(model.forward).parameters.values()
+        self._takes_mask = any(each.name == "mask" or each.kind is each.VAR_KEYWORD for each in parameters)
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
@@ -108,11 +110,11 @@ def _run_epoch(
     result: FitResult,
 ) -> None:
     epoch = iterator.epoch
-    ended = time.perf_counter()
-    batches = iter(iterator)
+    # Starting the iterator is loading too: many read their first batches there.
+    asked = ended = time.perf_counter()
+    batches: Any = iter(iterator)
     try:
         while True:
-            asked = time.perf_counter()
             batch = next(batches, None)
             loaded = time.perf_counter()
             if batch is None:
@@ -136,17 +138,28 @@ def _run_epoch(
             ended = done
             for listener in listeners:
                 listener.iteration_done(iteration)
+            asked = time.perf_counter()
     finally:
-        # An epoch left by an error would keep loading for as long as the traceback holds it.
+        # An epoch left by an error would keep loading for as long as the traceback holds it. An iterator that is its
+        # own epoch stays open, for the next.
         close = getattr(batches, "close", None)
-        if close is not None:
+        if close is not None and batches is not iterator:
             close()
 
 
-def _make_optimizer(name: str, model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+def _optimizer_maker(
+    optimizer: str | torch.optim.Optimizer, learning_rate: float | None
+) -> Callable[[torch.nn.Module], torch.optim.Optimizer]:
+    """What makes the optimizer of a model once it is in place; raises `ValueError` before anything was moved."""
+    if not isinstance(optimizer, str):
+        if learning_rate is not None:
+            raise ValueError(
+                f"learning_rate={learning_rate} has no effect on an optimizer that has its own; leave it out"
+            )
+        return lambda _: optimizer
     torch = import_torch()
-    if name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=learning_rate)  # type: ignore[no-any-return]
-    if name == "adam":
-        return torch.optim.Adam(model.parameters(), lr=learning_rate)  # type: ignore[no-any-return]
-    raise ValueError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}, or a torch.optim.Optimizer")
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    if optimizer not in kinds:
+        raise ValueError(f"unknown optimizer {optimizer!r}; known: {', '.join(kinds)}, or a torch.optim.Optimizer")
+    rate = 0.01 if learning_rate is None else learning_rate
+    return lambda model: kinds[optimizer](model.parameters(), lr=rate)

@@ -34,7 +34,7 @@ class PerformanceListener:
     The first iteration, with start-up and the first batch's wait in it, is reported alone and mixed into no other. A
     line looks like DL4J's::
 
-        ETL: 0.08 ms; iteration 20; iteration time: 17.31 ms; samples/sec: 1848.6; batches/sec: 57.77; score: 0.7229;
+        ETL: 0.08 ms; iteration 20; iteration time: 17.31 ms; samples/sec: 1848.6; batches/sec: 57.77; score: 0.722934;
         GC: [gen0: 2 (0.41 ms)], [gen1: 0 (0.00 ms)], [gen2: 0 (0.00 ms)]
 
     Each part can be switched off. GC counts all collections since the report before, as the times do. The device is
@@ -91,9 +91,11 @@ class PerformanceListener:
 
     def fit_ended(self) -> None:
         """Report the iterations since the last report, and stop watching."""
-        if self._window:
-            self._report()
-        self._collections.stop()
+        try:
+            if self._window:
+                self._report()
+        finally:
+            self._collections.stop()
 
     def _report(self) -> None:
         window, self._window = self._window, []
@@ -126,7 +128,7 @@ class PerformanceListener:
             "time": f"iteration time: {performance.iteration_seconds * 1e3:.2f} ms",
             "samples": f"samples/sec: {performance.samples_per_second:.1f}",
             "batches": f"batches/sec: {performance.batches_per_second:.2f}",
-            "score": f"score: {performance.score}",
+            "score": "score: -" if performance.score is None else f"score: {performance.score:.6g}",
             "gc": f"GC: {collections}",
         }
         shown = [text for part, text in parts.items() if self._parts[part]]

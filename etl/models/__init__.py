@@ -31,7 +31,7 @@ def create(name: str, input_shape: tuple[int, ...], classes: int, seed: int = 0)
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; known: {', '.join(MODELS)}")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices as well
         return MODELS[name](input_shape, classes)
 
 

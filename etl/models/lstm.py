@@ -24,7 +24,8 @@ class Lstm(nn.Module):
         if mask is None:
             last = states[:, -1]
         else:
-            final = mask.sum(dim=1).long().clamp(min=1) - 1
+            # Counted as integers: bfloat16 has none between 256 and 258.
+            final = (mask != 0).sum(dim=1).clamp(min=1) - 1
             last = states[torch.arange(len(states), device=states.device), final]
         logits: torch.Tensor = self.output(last)
         return logits

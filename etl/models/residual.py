@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 class Residual(nn.Module):
     """A strided stem and three residual blocks (He et al. 2015, basic block) of 16, 32 and 64 maps, then average
-    pooling. `(batch, channels, height, width)` of any size from 8 x 8 to `(batch, classes)`.
+    pooling. `(batch, channels, height, width)` of any size from 8 x 8 (17 x 17 for batches of one, which batch
+    normalisation needs several pixels of) to `(batch, classes)`.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:

@@ -29,11 +29,14 @@ class CollectionWatch:
     def __init__(self) -> None:
         self._counts = [0] * GENERATIONS
         self._seconds = [0.0] * GENERATIONS
-        self._began = 0.0
+        self._began: float | None = None
 
     def start(self) -> None:
-        """Begin watching."""
-        gc.callbacks.append(self._notice)
+        """Begin watching, from nothing; does nothing where it was begun already."""
+        if self._notice not in gc.callbacks:
+            self.take()
+            self._began = None
+            gc.callbacks.append(self._notice)
 
     def stop(self) -> None:
         """End watching; does nothing where it was not begun."""
@@ -62,6 +65,6 @@ class CollectionWatch:
     def _notice(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             self._began = time.perf_counter()
-        else:
+        elif self._began is not None:  # otherwise the watch was begun in the middle of this collection
             self._counts[info["generation"]] += 1
             self._seconds[info["generation"]] += time.perf_counter() - self._began

@@ -43,8 +43,8 @@ class GcPolicy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         was_enabled, self._was_enabled = self._was_enabled, None
-        if self.policy == "off" and was_enabled:
-            gc.enable()
+        if self.policy == "off":
+            (gc.enable if was_enabled else gc.disable)()
         elif self.policy == "freeze" and not self._was_frozen:
             # What somebody else had frozen cannot be told apart from what was frozen here, so all of it stays frozen.
             gc.unfreeze()

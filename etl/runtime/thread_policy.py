@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class ThreadPolicy:
     """A context manager: `compute` threads for BLAS, OpenMP and torch's operations, restored on leaving.
 
-    torch is set only where it is loaded already. Raises `ValueError` for fewer than 1.
+    torch is set only where it is loaded already. Raises `ValueError` for fewer than 1, `RuntimeError` when entered
+    twice.
     """
 
     def __init__(self, compute: int) -> None:
@@ -26,6 +27,8 @@ class ThreadPolicy:
         self._torch_threads: int | None = None
 
     def __enter__(self) -> Self:
+        if self._limits is not None:
+            raise RuntimeError("this ThreadPolicy is in force already")
         torch = sys.modules.get("torch")
         if torch is not None:
             self._torch_threads = torch.get_num_threads()
@@ -36,7 +39,8 @@ class ThreadPolicy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limits.restore_original_limits()
+        limits, self._limits = self._limits, None
+        limits.restore_original_limits()
         torch = sys.modules.get("torch")
         if torch is not None and self._torch_threads is not None:
             torch.set_num_threads(self._torch_threads)
