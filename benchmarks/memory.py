@@ -39,13 +39,14 @@ class PeakMemory:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        self._look()
+        self.look()
 
     def _sample(self) -> None:
         while not self._ended.wait(INTERVAL_SECONDS):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Sample now, too."""
         process = psutil.Process()
         own = _kilobytes("/proc/self/status", "VmRSS") - _kilobytes("/proc/self/status", "RssShmem")
         total = (own + _kilobytes("/proc/self/smaps_rollup", "Pss_Shmem")) * 1024

@@ -1,0 +1,115 @@
+"""asv over real commits: a history with a step, comparisons that find it, and pages that show it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import browser
+import pytest
+from scratch import Scratch, make_scratch
+
+pytestmark = pytest.mark.slow
+
+FIGURES = ("wall", "etl", "compute", "stall", "peak_memory")
+DECODE_ONCE = 'return {**record, "features": DECODERS[self.decoder](record["features"])}'
+DECODE_TWICE = f'DECODERS[self.decoder](record["features"])\n        {DECODE_ONCE}'
+# Twice the decoding makes raw ETL 1.7 to 1.9 times as long; interleaved figures of equal commits differ by up to 1.15.
+FACTOR = "1.3"
+
+
+@dataclass(frozen=True)
+class History:
+    """Three commits, the second of which changes no code and the third decodes twice; the latter two were run."""
+
+    scratch: Scratch
+    base: str
+    same: str
+    slow: str
+
+    def compare(self, before: str, after: str) -> subprocess.CompletedProcess[str]:
+        """Measure two commits in turns, three times in each of four rounds, and compare."""
+        return self.scratch.asv(
+            *("continuous", "--interleave-rounds", "-a", "rounds=4", "--factor", FACTOR, "--bench", "Strategy"),
+            *(before, after),
+            rounds=3,
+        )
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    scratch = make_scratch(tmp_path_factory.mktemp("history"))
+    base = scratch.commit("Base")
+    (scratch.folder / "CHANGELOG.md").write_text("A change that no benchmark can see.\n")
+    same = scratch.commit("The same code")
+    scratch.replace("etl/stages/decode.py", DECODE_ONCE, DECODE_TWICE)
+    slow = scratch.commit("Decode twice as slowly")
+    assert scratch.asv("machine", "--yes").returncode == 0
+    run = scratch.asv("run", "--record-samples", f"{base}..{slow}")
+    assert run.returncode == 0, run.stdout
+    published = scratch.asv("publish")
+    assert published.returncode == 0, published.stdout
+    return History(scratch, base, same, slow)
+
+
+def read_result(history: History, commit: str, figure: str) -> dict[str, float]:
+    """The value of each strategy that asv recorded for `commit`."""
+    (file,) = history.scratch.folder.glob(f".asv/results/*/{commit[:8]}-*.json")
+    content = json.loads(file.read_text())
+    columns = dict(
+        zip(content["result_columns"], content["results"][f"end_to_end.Strategy.track_{figure}"], strict=False)
+    )
+    return dict(zip((name.strip("'") for name in columns["params"][0]), columns["result"], strict=True))
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_of_both_commits_is_recorded(history: History, figure: str) -> None:
+    for commit in (history.same, history.slow):
+        values = read_result(history, commit, figure)
+        assert values.keys() == {"raw", "presaved"}
+        assert all(value > 0 for value in values.values())
+
+
+def test_the_history_shows_the_step_in_raw_etl_and_none_in_presaved(history: History) -> None:
+    before, after = (read_result(history, commit, "etl") for commit in (history.same, history.slow))
+    assert after["raw"] > 1.3 * before["raw"]
+    graphs = list(history.scratch.folder.glob(".asv/html/graphs/**/end_to_end.Strategy.track_etl.json"))
+    (points,) = [json.loads(graph.read_text()) for graph in graphs if "summary" not in graph.parts]
+    assert [values[0] for _, values in points] == [before["raw"], after["raw"]]
+
+
+def test_samples_are_kept_with_an_interval_around_their_median(history: History) -> None:
+    (file,) = history.scratch.folder.glob(f".asv/results/*/{history.slow[:8]}-*.json")
+    content = json.loads(file.read_text())
+    columns = dict(zip(content["result_columns"], content["results"]["end_to_end.Strategy.track_wall"], strict=False))
+    for value, low, high, samples in zip(
+        columns["result"], columns["stats_q_25"], columns["stats_q_75"], columns["samples"], strict=True
+    ):
+        assert len(samples) == 3  # one for each round of profile `check`
+        assert min(samples) <= low <= value <= high <= max(samples)
+
+
+def test_continuous_reports_the_slower_commit_and_exits_1(history: History) -> None:
+    compared = history.compare(history.same, history.slow)
+    assert compared.returncode == 1, compared.stdout
+    assert "end_to_end.Strategy.track_etl('raw')" in compared.stdout.partition("SOME BENCHMARKS HAVE CHANGED")[0]
+
+
+def test_continuous_reports_nothing_for_an_identical_commit(history: History) -> None:
+    compared = history.compare(history.base, history.same)
+    assert compared.returncode == 0, compared.stdout
+    assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in compared.stdout
+
+
+@pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with")
+def test_the_published_pages_render_without_a_network(history: History, tmp_path: Path) -> None:
+    with browser.serve(history.scratch.folder / ".asv/html") as url:
+        grid = browser.render(url)
+        chart = browser.render(f"{url}/#end_to_end.Strategy.track_wall?x-axis=strategy", tmp_path / "chart.png")
+    assert grid.console == chart.console == []
+    assert "Strategy.track_wall" in grid.dom
+    assert "flot-text" in chart.dom
+    assert "presaved" in chart.dom
+    assert (tmp_path / "chart.png").stat().st_size > 10_000

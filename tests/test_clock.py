@@ -1,0 +1,117 @@
+"""The clock against an oracle: delays that are known must come out as the figures that they make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etl
+from benchmarks.clock import EpochTimes, run_epoch, touch
+
+BATCHES = 10
+# What the loop, two thread switches a batch and a late wake-up may add, with room for a machine that is busy.
+SLACK_SECONDS = 0.015 * BATCHES
+
+
+class Delay:
+    """Waits, and knows for how long it really did: a sleep ends late on a busy machine."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.taken: list[float] = []
+
+    def __call__(self, *_: object) -> None:
+        started = time.perf_counter()
+        time.sleep(self._seconds)
+        self.taken.append(time.perf_counter() - started)
+
+
+class SlowSource:
+    """Records that take as long to load as `delay` says."""
+
+    def __init__(self, delay: Delay) -> None:
+        self._delay = delay
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        self._delay()
+        return {"features": np.zeros(4, np.float32), "label": index}
+
+
+def run(loading: Delay, computing: Delay, prefetch_size: int) -> EpochTimes:
+    plain = etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1)
+    with etl.AsyncIterator(plain, prefetch_size=prefetch_size) as iterator:
+        return run_epoch(iterator, computing)
+
+
+@pytest.mark.parametrize(("load_seconds", "compute_seconds"), [(0.03, 0.06), (0.06, 0.03)])
+def test_plain_comes_out_as_loading_plus_compute(load_seconds: float, compute_seconds: float) -> None:
+    loading, computing = Delay(load_seconds), Delay(compute_seconds)
+    times = run(loading, computing, prefetch_size=0)
+    assert times.wall == pytest.approx(sum(loading.taken) + sum(computing.taken), abs=SLACK_SECONDS)
+    assert times.stall == pytest.approx(sum(loading.taken), abs=SLACK_SECONDS)
+    assert times.compute == pytest.approx(sum(computing.taken), abs=SLACK_SECONDS)
+
+
+def test_async_bound_by_compute_comes_out_as_compute_plus_the_first_batch() -> None:
+    loading, computing = Delay(0.03), Delay(0.06)
+    times = run(loading, computing, prefetch_size=2)
+    assert times.wall == pytest.approx(loading.taken[0] + sum(computing.taken), abs=SLACK_SECONDS)
+    assert times.stall == pytest.approx(loading.taken[0], abs=SLACK_SECONDS)
+
+
+def test_async_bound_by_loading_comes_out_as_loading_plus_the_last_step() -> None:
+    loading, computing = Delay(0.06), Delay(0.03)
+    times = run(loading, computing, prefetch_size=2)
+    assert times.wall == pytest.approx(sum(loading.taken) + computing.taken[-1], abs=SLACK_SECONDS)
+    assert times.stall == pytest.approx(times.wall - sum(computing.taken), abs=SLACK_SECONDS)
+
+
+def test_the_parts_add_up_to_the_wall_time_and_everything_is_counted() -> None:
+    times = run(Delay(0.01), Delay(0.01), prefetch_size=2)
+    assert times.stall + times.compute <= times.wall
+    assert times.wall - times.stall - times.compute < SLACK_SECONDS
+    assert (times.batches, times.samples) == (BATCHES, BATCHES)
+
+
+def test_without_compute_all_of_the_wall_time_is_loading() -> None:
+    loading = Delay(0.01)
+    times = run_epoch(etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1), None)
+    assert times.compute == 0
+    assert times.wall == pytest.approx(sum(loading.taken), abs=SLACK_SECONDS)
+
+
+def test_a_batch_that_is_only_mapped_is_read_inside_the_time_of_loading(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.ones((64, 4096), np.uint8))
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    resident: list[int] = []
+
+    def batches() -> Iterator[etl.Batch]:
+        resident.append(resident_nbytes("features.npy"))
+        yield etl.Batch(mapped, None)
+
+    run_epoch(batches(), lambda _: resident.append(resident_nbytes("features.npy")))
+    before, in_compute = resident
+    assert before < mapped.nbytes <= in_compute
+
+
+def test_touching_reads_arrays_of_every_layout() -> None:
+    features = np.ones((3, 5000), np.uint8)
+    assert touch(etl.Batch(features, None)) == touch(etl.Batch(np.asfortranarray(features), None)) == 4
+
+
+def resident_nbytes(name: str) -> int:
+    """How much of the mapped file this process has touched, from /proc/self/smaps."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.endswith(name):
+            inside = True
+        elif inside and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"{name} is not mapped")

@@ -1,0 +1,47 @@
+"""What the README says works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import etl
+import presave
+from etl.commands import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_training_script_trains(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "photos").symlink_to(photographs)
+    monkeypatch.chdir(tmp_path)
+    with etl.runtime.ThreadPolicy(1):
+        names: dict[str, object] = {}
+        exec(script, names)  # noqa: S102 - the very text that users copy
+    assert (tmp_path / "checkpoint.pt").is_file()
+    assert names["train"].epoch == 2
+
+
+def test_every_public_name_that_it_mentions_exists() -> None:
+    for package in (etl, presave):
+        for path in set(re.findall(rf"\b{package.__name__}\.([A-Za-z_]\w*)", README)) - {"examples"}:
+            assert path in package.__all__, f"{package.__name__}.{path}"
+
+
+def test_every_command_is_in_the_table_and_no_other() -> None:
+    assert set(re.findall(r"^\| `etl (\w+)", README, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_path_that_it_links_to_exists() -> None:
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert (ROOT / link).is_file(), link
+
+
+def test_every_make_target_that_it_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"\bmake (\w+)", README)) - {"and"}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
