@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from etl.dtypes import is_floating
 from etl.record import Record
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize, Stage
 from etl.stages.stage import describe_stage, stage_name
@@ -71,19 +72,19 @@ class Pipeline:
         """Apply all stages and store each field into `out[field]`, converted to its dtype.
 
         A last stage with `write_into(features, out)` writes straight into a float32 slot. Raises `StageError`, and
-        `ValueError` where a field is missing or has not the shape of its slot.
+        `ValueError` where a field is missing, or has not the shape of its slot or a dtype that fits into it.
         """
         last = self.stages[-1] if self.stages else None
         write = getattr(last, "write_into", None)
         if last is None or write is None or out["features"].dtype != np.float32:
             record = self(record)
             for name, slot in out.items():
-                _check_shape(record, name, slot)
+                _check_fits(record, name, slot)
                 slot[...] = record[name]
             return
         record = self._apply(self.stages[:-1], record)
         for name, slot in out.items():
-            _check_shape(record, name, slot)
+            _check_fits(record, name, slot)
             if name != "features":
                 slot[...] = record[name]
         try:
@@ -127,13 +128,18 @@ def digits_pipeline() -> Pipeline:
     return Pipeline([ChannelsFirst(), Normalise(mean=(0.5,), std=(0.5,))])
 
 
-def _check_shape(record: Record, name: str, slot: np.ndarray) -> None:
-    # Without this, numpy would broadcast a smaller value over the slot.
+def _check_fits(record: Record, name: str, slot: np.ndarray) -> None:
+    # Without this, numpy would broadcast a smaller value over the slot, and cut off what an integer cannot hold.
     if name not in record:
         raise ValueError(f"it has no field {name!r}, which the records before it have")
-    shape = np.shape(record[name])
-    if shape != slot.shape:
-        raise ValueError(f"field {name!r} has shape {shape}, the records before it {slot.shape}; resize or pad them")
+    value = np.asarray(record[name])
+    if value.shape != slot.shape:
+        raise ValueError(
+            f"field {name!r} has shape {value.shape}, the records before it {slot.shape}; resize or pad them"
+        )
+    # Features are converted to the floating dtype that was asked for; anything else must not lose a digit.
+    if not (is_floating(slot.dtype) or np.can_cast(value.dtype, slot.dtype, "safe")):
+        raise ValueError(f"field {name!r} is {value.dtype}, the records before it {slot.dtype}; use one dtype for all")
 
 
 def _fingerprint(stages: Sequence[AnyStage]) -> str:

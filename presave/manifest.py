@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -74,6 +76,18 @@ def save_manifest(manifest: Manifest, folder: Path) -> None:
         os.fsync(file.fileno())
 
 
+def json_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """`provenance` as it will be read back: tuples become lists, and keys strings.
+
+    Raises `StoreError` where JSON cannot hold a value.
+    """
+    try:
+        values: dict[str, Any] = json.loads(json.dumps(dict(provenance)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"the provenance of the records cannot be kept: {error}; use JSON values only") from error
+    return values
+
+
 def load_manifest(folder: Path) -> Manifest:
     """The manifest of the store in `folder`.
 
@@ -81,13 +95,13 @@ def load_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        encoded = path.read_bytes()
     except FileNotFoundError:
         raise StoreError(_missing(folder)) from None
     except NotADirectoryError:
         raise StoreError(f"{folder} is a file; a store is a folder with a {MANIFEST_NAME}") from None
     try:
-        content = json.loads(text)
+        content = json.loads(encoded.decode())
         if content.get("layout") != LAYOUT_VERSION:
             raise StoreError(
                 f"{path}: store layout {content.get('layout')!r}; this version of presave reads {LAYOUT_VERSION}"
@@ -103,7 +117,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 def _missing(folder: Path) -> str:
     if not folder.exists():
-        unfinished = sorted(folder.parent.glob(f".{folder.name}.*.partial"))
+        unfinished = sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial"))
         if unfinished:
             return (
                 f"{folder} does not exist: a write was interrupted and left {unfinished[0]}; delete it and write again"

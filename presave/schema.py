@@ -13,6 +13,9 @@ from presave.errors import StoreError
 
 Record = Mapping[str, Any]
 
+# A file name may have 255 bytes, and the shard's number and suffix are in it too.
+LONGEST_SAFE_NAME = 200
+
 
 class RecordSequence(Protocol):
     """A number of records, and any one of them by its number."""
@@ -59,7 +62,7 @@ def infer_schema(record: Record) -> Schema:
     for name, value in record.items():
         if not isinstance(name, str) or not name:
             raise StoreError(f"record 0: field name {name!r} is not a string of at least one character")
-        array = np.asarray(value)
+        array = _as_array(value, name, 0)
         if array.dtype.kind not in "biufc":
             raise StoreError(
                 f"record 0: field {name!r} has dtype {array.dtype}, which cannot be stored; "
@@ -67,7 +70,17 @@ def infer_schema(record: Record) -> Schema:
             )
         if array.size == 0:
             raise StoreError(f"record 0: field {name!r} has shape {array.shape}, which holds nothing to store")
-        schema[name] = Field(name, array.dtype.newbyteorder("<").str, array.shape)
+        field = Field(name, array.dtype.newbyteorder("<").str, array.shape)
+        try:
+            length = len(field.safe_name)
+        except UnicodeEncodeError as error:
+            raise StoreError(f"record 0: field name {name!r} is not text ({error.reason}); rename it") from error
+        if length > LONGEST_SAFE_NAME:
+            raise StoreError(
+                f"record 0: field name {name!r} takes {length} characters in a file name; "
+                f"shorten it to {LONGEST_SAFE_NAME}"
+            )
+        schema[name] = field
     return schema
 
 
@@ -76,11 +89,13 @@ def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray
 
     Raises `StoreError` where a field is missing, unknown, or of another dtype or shape than in record 0.
     """
+    if not isinstance(record, Mapping):
+        raise StoreError(f"record {number} is {type(record).__name__}; record 0 is a mapping")
     if record.keys() != schema.keys():
-        raise StoreError(f"record {number} has fields {sorted(record)}; record 0 has {sorted(schema)}")
+        raise StoreError(f"record {number} has fields {list(record)}; record 0 has {list(schema)}")
     arrays = {}
     for name, field in schema.items():
-        array = np.asarray(record[name])
+        array = _as_array(record[name], name, number)
         if array.shape != field.shape or array.dtype.newbyteorder("<").str != field.dtype:
             raise StoreError(
                 f"record {number}: field {name!r} is {array.dtype} of shape {array.shape}; record 0 has "
@@ -88,3 +103,10 @@ def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray
             )
         arrays[name] = np.asarray(array, dtype=field.dtype, order="C")
     return arrays
+
+
+def _as_array(value: Any, name: str, number: int) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise StoreError(f"record {number}: field {name!r} is no array ({error}); pad it to one shape") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,7 @@ class Store(Sequence[Arrays]):
         """Record `index`: a new array for each field. Negative numbers count from the end; slices are refused."""
         if isinstance(index, slice):
             raise TypeError("a store has no slices; use gather(range(...))")
+        index = operator.index(index)
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(f"record {index} of {self.path}, which holds {len(self)}")
@@ -86,9 +88,15 @@ class Store(Sequence[Arrays]):
 
         `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; fields
         that it leaves out are not read. Raises `IndexError` for a record that is not there, `StoreError` for an `out`
-        that does not fit or a damaged file.
+        that does not fit or a damaged file, and `TypeError` for indices that are not whole numbers (masks neither).
         """
-        numbers = np.asarray(indices, dtype=np.int64)
+        numbers = np.asarray(indices)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise TypeError(
+                f"indices must be one row of whole numbers, not {numbers.dtype} of shape {numbers.shape}; "
+                "np.flatnonzero(mask) gives those of a mask"
+            )
+        numbers = numbers.astype(np.int64, copy=False)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
             wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
@@ -153,6 +161,8 @@ class Store(Sequence[Arrays]):
                     f"out[{name!r}] is {array.dtype} of shape {array.shape}; {self.path} needs "
                     f"{np.dtype(field.dtype)} of shape {(records, *field.shape)}"
                 )
+            if not array.flags.writeable:
+                raise StoreError(f"out[{name!r}] is read-only; {self.path} writes into it")
         return dict(out)
 
     def _by_shard(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
@@ -168,6 +178,8 @@ class Store(Sequence[Arrays]):
         reader = self._shards.get(shard)
         if reader is None:
             with self._lock:
+                if self._closed:  # by another thread, since the gather began
+                    raise StoreError(f"{self.path} is closed")
                 reader = self._shards.get(shard)
                 if reader is None:
                     reader = self._format.open_shard(self.path, self.manifest.shards[shard], self.fields)

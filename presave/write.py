@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 
 from presave.errors import StoreError
 from presave.formats import Format, find_format
-from presave.manifest import Manifest, Shard, save_manifest
+from presave.manifest import Manifest, Shard, json_values, save_manifest
 from presave.schema import RecordSequence, Schema, conform, infer_schema
 from presave.store import Store, open_store
 
@@ -22,6 +24,10 @@ from presave.store import Store, open_store
 SHARDS_AIMED_AT = 64
 SMALLEST_SHARD_NBYTES = 4 << 20
 LARGEST_SHARD_NBYTES = 256 << 20
+
+# How often a worker looks whether the write was given up. A look costs a system call, about as much as a small record.
+RECORDS_BETWEEN_LOOKS = 16
+DELETIONS = 100
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,15 @@ def write(
     """
     target = Path(path)
     chosen = find_format(format)
-    if target.exists():
+    if target.exists() or target.is_symlink():
         raise StoreError(f"{target} exists already; delete it or choose another path")
     if len(records) == 0:
         raise StoreError(f"there are no records to write to {target}")
     if shard_nbytes is not None and shard_nbytes < 1:
         raise StoreError(f"shard_nbytes must be at least 1, not {shard_nbytes}")
+    if jobs == 0:
+        raise StoreError("jobs must be at least 1, or -1 for one a CPU; it is 0")
+    provenance = json_values(getattr(records, "provenance", {}))
     schema = infer_schema(records[0])
     spans = _spans(len(records), schema, shard_nbytes)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,14 +82,14 @@ def write(
             shards=shards,
             stage=getattr(records, "stage", None),
             fingerprint=getattr(records, "fingerprint", None),
-            provenance=dict(getattr(records, "provenance", {})),
+            provenance=provenance,
         )
         save_manifest(manifest, folder)
         folder.chmod(0o755)  # mkdtemp makes it private to its owner, as a store should not be
         _flush_folder(folder)
         os.rename(folder, target)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        _discard(folder)
         raise
     _flush_folder(target.parent)
     return open_store(target)
@@ -112,12 +121,19 @@ def _write_shards(
     )
     shards: dict[int, Shard] = {}
     written = nbytes = 0
-    for number, shard in parallel(tasks):
-        shards[number] = shard
-        written += shard.records
-        nbytes += sum(file.nbytes for file in shard.files)
-        if progress is not None:
-            progress(Progress(written, len(records), nbytes))
+    finished = parallel(tasks)
+    try:
+        for number, shard in finished:
+            shards[number] = shard
+            written += shard.records
+            nbytes += sum(file.nbytes for file in shard.files)
+            if progress is not None:
+                progress(Progress(written, len(records), nbytes))
+    except BaseException:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that tasks are given up, which is what is wanted here
+            finished.close()
+        raise
     return tuple(shards[number] for number in range(len(spans)))
 
 
@@ -126,9 +142,23 @@ def _write_shard(
 ) -> tuple[int, Shard]:
     def rows() -> Iterator[dict[str, np.ndarray]]:
         for index in span:
+            if index % RECORDS_BETWEEN_LOOKS == 0 and not folder.exists():
+                raise StoreError(f"{folder} was discarded: another shard failed, or the write was interrupted")
             yield conform(records[index], schema, index)
 
     return number, find_format(format_name).write_shard(folder, number, schema, len(span), rows())
+
+
+def _discard(folder: Path) -> None:
+    # Other workers may be in the middle of a shard. Where the folder has gone by its name they can add no file to it,
+    # and stop. A file whose creation had begun may still appear, at most one a worker, hence the repetition.
+    discarded = folder.with_name(f"{folder.name.removesuffix('.partial')}.discarded.partial")
+    with contextlib.suppress(OSError):  # the error that led here is the one to be raised
+        os.rename(folder, discarded)
+        for _ in range(DELETIONS):
+            shutil.rmtree(discarded, ignore_errors=True)
+            if not discarded.exists():
+                break
 
 
 def _flush_folder(folder: Path) -> None:

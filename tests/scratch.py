@@ -38,17 +38,16 @@ class Scratch:
         assert text.count(before) == 1, f"{file} has {text.count(before)} times {before!r}"
         path.write_text(text.replace(before, after))
 
-    def asv(
-        self, *arguments: str, profile: str = "check", rounds: int | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run asv as a user would; its output has both streams in the order of writing."""
-        environment = {**os.environ, "FAIR_ETL_PROFILE": profile, "FAIR_ETL_DATA": str(self.data)}
-        if rounds is not None:
-            environment["FAIR_ETL_ROUNDS"] = str(rounds)
+    def asv(self, *arguments: str, rounds: int | None = None) -> subprocess.CompletedProcess[str]:
+        """Run asv as a user would; `rounds` replaces the profile's number of them."""
+        return self.run("asv", *arguments, **({} if rounds is None else {"FAIR_ETL_ROUNDS": str(rounds)}))
+
+    def run(self, module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a module with profile `check`; what it printed on both streams, in the order of writing."""
         return subprocess.run(
-            [sys.executable, "-m", "asv", *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=self.folder,
-            env=environment,
+            env={**os.environ, "FAIR_ETL_PROFILE": "check", "FAIR_ETL_DATA": str(self.data), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -103,6 +103,23 @@ def test_continuous_reports_nothing_for_an_identical_commit(history: History) ->
     assert "BENCHMARKS NOT SIGNIFICANTLY CHANGED" in compared.stdout
 
 
+def test_the_table_shows_every_strategy_their_ratio_and_where_the_pages_are(history: History) -> None:
+    shown = history.scratch.run("benchmarks.publish.table", history.slow)
+    assert shown.returncode == 0, shown.stdout
+    rows = [line.split("│") for line in shown.stdout.splitlines() if line.startswith("│")]
+    assert [row[1].strip() for row in rows] == ["raw", "presaved"]
+    wall = {name: float(row[4]) / 1e3 for name, row in zip(("raw", "presaved"), rows, strict=True)}
+    assert wall == pytest.approx(read_result(history, history.slow, "wall"), abs=1e-4)
+    assert "wall time presaved / raw" in shown.stdout
+    assert str(history.scratch.folder / ".asv/html") in shown.stdout
+
+
+def test_the_table_of_a_commit_that_was_not_measured_says_what_to_run(history: History) -> None:
+    shown = history.scratch.run("benchmarks.publish.table", history.base)
+    assert shown.returncode == 1
+    assert f"asv run --record-samples {history.base[:8]}^!" in shown.stdout
+
+
 @pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with")
 def test_the_published_pages_render_without_a_network(history: History, tmp_path: Path) -> None:
     with browser.serve(history.scratch.folder / ".asv/html") as url:

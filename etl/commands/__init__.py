@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 
 from etl.commands import convert, dataset, inspect, presave, verify
@@ -17,11 +18,15 @@ COMMANDS = {"dataset": dataset, "presave": presave, "inspect": inspect, "verify"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments`, or the program's own; returns the exit code."""
     parser = argparse.ArgumentParser(prog="etl", description="Load training data, and measure what it costs.")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    debug_help = "show the traceback of an error"
+    parser.add_argument("--debug", action="store_true", help=debug_help)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").split(":", 1)[-1].strip().split("\n")[0]
-        command.add_arguments(commands.add_parser(name, help=summary, description=summary))
+        subparser = commands.add_parser(name, help=summary, description=summary)
+        # Accepted after the command too; without a default, which would undo the one given before it.
+        subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
+        command.add_arguments(subparser)
     parsed = parser.parse_args(arguments)
     try:
         exit_code: int = COMMANDS[parsed.command].run(parsed)
@@ -31,6 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
         if parsed.debug:
-            raise
+            traceback.print_exc()
         print(f"etl: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import joblib
@@ -50,15 +51,19 @@ def photographs(
         pictures = _load_pictures()
         for name in PHOTOGRAPHS:
             (folder / name).mkdir()
-        parallel = joblib.Parallel(n_jobs=-1, prefer="threads", return_as="generator_unordered")
         names = list(PHOTOGRAPHS)
-        tasks = (
-            joblib.delayed(_crop)(pictures[names[i % len(names)]], folder / names[i % len(names)], i, seed)
-            for i in range(samples)
-        )
-        for made, _ in enumerate(parallel(tasks), 1):
-            if progress is not None:
-                progress(made, samples)
+
+        def make(number: int) -> None:
+            name = names[number % len(names)]
+            _crop(pictures[name], folder / name, number, seed)
+
+        pool = ThreadPoolExecutor(joblib.cpu_count())
+        try:
+            for made, _ in enumerate(pool.map(make, range(samples)), 1):
+                if progress is not None:
+                    progress(made, samples)
+        finally:  # nothing may be written into the folder after an error, when it is being removed
+            pool.shutdown(cancel_futures=True)
 
     return make_once(directory, description, fill)
 

@@ -75,8 +75,8 @@ class AsyncIterator:
         self._end_epoch()
         if self._read_ahead:
             self._iterator.set_epoch(self._epoch)
-            self._state = self._iterator.state_dict()
         batches = iter(self._iterator)
+        self._state = self._iterator.state_dict()
         self._read_ahead = True
         epoch = _Epoch(self, batches)
         self._running = weakref.ref(epoch)
@@ -99,8 +99,10 @@ class AsyncIterator:
         self._stands_with_wrapped()
 
     def shard(self, rank: int, world_size: int) -> AsyncIterator:
-        """A new asynchronous iterator over the part of each epoch that belongs to `rank`."""
-        return AsyncIterator(self._iterator.shard(rank, world_size), self._prefetch_size)
+        """A new asynchronous iterator over the part of each epoch that belongs to `rank`; starts at the same epoch."""
+        part = self._iterator.shard(rank, world_size)
+        part.set_epoch(self.epoch)  # the wrapped iterator may have read ahead into the next one
+        return AsyncIterator(part, self._prefetch_size)
 
     def close(self) -> None:
         """End the thread and close the wrapped iterator."""
@@ -152,7 +154,8 @@ class _Channel:
     def __init__(self, size: int) -> None:
         self._room = size
         self._items: deque[_Loaded | _Failed | _End] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        # Re-entrant, because the collector may stop the channel in a thread that is inside it.
+        self._changed = threading.Condition(threading.RLock())
         self.stopped = False
 
     def wait_for_room(self) -> bool:
@@ -208,7 +211,10 @@ class _Epoch(Iterator[Batch]):
         self._ended = True
         self._finalizer()
         if isinstance(item, _Failed):
-            raise item.error
+            try:
+                raise item.error
+            finally:  # its traceback holds this frame: what the caller had would live until the collector runs
+                del item
         self._owner._stands_with_wrapped()
         raise StopIteration
 

@@ -13,6 +13,7 @@ from etl.pipeline import Pipeline, StageError
 from etl.record import Record, record_error
 
 FIELDS = ("features", "label", "features_mask", "labels_mask")
+NOTHING_LEFT = Pipeline([])
 
 
 class Collator:
@@ -33,11 +34,13 @@ class Collator:
         arrays: dict[str, np.ndarray] = {}
         for slot, (number, record) in enumerate(numbered):
             try:
+                pipeline = self._pipeline
                 if self._layout is None:
-                    self._layout = self._lay_out(self._pipeline(record))
+                    record, pipeline = pipeline(record), NOTHING_LEFT
+                    self._layout = self._lay_out(record)
                 if not arrays:
                     arrays = {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in self._layout.items()}
-                self._pipeline.write_into(record, {name: array[slot, ...] for name, array in arrays.items()})
+                pipeline.write_into(record, {name: array[slot, ...] for name, array in arrays.items()})
             except StageError as error:
                 raise record_error(self._source, number, error.stage, error.__cause__ or error) from error.__cause__
             except (ValueError, TypeError) as error:
@@ -45,11 +48,14 @@ class Collator:
         return to_batch(arrays)
 
     def _lay_out(self, record: Record) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        if not isinstance(record, Mapping):
+            raise ValueError(f"it is a {type(record).__name__}; a record is a mapping with 'features' and 'label'")
         layout = {}
         for name in FIELDS:
             if name in record:
                 value = np.asarray(record[name])
-                dtype = self._dtype if is_floating(value.dtype) else value.dtype
+                # Files may hold the other byte order, which torch does not take.
+                dtype = self._dtype if is_floating(value.dtype) else value.dtype.newbyteorder("=")
                 layout[name] = (value.shape, dtype)
         if "features" not in layout:
             raise ValueError(f"it has no field 'features'; it has {', '.join(map(repr, record)) or 'none'}")

@@ -72,7 +72,7 @@ class EpochIterator(ABC):
     def _batches(self, token: object) -> Iterator[Batch]:
         for numbers, after in self._order.plan(self._epoch, self._position):
             if self._running is not token:
-                raise RuntimeError("another epoch of this iterator was started; iterate one at a time")
+                raise RuntimeError("this epoch was ended: the iterator was closed or another epoch started")
             batch = self._load(numbers)
             self._position = after
             yield batch
@@ -82,8 +82,8 @@ class EpochIterator(ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch."""
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, not {epoch}")
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"epoch must be a whole number of at least 0, not {epoch!r}")
         self._epoch, self._position, self._resume_at, self._running = epoch, 0, 0, None
 
     def state_dict(self) -> State:
@@ -98,7 +98,7 @@ class EpochIterator(ABC):
     def load_state_dict(self, state: State) -> None:
         """Go on where `state` was taken: the next epoch iterated is the rest of that one.
 
-        Raises `ValueError` where `state` was taken from other records, another seed or without shuffling.
+        Raises `ValueError` where `state` was taken from other records or with another seed or `shuffle`.
         """
         for name in STATE_IDENTITY:
             mine = getattr(self._order, name)
@@ -106,8 +106,12 @@ class EpochIterator(ABC):
                 raise ValueError(
                     f"the state was taken with {name}={state.get(name)!r}, this iterator has {name}={mine!r}"
                 )
-        self.set_epoch(int(state["epoch"]))
-        self._position = self._resume_at = int(state["position"])
+        epoch: Any = state.get("epoch")
+        position = state.get("position")
+        if not isinstance(position, int) or not 0 <= position <= self._order.records:
+            raise ValueError(f"the state has position={position!r}, not one from 0 to {self._order.records} records")
+        self.set_epoch(epoch)
+        self._position = self._resume_at = position
 
     def shard(self, rank: int, world_size: int) -> Any:
         """A new iterator over the part of each epoch that belongs to `rank`; it starts at the same epoch."""

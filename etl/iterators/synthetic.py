@@ -30,8 +30,9 @@ class SyntheticIterator(EpochIterator):
         seed: int = 0,
         dtype: str = "float32",
     ) -> None:
-        if batches < 1 or classes < 1:
-            raise ValueError(f"batches and classes must be at least 1, not {batches} and {classes}")
+        for name, count in (("batches", batches), ("classes", classes), ("batch_size", batch_size)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
         super().__init__(Order(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False), dtype)
         random = np.random.default_rng(seed)
         features = random.standard_normal((batch_size, *shape), dtype=np.float32).astype(find_dtype(dtype))

@@ -88,7 +88,8 @@ def read_idx(path: Path) -> np.ndarray:
     else:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty")
-        content = np.memmap(path, dtype=np.uint8, mode="r")
+        # A plain view of the map, so that records are plain arrays, as those of a gzip file.
+        content = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     return _parse(path, content)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -92,7 +93,7 @@ def _flush(file: Any) -> None:
 def _map(path: Path, field: Field, records: int) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as error:
         raise StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged") from error
     if array.dtype.str != field.dtype or array.shape != (records, *field.shape):
         raise StoreError(

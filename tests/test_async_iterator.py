@@ -1,0 +1,216 @@
+"""AsyncIterator: errors, ends and epochs arrive where they belong."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+import weakref
+from typing import Any
+
+import pytest
+
+import etl
+
+NOTHING = etl.Pipeline([])
+RECORDS = [{"features": [number], "label": number} for number in range(10)]
+
+
+class Failing(list[Any]):
+    """Records, of which number 5 raises `error`, until there is none."""
+
+    error: BaseException | None = OSError("disk on fire")
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 5 and self.error is not None:
+            raise self.error
+        return super().__getitem__(index)
+
+
+class Interrupted(BaseException):
+    """Like KeyboardInterrupt: no Exception."""
+
+
+def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
+    return [batch.labels.tolist() for batch in iterator]
+
+
+def make_async(records: Any = RECORDS, prefetch_size: int = 2, **options: Any) -> etl.AsyncIterator:
+    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, 2, **options), prefetch_size)
+
+
+def wait_until_all_is_loaded() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "etl-prefetch":
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 1, 3, 9])
+def test_the_worker_error_is_raised_at_the_batch_it_belongs_to(prefetch_size: int) -> None:
+    batches = iter(make_async(Failing(RECORDS), prefetch_size))
+    assert [next(batches).labels.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(etl.RecordError, match="record 5 of Failing: failed at stage 'read': disk on fire"):
+        next(batches)
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+def test_an_error_tells_where_in_the_worker_it_was_raised() -> None:
+    with pytest.raises(etl.RecordError) as caught:
+        labels_of(make_async(Failing(RECORDS)))
+    assert isinstance(caught.value.__cause__, OSError)
+    functions = [entry.name for entry in traceback.extract_tb(caught.value.__cause__.__traceback__)]
+    assert functions[-1] == "__getitem__"
+
+
+def test_a_handled_error_keeps_nothing_of_the_callers_alive() -> None:
+    class Model:
+        pass
+
+    def train(model: Model) -> None:
+        labels_of(make_async(Failing(RECORDS)))
+
+    model = Model()
+    alive = weakref.ref(model)
+    gc.disable()
+    try:
+        try:
+            train(model)
+        except etl.RecordError:
+            del model
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_an_interrupt_in_the_worker_reaches_the_caller() -> None:
+    records = Failing(RECORDS)
+    records.error = Interrupted()
+    batches = iter(make_async(records))
+    assert [next(batches).labels.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(Interrupted):
+        next(batches)
+
+
+def test_after_an_error_the_epoch_can_be_tried_again() -> None:
+    records = Failing(RECORDS)
+    iterator = make_async(records)
+    with pytest.raises(etl.RecordError):
+        labels_of(iterator)
+    assert iterator.state_dict()["position"] == 4
+    records.error = None
+    assert labels_of(iterator) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert iterator.epoch == 1
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 1, 2, 9])
+def test_next_past_the_end_stops_again_and_again(prefetch_size: int) -> None:
+    batches = iter(make_async(prefetch_size=prefetch_size))
+    assert len(list(batches)) == 5
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+def test_epochs_follow_one_another_without_a_batch_of_the_one_before() -> None:
+    iterator, plain = make_async(shuffle=True), etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
+    for epoch in range(3):
+        assert iterator.epoch == plain.epoch == epoch
+        assert labels_of(iterator) == labels_of(plain)
+
+
+def test_an_epoch_left_early_leaves_nothing_in_the_next() -> None:
+    iterator, plain = make_async(shuffle=True), etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
+    for _ in iterator:
+        break
+    assert labels_of(iterator) == labels_of(plain)
+    for _ in iterator:
+        break
+    iterator.set_epoch(4)
+    plain.set_epoch(4)
+    assert labels_of(iterator) == labels_of(plain)
+
+
+def test_an_epoch_loaded_to_its_end_but_left_early_starts_again() -> None:
+    iterator, plain = make_async(prefetch_size=9, shuffle=True), etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
+    for _ in iterator:
+        wait_until_all_is_loaded()
+        break
+    assert iterator.epoch == 0
+    assert labels_of(iterator) == labels_of(plain)
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 2])
+def test_a_stale_epoch_says_so(prefetch_size: int) -> None:
+    iterator = make_async(prefetch_size=prefetch_size)
+    first = iter(iterator)
+    next(first)
+    second = iter(iterator)
+    assert next(second).labels.tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match="this epoch was ended: the iterator was closed or another epoch started"):
+        next(first)
+    assert next(second).labels.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 2])
+def test_set_epoch_ends_the_epoch_that_runs(prefetch_size: int) -> None:
+    iterator = make_async(prefetch_size=prefetch_size, shuffle=True)
+    running = iter(iterator)
+    next(running)
+    iterator.set_epoch(3)
+    with pytest.raises(RuntimeError, match="this epoch was ended"):
+        next(running)
+    assert iterator.state_dict()["epoch"] == iterator.epoch == 3
+    expected = etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
+    expected.set_epoch(3)
+    assert labels_of(iterator) == labels_of(expected)
+
+
+@pytest.mark.parametrize("prefetch_size", [0, 2])
+def test_a_closed_iterator_refuses_to_go_on_and_to_start(prefetch_size: int) -> None:
+    iterator = make_async(prefetch_size=prefetch_size)
+    running = iter(iterator)
+    next(running)
+    iterator.close()
+    iterator.close()
+    with pytest.raises(RuntimeError, match="this epoch was ended"):
+        next(running)
+    with pytest.raises(RuntimeError, match="RawIterator is closed"):
+        iter(iterator)
+
+
+def test_a_shard_starts_at_the_epoch_its_caller_is_in() -> None:
+    whole = make_async(prefetch_size=9, shuffle=True)
+    batches = iter(whole)
+    next(batches)
+    wait_until_all_is_loaded()
+    part = whole.shard(1, 2)
+    assert part.prefetch_size == 9
+    assert part.epoch == whole.epoch == 0
+    assert labels_of(part) == labels_of(etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True).shard(1, 2))
+
+
+def test_it_shows_what_it_wraps() -> None:
+    iterator = make_async(dtype="float64")
+    assert (iterator.batch_size, iterator.dtype, len(iterator), iterator.prefetch_size) == (2, "float64", 5, 2)
+
+
+def test_an_iterator_that_must_not_be_wrapped_is_refused_with_its_reason() -> None:
+    class Camera(etl.RawIterator):
+        async_supported = False
+        async_unsupported_reason = "the camera has one buffer"
+
+    class Silent(etl.RawIterator):
+        async_supported = False
+
+    refused: list[tuple[Any, str]] = [
+        (etl.SyntheticIterator((3,), 2, 4), "SyntheticIterator must not be wrapped.*it repeats one batch"),
+        (make_async(), "AsyncIterator must not be wrapped.*it is asynchronous already"),
+        (Camera(RECORDS, NOTHING), "Camera must not be wrapped in AsyncIterator: the camera has one buffer"),
+        (Silent(RECORDS, NOTHING), "Silent must not be wrapped in AsyncIterator: its async_supported is False"),
+    ]
+    for iterator, message in refused:
+        with pytest.raises(ValueError, match=message):
+            etl.AsyncIterator(iterator)

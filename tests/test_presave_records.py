@@ -1,0 +1,67 @@
+"""Records that cannot make a store are refused, with their number and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import presave
+
+GOOD = {"x": np.zeros((2, 3), np.uint8), "y": 1}
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({**GOOD, "x": np.zeros((3, 2), np.uint8)}, r"record 1: field 'x' is uint8 of shape \(3, 2\); record 0 has"),
+        ({**GOOD, "x": np.zeros((2, 3), np.int8)}, r"record 1: field 'x' is int8 .* record 0 has uint8"),
+        ({**GOOD, "y": 1.0}, r"record 1: field 'y' is float64 of shape \(\); record 0 has int64"),
+        ({**GOOD, "y": np.array([1])}, r"record 1: field 'y' is int64 of shape \(1,\)"),
+        ({**GOOD, "x": [[1], [2, 3]]}, "record 1: field 'x' is no array"),
+        ({"x": GOOD["x"]}, r"record 1 has fields \['x'\]; record 0 has \['x', 'y'\]"),
+        ({**GOOD, 3: 1}, r"record 1 has fields \['x', 'y', 3\]; record 0 has"),
+        (None, "record 1 is NoneType; record 0 is a mapping"),
+    ],
+)
+def test_a_record_unlike_the_first_is_named_with_both_kinds(second: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(presave.StoreError, match=message):
+        presave.write(tmp_path / "s", [GOOD, second])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        ({"x": object()}, "record 0: field 'x' has dtype object, which cannot be stored"),
+        ({"x": "text"}, "record 0: field 'x' has dtype <U4, which cannot be stored"),
+        ({"x": np.datetime64("2020-01-01")}, r"dtype datetime64\[D\], which cannot be stored"),
+        ({"x": np.zeros((3, 0))}, r"record 0: field 'x' has shape \(3, 0\), which holds nothing"),
+        ({"x": [[1], [2, 3]]}, "record 0: field 'x' is no array"),
+        ({}, "record 0 is dict; a record is a mapping"),
+        ([1, 2], "record 0 is list; a record is a mapping"),
+    ],
+)
+def test_a_first_record_that_cannot_be_stored_is_refused(first: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(presave.StoreError, match=message):
+        presave.write(tmp_path / "s", [first])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("records", "settings", "message"),
+    [
+        ([], {}, "there are no records to write to"),
+        ([GOOD], {"shard_nbytes": 0}, "shard_nbytes must be at least 1, not 0"),
+        ([GOOD], {"jobs": 0}, "jobs must be at least 1"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused(
+    records: list[Mapping[str, Any]], settings: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(presave.StoreError, match=message):
+        presave.write(tmp_path / "s", records, **settings)
+    assert not list(tmp_path.iterdir())
