@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """One batch: `features` and `labels`, each an array whose first axis counts records, or a tuple of such arrays.
 

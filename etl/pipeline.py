@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -68,8 +68,8 @@ class Pipeline:
         """`record` after all stages; raises `StageError` naming the stage that failed."""
         return self._apply(self.stages, record)
 
-    def write_into(self, record: Record, out: Mapping[str, np.ndarray]) -> None:
-        """Apply all stages and store each field into `out[field]`, converted to its dtype.
+    def write_into(self, record: Record, out: Mapping[str, np.ndarray]) -> Collection[str]:
+        """Apply all stages and store each field into `out[field]`, converted to its dtype; the fields that there were.
 
         A last stage with `write_into(features, out)` writes straight into a float32 slot. Raises `StageError`, and
         `ValueError` where a field is missing, or has not the shape of its slot or a dtype that fits into it.
@@ -81,7 +81,7 @@ class Pipeline:
             for name, slot in out.items():
                 _check_fits(record, name, slot)
                 slot[...] = record[name]
-            return
+            return record.keys()
         record = self._apply(self.stages[:-1], record)
         for name, slot in out.items():
             _check_fits(record, name, slot)
@@ -91,9 +91,10 @@ class Pipeline:
             write(record["features"], out["features"])
         except Exception as error:
             raise StageError(stage_name(last)) from error
+        return record.keys()
 
     def __repr__(self) -> str:
-        return f"Pipeline({' -> '.join(self.names) or 'nothing'}, {self.fingerprint})"
+        return f"Pipeline({' -> '.join(self.names) or 'nothing'})"
 
     def _apply(self, stages: Sequence[AnyStage], record: Record) -> Record:
         for stage in stages:

@@ -15,6 +15,7 @@ from etl.backends.choose import import_torch
 from etl.batch import Batch
 from etl.iterators import BatchIterator
 from etl.listeners import Iteration, Listener
+from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
     import torch
@@ -55,8 +56,7 @@ def fit(
     at the batch it belongs to. However it ends, no thread of the iterator is left running.
     """
     torch = import_torch()
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise ValueError(f"epochs must be a whole number of at least 1, not {epochs!r}")
+    epochs = whole_number("epochs", epochs, least=1)
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
     place = find_backend(backend) if isinstance(backend, str) else backend
     place.place(model, iterator.dtype).train()

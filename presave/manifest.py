@@ -70,8 +70,8 @@ def save_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the manifest into `folder` and flush it to the disk."""
     content = {"layout": LAYOUT_VERSION, **asdict(manifest)}
     content["checksum"] = _checksum(content)
-    with (folder / MANIFEST_NAME).open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
+    with (folder / MANIFEST_NAME).open("wb") as file:
+        file.write(_encode(content))
         file.flush()
         os.fsync(file.fileno())
 
@@ -106,7 +106,9 @@ def load_manifest(folder: Path) -> Manifest:
             raise StoreError(
                 f"{path}: store layout {content.get('layout')!r}; this version of presave reads {LAYOUT_VERSION}"
             )
-        if content.pop("checksum", None) != _checksum(content):
+        # The very bytes that were written, and not only the same content.
+        unchanged = encoded == _encode(content)
+        if content.pop("checksum", None) != _checksum(content) or not unchanged:
             raise StoreError(f"{path}: the manifest was changed after it was written; presave the data again")
         return _parse(content)
     except StoreError:
@@ -128,9 +130,12 @@ def _missing(folder: Path) -> str:
     return f"{folder} is not a store: it has no {MANIFEST_NAME}"
 
 
+def _encode(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=1).encode()
+
+
 def _checksum(content: dict[str, Any]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return checksum_bytes(canonical.encode())
+    return checksum_bytes(_encode(content))
 
 
 def _parse(content: dict[str, Any]) -> Manifest:

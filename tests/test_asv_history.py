@@ -115,9 +115,11 @@ def test_the_table_shows_every_strategy_their_ratio_and_where_the_pages_are(hist
 
 
 def test_the_table_of_a_commit_that_was_not_measured_says_what_to_run(history: History) -> None:
-    shown = history.scratch.run("benchmarks.publish.table", history.base)
+    (history.scratch.folder / "CHANGELOG.md").write_text("A change that was not measured.\n")
+    unmeasured = history.scratch.commit("Not measured")
+    shown = history.scratch.run("benchmarks.publish.table", unmeasured)
     assert shown.returncode == 1
-    assert f"asv run --record-samples {history.base[:8]}^!" in shown.stdout
+    assert f"asv run --record-samples {unmeasured[:8]}^!" in shown.stdout
 
 
 @pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with")

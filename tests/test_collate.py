@@ -66,3 +66,11 @@ def test_the_pipeline_runs_once_a_record_even_where_it_works_in_place() -> None:
     batches = list(etl.RawIterator(records, etl.Pipeline([centred]), batch_size=4))
     assert calls == [0, 1, 2, 3, 4, 5]
     assert [batch.features[:, 0].tolist() for batch in batches] == [[-1, 0, 1, 2], [3, 4]]
+
+
+def test_a_field_that_the_first_record_had_not_is_an_error_and_not_dropped() -> None:
+    records = [{"features": np.zeros(2)}, {"features": np.zeros(2), "label": 1}]
+    with pytest.raises(
+        etl.RecordError, match=r"record 1 .*it has fields features, label, the records before it features"
+    ):
+        list(etl.RawIterator(records, etl.Pipeline([]), batch_size=2))

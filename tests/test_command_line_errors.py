@@ -128,7 +128,9 @@ def edited_manifest(home: Path, photographs: Path, digits: Path) -> tuple[list[s
 
 def convert_of_a_damaged_store(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
     (_store(home / "s") / "x-00000.npy").write_bytes(b"")
-    return ["convert", "s", "target", "--format", "hdf5"], ["s/x-00000.npy: cannot be read"]
+    return ["convert", "s", "target", "--format", "hdf5"], [
+        "s/x-00000.npy: is not int64 of shape (1, 3), as the manifest says"
+    ]
 
 
 BAD_INPUTS = [

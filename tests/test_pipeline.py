@@ -218,3 +218,40 @@ def test_no_stage_changes_its_record() -> None:
 def test_stages_are_told_apart_by_value() -> None:
     assert Resize(3, 4) == Resize(3, 4)
     assert dataclasses.replace(Resize(3, 4), width=5) != Resize(3, 4)
+
+
+def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
+    class Crop:
+        name = "crop"
+
+        def __init__(self, size: object) -> None:
+            self.size = size
+
+        def __call__(self, record: etl.Record) -> etl.Record:
+            return record
+
+    def scale_by(factor: float) -> Callable[[etl.Record], etl.Record]:
+        def scale(record: etl.Record) -> etl.Record:
+            return {**record, "features": record["features"] * factor}
+
+        return scale
+
+    for first, second in ((Crop(10), Crop(20)), (scale_by(2), scale_by(3)), (Crop(np.ones(2)), Crop(np.zeros(2)))):
+        assert etl.Pipeline([first]).fingerprint != etl.Pipeline([second]).fingerprint
+    assert etl.Pipeline([Crop(np.int64(10))]).fingerprint == etl.Pipeline([Crop(10)]).fingerprint
+
+
+def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_presaved() -> None:
+    class Lookup:
+        name = "lookup"
+
+        def __init__(self) -> None:
+            self.table = object()
+
+        def __call__(self, record: etl.Record) -> etl.Record:
+            return record
+
+    pipeline = etl.Pipeline([Lookup()])
+    assert repr(pipeline) == "Pipeline(lookup)"
+    with pytest.raises(TypeError, match="stage 'lookup' cannot be told from others"):
+        etl.records([], pipeline)

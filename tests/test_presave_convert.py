@@ -49,7 +49,7 @@ def test_a_damaged_source_leaves_no_target(tmp_path: Path) -> None:
     presave.write(tmp_path / "s", RECORDS).close()
     damaged = tmp_path / "s" / "label-00000.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(presave.StoreError, match=r"label-00000\.npy: cannot be read"):
+    with pytest.raises(presave.StoreError, match=r"label-00000\.npy: is not int64 of shape"):
         presave.convert(tmp_path / "s", tmp_path / "t", format="hdf5")
     assert [each.name for each in tmp_path.iterdir()] == ["s"]
 

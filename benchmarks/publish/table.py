@@ -26,13 +26,12 @@ BAR_WIDTH = 13  # what fits into 80 columns beside the rest
 
 @dataclass(frozen=True)
 class Measured:
-    """What asv has of one commit: for each strategy and figure the samples in seconds, one a round, and what presaving
-    cost once.
+    """What asv has of one commit: for each strategy and figure the samples in seconds, one a round, and the seconds
+    and bytes that presaving cost once, None where that suite was not run.
     """
 
     samples: Mapping[str, Mapping[str, Sequence[float]]]
-    write_seconds: float
-    store_nbytes: float
+    presaving: tuple[float, float] | None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,9 +68,11 @@ def read_measured(results_dir: Path, commit: str, profile: Profile) -> Measured 
     }
     if any(not each for figures in samples.values() for each in figures.values()):
         return None
-    (write_seconds,) = result.get_result_value("end_to_end.Presaving.track_write_time", [])
-    (store_nbytes,) = result.get_result_value("end_to_end.Presaving.track_store_size", [])
-    return Measured(samples, write_seconds, store_nbytes)
+    names = [f"end_to_end.Presaving.track_{figure}" for figure in ("write_time", "store_size")]
+    if not all(name in result.get_all_result_keys() for name in names):
+        return Measured(samples, None)
+    (seconds,), (nbytes,) = (result.get_result_value(name, []) for name in names)
+    return Measured(samples, (seconds, nbytes))
 
 
 def show(measured: Measured, commit: str, profile: Profile, console: Console) -> None:
@@ -104,7 +105,8 @@ def show(measured: Measured, commit: str, profile: Profile, console: Console) ->
     for strategy, base in RATIOS:
         if strategy in medians and base in medians:
             console.print(_ratio(measured, strategy, base), highlight=False)
-    console.print(_presaving_cost(measured, medians), highlight=False)
+    if measured.presaving is not None:
+        console.print(_presaving_cost(*measured.presaving, medians), highlight=False)
 
 
 def _samples(result: Any, figure: str, strategy: str) -> list[float]:
@@ -128,14 +130,14 @@ def _ratio(measured: Measured, strategy: str, base: str) -> str:
     )
 
 
-def _presaving_cost(measured: Measured, medians: Mapping[str, Mapping[str, float]]) -> str:
-    cost = f"presaving took {measured.write_seconds:.2f} s and {measured.store_nbytes / 1e6:.1f} MB once"
+def _presaving_cost(seconds: float, nbytes: float, medians: Mapping[str, Mapping[str, float]]) -> str:
+    cost = f"presaving took {seconds:.2f} s and {nbytes / 1e6:.1f} MB once"
     if not {"raw", "presaved"} <= medians.keys():
         return cost
     gain = medians["raw"]["wall"] - medians["presaved"]["wall"]
     if gain <= 0:
         return f"{cost}, and gained nothing"
-    return f"{cost}, which pays off after {measured.write_seconds / gain:.1f} epochs"
+    return f"{cost}, which pays off after {seconds / gain:.1f} epochs"
 
 
 if __name__ == "__main__":

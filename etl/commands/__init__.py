@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from etl.commands import convert, dataset, inspect, presave, verify
+from etl.commands.output import check_json_path
 
 COMMANDS = {"dataset": dataset, "presave": presave, "inspect": inspect, "verify": verify, "convert": convert}
 
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(subparser)
     parsed = parser.parse_args(arguments)
     try:
+        check_json_path(getattr(parsed, "json", None))
         exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from etl.demonstration.directory import make_once
 from etl.sources.idx import SPLIT_PREFIXES, write_idx
+from etl.whole_number import whole_number
 
 VERSION = 1
 TRAIN_SHARE = 0.8
@@ -23,6 +24,7 @@ def digits(directory: str | Path, samples: int | None = None, seed: int = 0, com
     layout of 28x28, uint8. In an order drawn with `seed`, four fifths are `train-...`, the rest `t10k-...`; gzip with
     `compress`. `samples` keeps only the first so many, at least 10. Raises as `photographs` does.
     """
+    whole_number("seed", seed, least=0)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -43,7 +43,10 @@ def _holds(target: Path, description: dict[str, Any]) -> bool:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
     marker = target / MARKER
-    found = json.loads(marker.read_text()) if marker.is_file() else None
+    try:
+        found = json.loads(marker.read_bytes()) if marker.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"{marker} is damaged ({error}); delete {target} or choose another directory") from error
     if found != description:
         holds = f"{found}" if found is not None else "files that were not made by this command"
         raise ValueError(f"{target} holds {holds}, not {description}; delete it or choose another directory")

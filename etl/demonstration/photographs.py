@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from etl.demonstration.directory import make_once
+from etl.whole_number import whole_number
 
 # Class name, and the file in scikit-image's data folder, or (for the last two) scikit-learn's.
 PHOTOGRAPHS = {
@@ -43,8 +44,7 @@ def photographs(
     """
     if samples < len(PHOTOGRAPHS):
         raise ValueError(f"samples must be at least {len(PHOTOGRAPHS)}, one for each class, not {samples}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, not {seed}")
+    whole_number("seed", seed, least=0)
     description = {"kind": "photographs", "version": VERSION, "samples": samples, "seed": seed}
 
     def fill(folder: Path) -> None:

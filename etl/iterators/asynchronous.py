@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from etl.batch import Batch
 from etl.iterators.iterator import BatchIterator, State
+from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,15 +30,13 @@ class AsyncIterator:
     async_unsupported_reason = "it is asynchronous already"
 
     def __init__(self, iterator: BatchIterator, prefetch_size: int = 2, *, workers: str = "thread") -> None:
-        if isinstance(prefetch_size, bool) or not isinstance(prefetch_size, int) or prefetch_size < 0:
-            raise ValueError(f"prefetch_size must be a whole number of at least 0, not {prefetch_size!r}")
+        self._prefetch_size = whole_number("prefetch_size", prefetch_size, least=0)
         if workers != "thread":
             raise ValueError(f"workers must be 'thread', not {workers!r}")
         if not iterator.async_supported:
             reason = getattr(iterator, "async_unsupported_reason", "its async_supported is False")
             raise ValueError(f"{type(iterator).__name__} must not be wrapped in AsyncIterator: {reason}")
         self._iterator = iterator
-        self._prefetch_size = prefetch_size
         self._epoch = iterator.epoch
         self._state = iterator.state_dict()
         # Whether the wrapped iterator has read ahead of what was handed out.

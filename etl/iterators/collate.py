@@ -40,7 +40,9 @@ class Collator:
                     self._layout = self._lay_out(record)
                 if not arrays:
                     arrays = {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in self._layout.items()}
-                pipeline.write_into(record, {name: array[slot, ...] for name, array in arrays.items()})
+                found = pipeline.write_into(record, {name: array[slot, ...] for name, array in arrays.items()})
+                if any(name in found and name not in arrays for name in FIELDS):
+                    raise ValueError(f"it has fields {', '.join(found)}, the records before it {', '.join(arrays)}")
             except StageError as error:
                 raise record_error(self._source, number, error.stage, error.__cause__ or error) from error.__cause__
             except (ValueError, TypeError) as error:

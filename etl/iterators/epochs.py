@@ -15,6 +15,7 @@ from etl.batch import Batch
 from etl.dtypes import find_dtype
 from etl.iterators.iterator import State
 from etl.iterators.order import Order
+from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,9 +83,8 @@ class EpochIterator(ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise ValueError(f"epoch must be a whole number of at least 0, not {epoch!r}")
-        self._epoch, self._position, self._resume_at, self._running = epoch, 0, 0, None
+        self._epoch = whole_number("epoch", epoch, least=0)
+        self._position, self._resume_at, self._running = 0, 0, None
 
     def state_dict(self) -> State:
         """Where this iterator stands, after the last batch that was handed out; JSON values only."""

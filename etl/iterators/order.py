@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etl.whole_number import whole_number
+
 
 @dataclass(frozen=True)
 class Order:
@@ -26,12 +28,10 @@ class Order:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number of at least 1, not {self.batch_size!r}")
+        object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size, least=1))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, below=2**64))
         if self.records < 1:
             raise ValueError("there are no records to make batches of; the source is empty")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must be a whole number of at least 0 and below 2**64, not {self.seed!r}")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be at least 0 and below world_size {self.world_size}, not {self.rank}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from etl.batch import Batch
-from etl.dtypes import find_dtype
+from etl.dtypes import DTYPES, find_dtype
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.order import Order
+from etl.whole_number import whole_number
 
 
 class SyntheticIterator(EpochIterator):
@@ -31,17 +32,17 @@ class SyntheticIterator(EpochIterator):
         dtype: str = "float32",
     ) -> None:
         for name, count in (("batches", batches), ("classes", classes), ("batch_size", batch_size)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
+            whole_number(name, count, least=1)
         super().__init__(Order(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False), dtype)
         random = np.random.default_rng(seed)
         features = random.standard_normal((batch_size, *shape), dtype=np.float32).astype(find_dtype(dtype))
         self._batch = Batch(features, random.integers(0, classes, batch_size))
 
     @classmethod
-    def repeating(cls, batch: Batch, batches: int, dtype: str = "float32") -> SyntheticIterator:
-        """`batches` times the given batch."""
-        iterator = cls((1,), 1, batches, len(batch), dtype=dtype)
+    def repeating(cls, batch: Batch, batches: int) -> SyntheticIterator:
+        """`batches` times the given batch, whose first floating array tells the dtype of models."""
+        dtypes = [name for array in batch.arrays() for name, dtype in DTYPES.items() if array.dtype == dtype]
+        iterator = cls((1,), 1, batches, len(batch), dtype=(dtypes or ["float32"])[0])
         iterator._batch = batch
         return iterator
 
@@ -51,4 +52,6 @@ class SyntheticIterator(EpochIterator):
     def shard(self, rank: int, world_size: int) -> SyntheticIterator:
         """Each rank repeats the same batch `batches` times."""
         Order(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size)
-        return SyntheticIterator.repeating(self._batch, len(self), self._dtype)
+        part = SyntheticIterator.repeating(self._batch, len(self))
+        part.set_epoch(self.epoch)
+        return part

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from etl.listeners.listener import Iteration
 from etl.runtime.collections import Collections, CollectionWatch
+from etl.whole_number import whole_number
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ class PerformanceListener:
         output: Callable[[str], None] = print,
         on_report: Callable[[Performance], None] | None = None,
     ) -> None:
-        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
-            raise ValueError(f"frequency must be a whole number of at least 1, not {frequency!r}")
-        self.frequency = frequency
+        self.frequency = whole_number("frequency", frequency, least=1)
         self.last: Performance | None = None
         self._parts = {
             "etl": report_etl,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
+from etl.whole_number import whole_number
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -20,9 +22,7 @@ class ThreadPolicy:
     """
 
     def __init__(self, compute: int) -> None:
-        if isinstance(compute, bool) or not isinstance(compute, int) or compute < 1:
-            raise ValueError(f"compute threads must be a whole number of at least 1, not {compute!r}")
-        self.compute = compute
+        self.compute = whole_number("compute threads", compute, least=1)
         self._limits: Any = None
         self._torch_threads: int | None = None
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
+import json
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import numpy as np
 
 from etl.record import Record
 
@@ -31,16 +36,40 @@ def stage_name(stage: Stage | Callable[[Record], Record]) -> str:
 
 
 def describe_stage(stage: Stage | Callable[[Record], Record]) -> dict[str, Any]:
-    """What identifies `stage` in a fingerprint: JSON values only.
+    """What identifies `stage` in a fingerprint, as JSON values: its name, class or function, `version`, and settings.
 
-    A plain function is known by its module, name and `version` attribute; raise that when what it does changes.
+    Settings are the fields of a dataclass, the attributes of another object, and what a function took from the one
+    around it. Raises `TypeError` for a setting that is no number, string, array, or a collection of these.
     """
-    kind = stage if hasattr(stage, "__qualname__") else type(stage)
-    description: dict[str, Any] = {
+    kind: Any = stage if hasattr(stage, "__qualname__") else type(stage)
+    description = {
         "name": stage_name(stage),
         "kind": f"{kind.__module__}.{kind.__qualname__}",
         "version": getattr(stage, "version", 1),
+        "settings": _settings(stage),
     }
+    try:
+        described: dict[str, Any] = json.loads(json.dumps(description, default=_describe_value))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"stage {stage_name(stage)!r} cannot be told from others, which presaving needs: {error}; "
+            "make it a dataclass whose fields are numbers, strings and arrays"
+        ) from error
+    return described
+
+
+def _settings(stage: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(stage) and not isinstance(stage, type):
-        description["settings"] = dataclasses.asdict(stage)
-    return description
+        return {field.name: getattr(stage, field.name) for field in dataclasses.fields(stage)}
+    if inspect.isfunction(stage):
+        return dict(inspect.getclosurevars(stage).nonlocals)
+    return dict(getattr(stage, "__dict__", {}))
+
+
+def _describe_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return {"dtype": value.dtype.str, "shape": value.shape, "sha256": digest}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is a {type(value).__name__}")
