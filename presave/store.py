@@ -12,28 +12,50 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import psutil
 
+from presave.columns import ENDS, SHAPES, Column, shard_columns
 from presave.errors import StoreError
-from presave.formats import ShardReader, find_format
+from presave.formats import ColumnReader, ShardReader, find_format
+from presave.formats.arrays import ArrayShard
 from presave.manifest import Manifest, load_manifest
-from presave.schema import Schema
+from presave.schema import Field, Schema
+from presave.verify import verify as find_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Arrays = dict[str, np.ndarray]
+# For a fixed field an array of shape `(records, *shape)`, for a ragged one a list with an array for each record.
+Arrays = dict[str, Any]
+Columns = Mapping[str, ColumnReader]
 
 
-def open_store(path: str | Path, cache: Literal["ram"] | None = None) -> Store:
-    """Open the store at `path`; `cache="ram"` reads all of it into memory first.
+def open_store(
+    path: str | Path,
+    cache: Literal["ram"] | None = None,
+    *,
+    trusted: bool = False,
+    verify: bool = False,
+    memory_budget: int | None = None,
+) -> Store:
+    """Open the store at `path`.
 
-    Raises `StoreError` where there is no whole store, and `MemoryError` where `cache="ram"` does not fit into the
-    memory that is free.
+    `cache="ram"` reads all of it into memory first, which must fit into `memory_budget` bytes (by default what is
+    free). `verify=True` compares every byte with the manifest first. `trusted=True` opens formats that can run code
+    when they are read ("pickle"): only for stores that come from somebody who may run code here.
+
+    Raises `StoreError` where there is no whole store, it is damaged or not trusted, and `MemoryError` where it does not
+    fit.
     """
-    store = Store(Path(path))
+    store = Store(Path(path), trusted=trusted)
+    if verify:
+        faults = find_faults(path)
+        if faults:
+            raise StoreError(f"{path} has {len(faults)} faults: {'; '.join(faults[:3])}{'; ...' * (len(faults) > 3)}")
     if cache == "ram":
-        store.preload()
+        store.preload(memory_budget)
     elif cache is not None:
         raise StoreError(f"cache must be None or 'ram', not {cache!r}")
+    elif memory_budget is not None:
+        raise StoreError("memory_budget is for cache='ram'; without it nothing is held in memory")
     return store
 
 
@@ -43,14 +65,24 @@ class Store(Sequence[Arrays]):
     A process that forks while another thread reads must not touch the store in the child; open it there instead.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest: Manifest = load_manifest(path)
         self._format = find_format(self.manifest.format)
+        if self._format.is_trusted_only and not trusted:
+            raise StoreError(
+                f"{path} is of format {self._format.name!r}: reading it runs whatever code somebody put into it. "
+                "Pass trusted=True if it comes from somebody you would let do that, or convert it"
+            )
+        self._trusted = trusted
+        self._fields = self.manifest.schema
         counts = [shard.records for shard in self.manifest.shards]
         self._first_records = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._shards: dict[int, ShardReader] = {}
-        self._ram: Arrays | None = None
+        # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
+        self._recent: tuple[int, Columns] | None = None
+        self._memory_budget: int | None = None
+        self._is_preloaded = False
         self._lock = threading.Lock()
         self._closed = False
 
@@ -60,7 +92,7 @@ class Store(Sequence[Arrays]):
     @property
     def fields(self) -> Schema:
         """The fields of a record: name to `Field` with dtype and shape."""
-        return self.manifest.schema
+        return self._fields
 
     @property
     def nbytes(self) -> int:
@@ -70,12 +102,12 @@ class Store(Sequence[Arrays]):
     def __getitem__(self, index: Any) -> Any:
         """Record `index`: a new array for each field. Negative numbers count from the end; slices are refused."""
         if isinstance(index, slice):
-            raise TypeError("a store has no slices; use gather(range(...))")
+            raise TypeError("a store has no slices; use gather(range(...)) or view(first, last)")
         index = operator.index(index)
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(f"record {index} of {self.path}, which holds {len(self)}")
-        return {name: array[0] for name, array in self.gather([number]).items()}
+        return {name: values[0] for name, values in self.gather([number]).items()}
 
     def __iter__(self) -> Iterator[Arrays]:
         for number in range(len(self)):
@@ -84,51 +116,87 @@ class Store(Sequence[Arrays]):
     def gather(
         self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray] | None = None
     ) -> Arrays:
-        """The records `indices`, in that order: for each field an array of shape `(len(indices), *field shape)`.
+        """The records `indices`, in that order: for each field an array of shape `(len(indices), *field shape)`, for a
+        ragged field a list of arrays, which lie one after another in one buffer.
 
-        `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; fields
-        that it leaves out are not read. Raises `IndexError` for a record that is not there, `StoreError` for an `out`
-        that does not fit or a damaged file, and `TypeError` for indices that are not whole numbers (masks neither).
+        `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; for a
+        ragged field to one of a single axis with room for all elements (`elements(indices)`). Fields that it leaves out
+        are not read. Raises `IndexError` for a record that is not there, `StoreError` for an `out` that does not fit or
+        a damaged file, and `TypeError` for indices that are not whole numbers (masks neither).
         """
-        numbers = np.asarray(indices)
-        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-            raise TypeError(
-                f"indices must be one row of whole numbers, not {numbers.dtype} of shape {numbers.shape}; "
-                "np.flatnonzero(mask) gives those of a mask"
-            )
-        numbers = numbers.astype(np.int64, copy=False)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
-            raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
-        arrays = self._check_out(out, len(numbers)) if out is not None else self._allocate(len(numbers))
+        numbers = self._check_numbers(indices)
+        if out is None:
+            wanted: dict[str, np.ndarray | None] = {
+                name: None if field.is_ragged else field.empty(len(numbers)) for name, field in self._fields.items()
+            }
+        else:
+            self._check_out(out, len(numbers))
+            wanted = dict(out)
         if self._closed:
             raise StoreError(f"{self.path} is closed")
-        if self._ram is not None:
-            for name, array in arrays.items():
-                np.take(self._ram[name], numbers, axis=0, out=array, mode="clip")
-            return arrays
-        for shard, rows, slots in self._by_shard(numbers):
-            reader = self._reader(shard)
-            for name, array in arrays.items():
-                reader.gather(name, rows, array, slots)
+        spread = list(self._by_shard(numbers))
+        arrays: Arrays = {}
+        for name, array in wanted.items():
+            field = self._fields[name]
+            if field.is_ragged:
+                arrays[name] = self._gather_ragged(field, spread, len(numbers), array)
+                continue
+            for shard, rows, slots in spread:
+                self._columns(shard)[field.safe_name].gather(rows, array, slots)  # type: ignore[arg-type]
+            arrays[name] = array
         return arrays
 
-    def preload(self) -> None:
-        """Read the whole store into memory; later gathers copy from there."""
-        needed = sum(field.record_nbytes for field in self.fields.values()) * len(self)
-        available = psutil.virtual_memory().available
-        if needed > available:
+    def view(self, first: int, last: int) -> Arrays:
+        """Records `first` to `last`, read-only: views of the files where they lie in one shard and the format is
+        mapped, otherwise copies. Raises `IndexError` unless `0 <= first <= last <= len(store)`.
+        """
+        if not 0 <= first <= last <= len(self):
+            raise IndexError(f"records {first} to {last} of {self.path}, which holds {len(self)}")
+        shard = int(np.searchsorted(self._first_records, first, side="right")) - 1
+        if first == last or last > self._first_records[shard + 1]:
+            arrays = self.gather(range(first, last))
+            for values in arrays.values():
+                for array in values if isinstance(values, list) else [values]:
+                    array.flags.writeable = False
+            return arrays
+        columns = self._columns(shard)
+        low, high = (int(number - self._first_records[shard]) for number in (first, last))
+        return {name: _view(field, columns, low, high) for name, field in self._fields.items()}
+
+    def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
+        """For each ragged field how many elements the values of `indices` have together, for buffers of `gather`."""
+        spread = list(self._by_shard(self._check_numbers(indices)))
+        return {
+            name: sum(int(np.sum(ends - starts)) for starts, ends, _, _ in self._ranges(field, spread))
+            for name, field in self._fields.items()
+            if field.is_ragged
+        }
+
+    def preload(self, memory_budget: int | None = None) -> None:
+        """Read the whole store into memory; later gathers copy from there. Raises `MemoryError` if it does not fit."""
+        layouts = [self._layout(shard) for shard in range(len(self.manifest.shards))]
+        needed = sum(column.nbytes for layout in layouts for column in layout)
+        allowed = psutil.virtual_memory().available if memory_budget is None else memory_budget
+        if needed > allowed:
+            limit = "are free" if memory_budget is None else "are its memory_budget"
             raise MemoryError(
-                f"{self.path} needs {needed / 1e6:,.0f} MB for cache='ram' and {available / 1e6:,.0f} MB are free; "
+                f"{self.path} needs {needed / 1e6:,.0f} MB for cache='ram' and {allowed / 1e6:,.0f} MB {limit}; "
                 "use cache=None, which maps the files"
             )
-        self._ram = self.gather(range(len(self)))
+        for shard, layout in enumerate(layouts):
+            columns = self._columns(shard)
+            arrays = {column.name: np.array(columns[column.name].view(0, column.rows)) for column in layout}
+            with self._lock:
+                self._shards.pop(shard).close()
+                self._shards[shard] = ArrayShard(arrays)
+                self._recent = None
+        self._memory_budget, self._is_preloaded = memory_budget, True
 
     def close(self) -> None:
         """Close all files. Closing twice does nothing; reading afterwards is an error."""
         self._closed = True
-        self._ram = None
         with self._lock:
+            self._recent = None
             for reader in self._shards.values():
                 reader.close()
             self._shards.clear()
@@ -142,28 +210,79 @@ class Store(Sequence[Arrays]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_store, (self.path, "ram" if self._ram is not None else None)
+        return _reopen, (self.path, self._trusted, self._is_preloaded, self._memory_budget)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{f.name} {np.dtype(f.dtype)}{list(f.shape)}" for f in self.fields.values())
+        fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())
         return f"Store({str(self.path)!r}, {self.manifest.format}, {len(self):,} records: {fields})"
 
-    def _allocate(self, records: int) -> Arrays:
-        return {name: field.empty(records) for name, field in self.fields.items()}
+    def _check_numbers(self, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
+        numbers = np.asarray(indices)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise TypeError(
+                f"indices must be one row of whole numbers, not {numbers.dtype} of shape {numbers.shape}; "
+                "np.flatnonzero(mask) gives those of a mask"
+            )
+        numbers = numbers.astype(np.int64, copy=False)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
+            raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
+        return numbers
 
-    def _check_out(self, out: Mapping[str, np.ndarray], records: int) -> Arrays:
+    def _check_out(self, out: Mapping[str, np.ndarray], records: int) -> None:
         for name, array in out.items():
-            if name not in self.fields:
-                raise StoreError(f"{self.path} has no field {name!r}; it has {', '.join(self.fields)}")
-            field = self.fields[name]
-            if array.shape != (records, *field.shape) or array.dtype != np.dtype(field.dtype):
+            if name not in self._fields:
+                raise StoreError(f"{self.path} has no field {name!r}; it has {', '.join(self._fields)}")
+            field = self._fields[name]
+            shape = (len(array) if array.ndim else 0,) if field.is_ragged else (records, *field.sizes)
+            if array.shape != shape or array.dtype != np.dtype(field.dtype):
+                needed = "a single axis" if field.is_ragged else f"shape {shape}"
                 raise StoreError(
                     f"out[{name!r}] is {array.dtype} of shape {array.shape}; {self.path} needs "
-                    f"{np.dtype(field.dtype)} of shape {(records, *field.shape)}"
+                    f"{np.dtype(field.dtype)} of {needed}"
                 )
             if not array.flags.writeable:
                 raise StoreError(f"out[{name!r}] is read-only; {self.path} writes into it")
-        return dict(out)
+
+    def _gather_ragged(
+        self, field: Field, spread: list[tuple[int, np.ndarray, np.ndarray | slice]], count: int, out: np.ndarray | None
+    ) -> list[np.ndarray]:
+        ranges = list(self._ranges(field, spread))
+        sizes = np.zeros(count, np.int64)
+        shapes = np.zeros((count, len(field.shape)), np.int64)
+        for (starts, ends, shapes_here, _), (_, _, slots) in zip(ranges, spread, strict=True):
+            sizes[slots] = ends - starts
+            shapes[slots] = shapes_here
+        places = np.concatenate([[0], np.cumsum(sizes)])
+        total = int(places[-1])
+        if out is None:
+            out = np.empty(total, field.dtype)
+        elif len(out) < total:
+            raise StoreError(f"out[{field.name!r}] has room for {len(out):,} elements; these records have {total:,}")
+        for (starts, ends, _, shard), (_, _, slots) in zip(ranges, spread, strict=True):
+            self._columns(shard)[field.safe_name].copy_ranges(starts, ends, out, places[:-1][slots])
+        return [
+            out[places[slot] : places[slot + 1]].reshape(shape)
+            for slot, shape in enumerate(map(tuple, shapes.tolist()))
+        ]
+
+    def _ranges(
+        self, field: Field, spread: list[tuple[int, np.ndarray, np.ndarray | slice]]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
+        """For each shard of `spread` where the values of its rows start and end, their shapes, and the shard."""
+        for shard, rows, _ in spread:
+            columns = self._columns(shard)
+            everything = slice(0, len(rows))
+            ends, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+            columns[field.safe_name + ENDS].gather(rows, ends, everything)
+            columns[field.safe_name + ENDS].gather(np.maximum(rows - 1, 0), starts, everything)
+            starts[rows == 0] = 0
+            shapes = np.empty((len(rows), len(field.shape)), np.int64)
+            if len(field.shape) == 1:
+                shapes[:, 0] = ends - starts
+            else:
+                columns[field.safe_name + SHAPES].gather(rows, shapes, everything)
+            yield starts, ends, shapes, shard
 
     def _by_shard(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
         """Split `numbers` by shard: shard, rows in it, and the places in the output that they go to."""
@@ -174,6 +293,14 @@ class Store(Sequence[Arrays]):
             consecutive = int(places[-1]) - int(places[0]) + 1 == len(places)
             yield shard, rows, slice(int(places[0]), int(places[-1]) + 1) if consecutive else places
 
+    def _columns(self, shard: int) -> Columns:
+        recent = self._recent
+        if recent is not None and recent[0] == shard:
+            return recent[1]
+        columns = self._reader(shard).columns()
+        self._recent = (shard, columns)
+        return columns
+
     def _reader(self, shard: int) -> ShardReader:
         reader = self._shards.get(shard)
         if reader is None:
@@ -182,6 +309,31 @@ class Store(Sequence[Arrays]):
                     raise StoreError(f"{self.path} is closed")
                 reader = self._shards.get(shard)
                 if reader is None:
-                    reader = self._format.open_shard(self.path, self.manifest.shards[shard], self.fields)
+                    files = [self.path / file.name for file in self.manifest.shards[shard].files]
+                    reader = self._format.open_shard(files, self._layout(shard))
                     self._shards[shard] = reader
         return reader
+
+    def _layout(self, shard: int) -> list[Column]:
+        described = self.manifest.shards[shard]
+        return shard_columns(self._fields, described.records, described.elements)
+
+
+def _view(field: Field, columns: Columns, first: int, last: int) -> Any:
+    if not field.is_ragged:
+        return columns[field.safe_name].view(first, last)
+    ends = columns[field.safe_name + ENDS].view(first, last).tolist()
+    start = columns[field.safe_name + ENDS].view(first - 1, first).item() if first else 0
+    values = columns[field.safe_name].view(start, ends[-1])
+    if len(field.shape) == 1:
+        shapes = [(-1,)] * len(ends)
+    else:
+        shapes = [tuple(shape) for shape in columns[field.safe_name + SHAPES].view(first, last).tolist()]
+    return [
+        values[low - start : high - start].reshape(shape)
+        for low, high, shape in zip([start, *ends], ends, shapes, strict=False)
+    ]
+
+
+def _reopen(path: Path, trusted: bool, is_preloaded: bool, memory_budget: int | None) -> Store:
+    return open_store(path, "ram" if is_preloaded else None, trusted=trusted, memory_budget=memory_budget)
