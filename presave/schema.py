@@ -118,13 +118,16 @@ def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray
     arrays = {}
     for name, field in schema.items():
         array = _as_array(record[name], name, number)
-        alike = array.ndim == len(field.shape) if field.is_ragged else array.shape == field.shape
-        if not alike or array.dtype.newbyteorder("<").str != field.dtype:
+        # Small records cost little else than these checks: what is stored as it is must pass them in a few of them.
+        is_same = array.dtype.str == field.dtype
+        alike = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
+        if not alike or not (is_same or array.dtype.newbyteorder("<").str == field.dtype):
             raise StoreError(
                 f"record {number}: field {name!r} is {array.dtype} of shape {array.shape}; the first is {field}. "
                 f"Presave after a stage that makes all records alike, or pass ragged=[{name!r}]"
             )
-        arrays[name] = np.asarray(array, dtype=field.dtype, order="C")
+        is_kept = is_same and array.flags.c_contiguous
+        arrays[name] = array if is_kept else np.asarray(array, dtype=field.dtype, order="C")
     return arrays
 
 

@@ -15,7 +15,7 @@ import psutil
 from presave.columns import ENDS, SHAPES, Column, shard_columns
 from presave.errors import StoreError
 from presave.formats import ColumnReader, ShardReader, find_format
-from presave.formats.arrays import ArrayShard
+from presave.formats.arrays import SMALL_ROW_NBYTES, ArrayColumn, ArrayShard
 from presave.manifest import Manifest, load_manifest
 from presave.schema import Field, Schema
 from presave.verify import verify as find_faults
@@ -81,6 +81,8 @@ class Store(Sequence[Arrays]):
         self._shards: dict[int, ShardReader] = {}
         # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
         self._recent: tuple[int, Columns] | None = None
+        # The arrays of columns with large rows, by column and shard, once they were read from.
+        self._arrays: dict[str, dict[int, np.ndarray]] = {}
         self._memory_budget: int | None = None
         self._is_preloaded = False
         self._lock = threading.Lock()
@@ -99,6 +101,11 @@ class Store(Sequence[Arrays]):
         """Bytes of the store's data files on disk."""
         return self.manifest.nbytes
 
+    @property
+    def reads_whole_shards(self) -> bool:
+        """Whether a shard is read whole each time that something of it is wanted, so that two reads cost twice."""
+        return self._format.reads_whole_shards and not self._is_preloaded
+
     def __getitem__(self, index: Any) -> Any:
         """Record `index`: a new array for each field. Negative numbers count from the end; slices are refused."""
         if isinstance(index, slice):
@@ -114,37 +121,42 @@ class Store(Sequence[Arrays]):
             yield self[number]
 
     def gather(
-        self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray] | None = None
+        self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray | None] | None = None
     ) -> Arrays:
         """The records `indices`, in that order: for each field an array of shape `(len(indices), *field shape)`, for a
         ragged field a list of arrays, which lie one after another in one buffer.
 
         `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; for a
-        ragged field to one of a single axis with room for all elements (`elements(indices)`). Fields that it leaves out
-        are not read. Raises `IndexError` for a record that is not there, `StoreError` for an `out` that does not fit or
-        a damaged file, and `TypeError` for indices that are not whole numbers (masks neither).
+        ragged field to one of a single axis with room for all elements (`elements(indices)`). None asks for a new
+        array, and fields that it leaves out are not read. Raises `IndexError` for a record that is not there,
+        `StoreError` for an `out` that does not fit or a damaged file, and `TypeError` for indices that are not whole
+        numbers (masks neither).
         """
         numbers = self._check_numbers(indices)
-        if out is None:
-            wanted: dict[str, np.ndarray | None] = {
-                name: None if field.is_ragged else field.empty(len(numbers)) for name, field in self._fields.items()
-            }
-        else:
-            self._check_out(out, len(numbers))
-            wanted = dict(out)
+        wanted = dict.fromkeys(self._fields) if out is None else out
+        self._check_out(wanted, len(numbers))
         if self._closed:
             raise StoreError(f"{self.path} is closed")
-        spread = list(self._by_shard(numbers))
         arrays: Arrays = {}
+        fixed: list[tuple[str, np.ndarray]] = []
+        ragged: list[str] = []
         for name, array in wanted.items():
             field = self._fields[name]
             if field.is_ragged:
-                arrays[name] = self._gather_ragged(field, spread, len(numbers), array)
+                ragged.append(name)
                 continue
-            for shard, rows, slots in spread:
-                self._columns(shard)[field.safe_name].gather(rows, array, slots)  # type: ignore[arg-type]
-            arrays[name] = array
-        return arrays
+            arrays[name] = field.empty(len(numbers)) if array is None else array
+            if not self._copy_large_rows(field.safe_name, numbers, arrays[name]):
+                fixed.append((field.safe_name, arrays[name]))
+        spread = list(self._by_shard(numbers)) if fixed or ragged else []
+        # Shard by shard, for the sake of formats that read shards whole.
+        for shard, rows, slots in spread if fixed else ():
+            columns = self._columns(shard)
+            for column, array in fixed:
+                columns[column].gather(rows, array, slots)
+        for name in ragged:
+            arrays[name] = self._gather_ragged(self._fields[name], spread, len(numbers), wanted[name])
+        return {name: arrays[name] for name in wanted}
 
     def view(self, first: int, last: int) -> Arrays:
         """Records `first` to `last`, read-only: views of the files where they lie in one shard and the format is
@@ -161,7 +173,37 @@ class Store(Sequence[Arrays]):
             return arrays
         columns = self._columns(shard)
         low, high = (int(number - self._first_records[shard]) for number in (first, last))
-        return {name: _view(field, columns, low, high) for name, field in self._fields.items()}
+        return {
+            name: self._view_ragged(field, shard, np.arange(low, high))
+            if field.is_ragged
+            else columns[field.safe_name].view(low, high)
+            for name, field in self._fields.items()
+        }
+
+    def rows_by_shard(
+        self, field: str, indices: Sequence[int] | np.ndarray | range
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each shard that `indices` lie in `array, rows, slots`, so that `out[slots] = array[rows]` in all of them
+        gathers a fixed `field`: for loops that do more than copy.
+
+        `array` is read-only, C-contiguous and of shape `(any number, *field shape)`: where the format is mapped the
+        whole shard without a copy, otherwise the rows that are wanted. `rows` and `slots` are int64. Raises
+        `StoreError` for a field that is ragged or not there, and as `gather` does.
+        """
+        described = self._fields.get(field)
+        if described is None or described.is_ragged:
+            fixed = [name for name, each in self._fields.items() if not each.is_ragged]
+            raise StoreError(f"{self.path} has no fixed field {field!r}; it has {', '.join(fixed) or 'none'}")
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
+        column = described.safe_name
+        return (
+            (
+                *self._columns(shard)[column].locate(rows),
+                np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots,
+            )
+            for shard, rows, slots in self._by_shard(self._check_numbers(indices))
+        )
 
     def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
         """For each ragged field how many elements the values of `indices` have together, for buffers of `gather`."""
@@ -190,6 +232,7 @@ class Store(Sequence[Arrays]):
                 self._shards.pop(shard).close()
                 self._shards[shard] = ArrayShard(arrays)
                 self._recent = None
+                self._arrays.clear()
         self._memory_budget, self._is_preloaded = memory_budget, True
 
     def close(self) -> None:
@@ -197,6 +240,7 @@ class Store(Sequence[Arrays]):
         self._closed = True
         with self._lock:
             self._recent = None
+            self._arrays.clear()
             for reader in self._shards.values():
                 reader.close()
             self._shards.clear()
@@ -229,10 +273,12 @@ class Store(Sequence[Arrays]):
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
         return numbers
 
-    def _check_out(self, out: Mapping[str, np.ndarray], records: int) -> None:
+    def _check_out(self, out: Mapping[str, np.ndarray | None], records: int) -> None:
         for name, array in out.items():
             if name not in self._fields:
                 raise StoreError(f"{self.path} has no field {name!r}; it has {', '.join(self._fields)}")
+            if array is None:
+                continue
             field = self._fields[name]
             shape = (len(array) if array.ndim else 0,) if field.is_ragged else (records, *field.sizes)
             if array.shape != shape or array.dtype != np.dtype(field.dtype):
@@ -243,6 +289,25 @@ class Store(Sequence[Arrays]):
                 )
             if not array.flags.writeable:
                 raise StoreError(f"out[{name!r}] is read-only; {self.path} writes into it")
+
+    def _copy_large_rows(self, column: str, numbers: np.ndarray, out: np.ndarray) -> bool:
+        """Copy rows one by one in the order of the output, if they are large and all lie in mapped arrays."""
+        # Bound by memory once rows are large. Shard by shard, the overhead of each took a third of the time of a batch
+        # of 64 images of 147 KiB that was spread over 41 shards.
+        if out[:1].nbytes <= SMALL_ROW_NBYTES or self.reads_whole_shards:
+            return False
+        arrays = self._arrays.setdefault(column, {})
+        shards = self._first_records.searchsorted(numbers, "right") - 1
+        rows = numbers - self._first_records[shards]
+        for slot, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+            array = arrays.get(shard)
+            if array is None:
+                reader = self._columns(shard)[column]
+                if not isinstance(reader, ArrayColumn):
+                    return False
+                array = arrays[shard] = reader.locate(rows)[0]
+            out[slot] = array[row]
+        return True
 
     def _gather_ragged(
         self, field: Field, spread: list[tuple[int, np.ndarray, np.ndarray | slice]], count: int, out: np.ndarray | None
@@ -266,6 +331,15 @@ class Store(Sequence[Arrays]):
             for slot, shape in enumerate(map(tuple, shapes.tolist()))
         ]
 
+    def _view_ragged(self, field: Field, shard: int, rows: np.ndarray) -> list[np.ndarray]:
+        ((starts, ends, shapes, _),) = self._ranges(field, [(shard, rows, slice(0, len(rows)))])
+        first = int(starts[0])
+        values = self._columns(shard)[field.safe_name].view(first, int(ends[-1]))
+        return [
+            values[low - first : high - first].reshape(shape)
+            for low, high, shape in zip(starts.tolist(), ends.tolist(), map(tuple, shapes.tolist()), strict=True)
+        ]
+
     def _ranges(
         self, field: Field, spread: list[tuple[int, np.ndarray, np.ndarray | slice]]
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
@@ -282,16 +356,27 @@ class Store(Sequence[Arrays]):
                 shapes[:, 0] = ends - starts
             else:
                 columns[field.safe_name + SHAPES].gather(rows, shapes, everything)
+            within = (starts >= 0) & (ends >= starts) & (ends <= self.manifest.shards[shard].elements[field.name])
+            if not (within & (shapes >= 0).all(axis=1) & (shapes.prod(axis=1) == ends - starts)).all():
+                raise StoreError(
+                    f"{self.path}: in shard {shard} the sizes of {field.name!r} contradict each other; "
+                    "`etl verify` names the damaged file"
+                )
             yield starts, ends, shapes, shard
 
     def _by_shard(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
         """Split `numbers` by shard: shard, rows in it, and the places in the output that they go to."""
+        if not len(numbers):
+            return
+        # Sorted once: a shuffled batch has a row or two from each of dozens of shards, and a pass for each adds up.
         shards = np.searchsorted(self._first_records, numbers, side="right") - 1
-        for shard in np.unique(shards).tolist():
-            places = np.flatnonzero(shards == shard)
-            rows = numbers[places] - self._first_records[shard]
-            consecutive = int(places[-1]) - int(places[0]) + 1 == len(places)
-            yield shard, rows, slice(int(places[0]), int(places[-1]) + 1) if consecutive else places
+        order = np.argsort(shards, kind="stable")
+        shards = shards[order]
+        rows = numbers[order] - self._first_records[shards]
+        bounds = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), len(order)]
+        for shard, first, end in zip(shards[bounds[:-1]].tolist(), bounds, bounds[1:], strict=False):
+            low, high = int(order[first]), int(order[end - 1]) + 1
+            yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
 
     def _columns(self, shard: int) -> Columns:
         recent = self._recent
@@ -317,22 +402,6 @@ class Store(Sequence[Arrays]):
     def _layout(self, shard: int) -> list[Column]:
         described = self.manifest.shards[shard]
         return shard_columns(self._fields, described.records, described.elements)
-
-
-def _view(field: Field, columns: Columns, first: int, last: int) -> Any:
-    if not field.is_ragged:
-        return columns[field.safe_name].view(first, last)
-    ends = columns[field.safe_name + ENDS].view(first, last).tolist()
-    start = columns[field.safe_name + ENDS].view(first - 1, first).item() if first else 0
-    values = columns[field.safe_name].view(start, ends[-1])
-    if len(field.shape) == 1:
-        shapes = [(-1,)] * len(ends)
-    else:
-        shapes = [tuple(shape) for shape in columns[field.safe_name + SHAPES].view(first, last).tolist()]
-    return [
-        values[low - start : high - start].reshape(shape)
-        for low, high, shape in zip([start, *ends], ends, shapes, strict=False)
-    ]
 
 
 def _reopen(path: Path, trusted: bool, is_preloaded: bool, memory_budget: int | None) -> Store:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from presave.checksum import checksum_file
+from presave.checksum import checksum_bytes, checksum_file
 from presave.errors import StoreError
 from presave.manifest import Shard, Skipped, StoredFile, parse_shard, partial_folder
 
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
 
 PLAN_NAME = "plan.json"
 STOP_NAME = "stop"
+RUN_NAME = "run"
 DONE_SUFFIX = ".done.json"
+# How often a shard is begun in one write: worker processes may be killed for what is not its fault. No more than Dask
+# allows, since the error with which Dask gives a task up never reaches the caller of joblib, who waits for ever.
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,13 @@ class Unfinished:
         self._lock = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._check_place()
             self._check_plan()
             (self.folder / STOP_NAME).unlink(missing_ok=True)
+            for path in self.folder.iterdir():
+                if path.is_dir():  # of workers that were killed in an earlier write
+                    shutil.rmtree(path, ignore_errors=True)
+            write_atomically(self.folder / RUN_NAME, secrets.token_hex(4).encode())
         except BlockingIOError:
             os.close(self._lock)
             raise StoreError(f"another process is writing {self.target} (in {self.folder})") from None
@@ -65,36 +76,42 @@ class Unfinished:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not any(self.folder.glob(f"*{DONE_SUFFIX}")):
-            shutil.rmtree(self.folder, ignore_errors=True)  # nothing is lost
+            self.discard()  # nothing is lost
         os.close(self._lock)
 
     def done(self, number: int) -> Done | None:
         """What was done for span `number` before, if its files are still what they were; otherwise None."""
-        marker = self.folder / f"{number:05d}{DONE_SUFFIX}"
-        try:
-            content = json.loads(marker.read_bytes())
-            shard = None if content["shard"] is None else parse_shard(content["shard"])
-            skipped = tuple(Skipped(int(each["record"]), str(each["cause"])) for each in content["skipped"])
-            whole = shard is None or all(
-                checksum_file(self.folder / each.name) == each.xxh3_128 for each in shard.files
-            )
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        return Done(shard, skipped) if whole else None
+        return find_done(self.folder, number)
 
     def stop(self) -> None:
         """Tell workers, wherever they run, to begin no further record."""
         if self.folder.is_dir():
             (self.folder / STOP_NAME).touch()
 
+    def discard(self) -> None:
+        """Leave nothing to go on with."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def finish(self, keep: Collection[str]) -> None:
-        """Leave only the files `keep`, and move the folder to the store's place, all flushed to the disk."""
-        for path in self.folder.iterdir():
-            if path.name not in keep:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        flush(self.folder)
-        os.rename(self.folder, self.target)
+        """Move the files `keep` to the store's place, all at once and flushed to the disk, and leave nothing else."""
+        # Through a folder that no worker knows: one that was given up may still add files to the other.
+        whole = Path(tempfile.mkdtemp(prefix="whole.", dir=self.folder))
+        whole.chmod(self.folder.stat().st_mode)
+        for name in keep:
+            os.rename(self.folder / name, whole / name)
+        flush(whole)
+        os.rename(whole, self.target)
         flush(self.target.parent)
+        self.discard()
+
+    def _check_place(self) -> None:
+        # Between making and locking the folder another process may have finished there, and moved or removed it.
+        if self.target.exists():
+            with suppress(OSError):
+                self.folder.rmdir()
+            raise StoreError(f"{self.target} exists already: another process has just written it")
+        if not (self.folder.exists() and os.path.samestat(os.fstat(self._lock), self.folder.stat())):
+            raise BlockingIOError
 
     def _check_plan(self) -> None:
         path = self.folder / PLAN_NAME
@@ -112,16 +129,29 @@ class Unfinished:
 
 
 class ShardFolder:
-    """A context manager: an empty folder for the files of one span, of which all or none come into the store."""
+    """A context manager: an empty folder for the files of one span, of which all or none come into the store.
 
-    def __init__(self, folder: Path, number: int) -> None:
+    A worker that is killed leaves its own behind, so they count the attempts. Raises `StoreError` after `ATTEMPTS`.
+    """
+
+    def __init__(self, folder: Path, number: int, span: range) -> None:
         self._folder = folder
         self._number = number
+        self._span = span
         self.path = folder
 
     def __enter__(self) -> Self:
-        self.path = Path(tempfile.mkdtemp(prefix=f"{self._number:05d}.", dir=self._folder))
-        return self
+        # Names differ between runs: a worker that has not noticed yet that its run was given up may still use its own.
+        run = (self._folder / RUN_NAME).read_text()
+        for attempt in range(ATTEMPTS):
+            self.path = self._folder / f"{self._number:05d}.{run}.{attempt}"
+            with suppress(FileExistsError):
+                self.path.mkdir()
+                return self
+        raise StoreError(
+            f"records {self._span[0]} to {self._span[-1]}: {ATTEMPTS} worker processes died while they wrote them to "
+            f"{self._folder}; look at these records and at the workers' memory, or write smaller shards"
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,13 +166,31 @@ class ShardFolder:
             files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
             os.replace(path, self._folder / path.name)
         done = Done(Shard(records, tuple(files), elements) if records else None, skipped)
-        write_atomically(self._folder / f"{self._number:05d}{DONE_SUFFIX}", json.dumps(asdict(done)).encode())
+        content = asdict(done)
+        content["checksum"] = _checksum(content)
+        write_atomically(self._folder / f"{self._number:05d}{DONE_SUFFIX}", json.dumps(content).encode())
         return done
+
+
+def find_done(folder: Path, number: int) -> Done | None:
+    """What any worker has done for span `number` in `folder`, if its files are still what they were; otherwise None."""
+    marker = folder / f"{number:05d}{DONE_SUFFIX}"
+    try:
+        content = json.loads(marker.read_bytes())
+        if content.pop("checksum") != _checksum(content):
+            return None
+        shard = None if content["shard"] is None else parse_shard(content["shard"])
+        skipped = tuple(Skipped(int(each["record"]), str(each["cause"])) for each in content["skipped"])
+        whole = shard is None or all(checksum_file(folder / each.name) == each.xxh3_128 for each in shard.files)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return Done(shard, skipped) if whole else None
 
 
 def is_stopped(folder: Path) -> bool:
     """Whether the write that made `folder` was given up, or the folder is gone."""
-    return not (folder / PLAN_NAME).exists() or (folder / STOP_NAME).exists()
+    # Once every few records: building two paths would cost more than asking for them.
+    return not os.path.exists(f"{folder}/{PLAN_NAME}") or os.path.exists(f"{folder}/{STOP_NAME}")  # noqa: PTH110
 
 
 def flush(path: Path) -> None:
@@ -162,6 +210,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(name, path)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return checksum_bytes(json.dumps(content).encode())
 
 
 def _difference(found: bytes, plan: Mapping[str, Any]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,8 @@ from presave.formats import Format, find_format
 from presave.manifest import MANIFEST_NAME, Manifest, Skipped, json_values, save_manifest
 from presave.schema import Record, RecordSequence, Schema, conform, infer_schema
 from presave.store import Store, open_store
-from presave.unfinished import Done, ShardFolder, Unfinished, is_stopped
+from presave.unfinished import Done, ShardFolder, Unfinished, find_done, is_stopped
+from presave.work_file import WorkFile, save_work
 
 # Enough shards for jobs to share and for progress to move, few enough that each is worth opening.
 SHARDS_AIMED_AT = 64
@@ -77,8 +79,8 @@ def write(
     `shard_nbytes` bytes (by default a 64th of all, from 4 to 256 MiB) are written by `jobs` threads, or under
     `joblib.parallel_config(backend=...)` by whatever that offers; then `records` must be picklable and the folder one
     that all workers share. Each job holds one shard in memory. The bytes do not depend on `jobs`. `options` are the
-    format's own. `progress` is called in this thread after each shard. Where `records` has attributes `stage`, `fingerprint` or `provenance`, the
-    manifest keeps them.
+    format's own. `progress` is called in this thread after each shard. Where `records` has attributes `stage`,
+    `fingerprint` or `provenance`, the manifest keeps them.
 
     Until the last byte is on disk there is nothing at `path`. An interrupted write leaves its whole shards beside it,
     in `.NAME.partial`, and the same call goes on from there to the same bytes. A record that fails stops the write, or
@@ -101,22 +103,27 @@ def write(
         raise StoreError("jobs must be at least 1, or -1 for one a CPU; it is 0")
     if on_error not in ("raise", "skip"):
         raise StoreError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
-    ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
-    schema, record_nbytes = _look_at(records, ragged, on_error)
-    spans = _spans(len(records), record_nbytes, shard_nbytes, chosen)
     facts = json_values(
         {
             "format": format,
-            "fields": [asdict(field) for field in schema.values()],
             "stage": getattr(records, "stage", None),
             "fingerprint": getattr(records, "fingerprint", None),
-            "provenance": getattr(records, "provenance", {}),
+            "provenance": json_values(getattr(records, "provenance", {})),
             "options": options or {},
         }
     )
-    plan = {**facts, "records": len(records), "shard_records": len(spans[0]), "on_error": on_error}
+    ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
+    schema, record_nbytes = _look_at(records, ragged, on_error)
+    spans = _spans(len(records), record_nbytes, shard_nbytes, chosen)
+    plan = {
+        **facts,
+        "fields": {name: str(field) for name, field in schema.items()},
+        "records": len(records),
+        "shard_records": len(spans[0]),
+        "on_error": on_error,
+    }
     with Unfinished(target, plan) as unfinished:
-        work = _Work(format, unfinished.folder, schema, records, on_error, dict(options or {}))
+        work = _Work(format, unfinished.folder.absolute(), schema, records, on_error, dict(options or {}))
         done = _write_spans(work, unfinished, spans, jobs, record_nbytes, progress)
         manifest = Manifest(
             format=format,
@@ -129,6 +136,7 @@ def write(
             skipped=tuple(skipped for each in done for skipped in each.skipped),
         )
         if not manifest.shards:
+            unfinished.discard()
             raise StoreError(f"all {len(records)} records failed; the first: {manifest.skipped[0].cause}")
         save_manifest(manifest, unfinished.folder)
         unfinished.finish({MANIFEST_NAME, *(file.name for shard in manifest.shards for file in shard.files)})
@@ -137,7 +145,7 @@ def write(
 
 @dataclass(frozen=True)
 class _Work:
-    """What a worker must know to write any span; pickled to wherever it runs."""
+    """What a worker must know to write any span."""
 
     format: str
     folder: Path
@@ -149,29 +157,30 @@ class _Work:
 
 def _look_at(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[Schema, int]:
     """The schema, and the bytes of a typical record: the first, or where fields are ragged the mean of a few."""
-    first = _first_good(records, on_error)
-    schema = infer_schema(records[first], ragged, first)
-    count = SAMPLED_RECORDS if ragged else 1
-    nbytes = []
-    for number in np.linspace(first, len(records) - 1, count).astype(int).tolist():
+    first, record, schema = _first_good(records, ragged, on_error)
+    nbytes = [sum(array.nbytes for array in conform(record, schema, first).values())]
+    sampled = np.linspace(first, len(records) - 1, SAMPLED_RECORDS).astype(int).tolist() if ragged else []
+    for number in sorted(set(sampled) - {first}):
         try:
-            nbytes.append(sum(array.nbytes for array in conform(records[number], schema, number).values()))
+            nbytes.append(sum(array.nbytes for array in _read(records, schema, number).values()))
         except Exception:
             if on_error == "raise":
                 raise
-    return schema, max(1, round(sum(nbytes) / max(1, len(nbytes))))
+    return schema, max(1, round(sum(nbytes) / len(nbytes)))
 
 
-def _first_good(records: RecordSequence, on_error: OnError) -> int:
+def _first_good(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[int, Record, Schema]:
+    """The number of the first record that can be stored, the record, and its schema."""
+    first_error: Exception | None = None
     for number in range(len(records)):
         try:
-            records[number]
-        except Exception:
-            if on_error == "raise" or number == len(records) - 1:
+            record = records[number]
+            return number, record, infer_schema(record, ragged, number)
+        except Exception as error:
+            if on_error == "raise" or isinstance(error, MemoryError):
                 raise
-        else:
-            return number
-    raise AssertionError("the last record is good or raises")
+            first_error = first_error or error
+    raise StoreError(f"all {len(records)} records failed; the first: {_cause(first_error)}") from first_error
 
 
 def _spans(count: int, record_nbytes: int, shard_nbytes: int | None, format: Format) -> list[range]:
@@ -195,8 +204,15 @@ def _write_spans(
     missing = [number for number in range(len(spans)) if number not in done]
     _check_room(unfinished, record_nbytes * sum(len(spans[number]) for number in missing))
     # Threads by default: decoders release the GIL, and nothing is pickled. `prefer` gives way to parallel_config.
-    parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered")
-    finished = parallel(joblib.delayed(_write_span)(work, number, spans[number]) for number in missing)
+    # One shard a task: a process that is killed loses what it has begun.
+    parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)
+    backend, _ = joblib.parallel.get_active_backend(prefer="threads")
+    if getattr(backend, "supports_sharedmem", False):
+        tasks = (joblib.delayed(_write_span)(work, number, spans[number]) for number in missing)
+    else:
+        file = save_work(work, work.folder)
+        tasks = (joblib.delayed(_write_span_elsewhere)(file, number, spans[number]) for number in missing)
+    finished = parallel(tasks)
     started = time.perf_counter()
     try:
         for number, each in finished:
@@ -215,27 +231,49 @@ def _write_spans(
 def _write_span(work: _Work, number: int, span: range) -> tuple[int, Done]:
     builder = ShardBuilder(work.schema, len(span))
     skipped = []
-    for index in span:
-        if index % RECORDS_BETWEEN_LOOKS == 0 and is_stopped(work.folder):
-            raise StoreError(f"the write in {work.folder} was given up: another shard failed, or it was interrupted")
-        try:
-            arrays = _read(work.records, work.schema, index)
-        except Exception as error:
-            if work.on_error == "raise" or isinstance(error, MemoryError):
-                raise
-            skipped.append(Skipped(index, f"{type(error).__name__}: {error}"))
-        else:
-            builder.append(arrays)
-    with ShardFolder(work.folder, number) as shard:
+    with ShardFolder(work.folder, number, span) as shard:
+        for index in span:
+            if index % RECORDS_BETWEEN_LOOKS == 0 and is_stopped(work.folder):
+                raise StoreError(
+                    f"the write in {work.folder} was given up: another shard failed, or it was interrupted"
+                )
+            try:
+                arrays = _read(work.records, work.schema, index)
+            except Exception as error:
+                if work.on_error == "raise" or isinstance(error, MemoryError):
+                    raise
+                skipped.append(Skipped(index, _cause(error)))
+            else:
+                builder.append(arrays)
         paths = []
         if builder.records:
             paths = find_format(work.format).write_columns(shard.path, f"{number:05d}", builder.columns(), work.options)
         return number, shard.commit(paths, builder.records, builder.elements, tuple(skipped))
 
 
+def _write_span_elsewhere(file: WorkFile, number: int, span: range) -> tuple[int, Done]:
+    """`_write_span` in another process, which may be killed, and whose errors must survive being pickled."""
+    # The worker that wrote it may have been killed before it could say so.
+    earlier = find_done(file.path.parent, number)
+    if earlier is not None:
+        return number, earlier
+    try:
+        return _write_span(file.load(), number, span)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - made in the line above
+        except Exception:  # noqa: BLE001 - a class of somebody else's may raise anything
+            raise StoreError(f"records {span[0]} to {span[-1]}: {_cause(error)}") from None
+        raise
+
+
 def _read(records: RecordSequence, schema: Schema, index: int) -> dict[str, np.ndarray]:
     record: Record = records[index]
     return conform(record, schema, index)
+
+
+def _cause(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _check_room(unfinished: Unfinished, nbytes: int) -> None:

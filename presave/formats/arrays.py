@@ -19,14 +19,18 @@ class ArrayColumn:
     """A column over an array of shape `(rows, *row shape)`."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self._array = array
+        self._array = array.view()
+        self._array.flags.writeable = False
         self._has_small_rows = array[:1].nbytes <= SMALL_ROW_NBYTES
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
-        # Bound by memory: each row is read once and written once. benchmarks/gather.py compares it with memcpy.
+        # Bound by memory: each row is read once and written once. benchmarks/gather.py compares it with memcpy. Of rows
+        # of 147 KiB from a warm file on 2 cores (AMD EPYC, ext4) both loops below took 0.8 to 1.0 of its time; a
+        # preadv for each row took 1.3, and populating the map beforehand changed nothing.
         if isinstance(slots, slice):
-            # mode="raise" would make numpy gather into a temporary first; the store has checked the rows.
-            np.take(self._array, rows, axis=0, out=out[slots], mode="clip")
+            # mode="raise" would make numpy gather into a temporary first; the store has checked the rows. The method
+            # takes a third of the time of np.take, which shows where a batch is spread over dozens of shards.
+            self._array.take(rows, 0, out[slots], "clip")
         elif self._has_small_rows:
             out[slots] = self._array[rows]
         else:
@@ -37,10 +41,11 @@ class ArrayColumn:
         for start, end, place in zip(starts.tolist(), ends.tolist(), places.tolist(), strict=True):
             out[place : place + end - start] = self._array[start:end]
 
+    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._array, rows
+
     def view(self, first: int, last: int) -> np.ndarray:
-        rows = self._array[first:last]
-        rows.flags.writeable = False
-        return rows
+        return self._array[first:last]
 
 
 class ArrayShard:
@@ -81,7 +86,8 @@ def check_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence
                 f"{path}: column {column.name!r} holds {found}; the manifest says "
                 f"{np.dtype(column.dtype)} of shape {column.array_shape}"
             )
-        checked[column.name] = array
+        # Other programs may have written the axes in another order.
+        checked[column.name] = np.ascontiguousarray(array)
     return checked
 
 

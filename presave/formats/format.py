@@ -23,6 +23,9 @@ class ColumnReader(Protocol):
     def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
         """Write rows `starts[k]` to `ends[k]` into `out` from row `places[k]` on, for all k; all int64."""
 
+    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A read-only, C-contiguous array and where in it `rows` stand: without a copy where the format allows that."""
+
     def view(self, first: int, last: int) -> np.ndarray:
         """Rows `first` to `last`: read-only, and without a copy where the format allows that."""
 
@@ -43,6 +46,8 @@ class Format(Protocol):
     name: str
     is_trusted_only: bool
     """Whether reading it can run code that somebody put into the file."""
+    reads_whole_shards: bool
+    """Whether `ShardReader.columns` reads all of a shard."""
     shard_records: int | None
     """How many records a shard has, where the format says so; None leaves it to their size."""
 

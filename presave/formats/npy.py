@@ -19,6 +19,7 @@ class Npy:
 
     name = "npy"
     is_trusted_only = False
+    reads_whole_shards = False
     shard_records: int | None = None
 
     def check_options(self, options: Mapping[str, Any]) -> None:

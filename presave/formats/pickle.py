@@ -22,6 +22,7 @@ class Pickle:
 
     name = "pickle"
     is_trusted_only = True
+    reads_whole_shards = True
     shard_records: int | None = 128
 
     def check_options(self, options: Mapping[str, Any]) -> None:

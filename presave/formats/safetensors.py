@@ -27,6 +27,7 @@ class Safetensors:
 
     name = "safetensors"
     is_trusted_only = False
+    reads_whole_shards = False
     shard_records: int | None = None
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ class Torch:
 
     name = "torch"
     is_trusted_only = False
+    reads_whole_shards = False
     shard_records: int | None = None
 
     def check_options(self, options: Mapping[str, Any]) -> None:
@@ -30,9 +31,17 @@ class Torch:
         refuse_options(self.name, options)
         torch = _import_torch()
         path = folder / f"shard-{shard_name}.pt"
+        tensors = {}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            torch.save({name: torch.from_numpy(array) for name, array in columns.items()}, path)
+            for name, array in columns.items():
+                try:
+                    tensors[name] = torch.from_numpy(array)
+                except TypeError:
+                    raise StoreError(
+                        f"format 'torch' has no {array.dtype}, the dtype of column {name!r}; use 'npy'"
+                    ) from None
+        torch.save(tensors, path)
         return [path]
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
