@@ -50,7 +50,7 @@ def _load_numba() -> None:
         import numba
     except ImportError:
         return
-    numba.njit(lambda: 0)()
+    numba.njit(nogil=True)(lambda: 0)()
 
 
 def _in_child(request: dict[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def _normalise_rows(
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
-        compiled: Callable[..., Any] = numba.njit(function, nogil=True, cache=True)
+        compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # nowhere to keep the machine code: neither this folder nor the user's cache is writable
-        compiled = numba.njit(function, nogil=True)
+        compiled = numba.njit(nogil=True)(function)
     return compiled
 
 

@@ -25,8 +25,9 @@ class ArrayColumn:
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
         # Bound by memory: each row is read once and written once. benchmarks/gather.py compares it with memcpy. Of rows
-        # of 147 KiB from a warm file on 2 cores (AMD EPYC, ext4) both loops below took 0.8 to 1.0 of its time; a
-        # preadv for each row took 1.3, and populating the map beforehand changed nothing.
+        # of 147 KiB from a warm file on 2 cores (AMD EPYC, ext4) `take` and a loop took 0.8 of its time in a quiet
+        # minute and up to 1.3 in busy ones; a preadv for each row took 1.3 in the quiet one, and populating the map
+        # beforehand changed nothing.
         if isinstance(slots, slice):
             # mode="raise" would make numpy gather into a temporary first; the store has checked the rows. The method
             # takes a third of the time of np.take, which shows where a batch is spread over dozens of shards.
