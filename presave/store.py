@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import psutil
 
-from presave.columns import ENDS, SHAPES, Column, shard_columns
+from presave.columns import Column, shard_columns
 from presave.errors import StoreError
 from presave.formats import ColumnReader, ShardReader, find_format
 from presave.formats.arrays import SMALL_ROW_NBYTES, ArrayColumn, ArrayShard
 from presave.manifest import Manifest, load_manifest
+from presave.ragged import Ranges, find_ranges, gather_values, view_values
 from presave.schema import Field, Schema
 from presave.verify import verify as find_faults
 
@@ -155,7 +156,12 @@ class Store(Sequence[Arrays]):
             for column, array in fixed:
                 columns[column].gather(rows, array, slots)
         for name in ragged:
-            arrays[name] = self._gather_ragged(self._fields[name], spread, len(numbers), wanted[name])
+            field = self._fields[name]
+            parts = [
+                (self._columns(shard)[field.safe_name], self._find_ranges(field, shard, rows), slots)
+                for shard, rows, slots in spread
+            ]
+            arrays[name] = gather_values(field, parts, len(numbers), wanted[name])
         return {name: arrays[name] for name in wanted}
 
     def view(self, first: int, last: int) -> Arrays:
@@ -174,7 +180,7 @@ class Store(Sequence[Arrays]):
         columns = self._columns(shard)
         low, high = (int(number - self._first_records[shard]) for number in (first, last))
         return {
-            name: self._view_ragged(field, shard, np.arange(low, high))
+            name: view_values(columns[field.safe_name], self._find_ranges(field, shard, np.arange(low, high)))
             if field.is_ragged
             else columns[field.safe_name].view(low, high)
             for name, field in self._fields.items()
@@ -209,7 +215,7 @@ class Store(Sequence[Arrays]):
         """For each ragged field how many elements the values of `indices` have together, for buffers of `gather`."""
         spread = list(self._by_shard(self._check_numbers(indices)))
         return {
-            name: sum(int(np.sum(ends - starts)) for starts, ends, _, _ in self._ranges(field, spread))
+            name: sum(self._find_ranges(field, shard, rows).elements for shard, rows, _ in spread)
             for name, field in self._fields.items()
             if field.is_ragged
         }
@@ -309,60 +315,9 @@ class Store(Sequence[Arrays]):
             out[slot] = array[row]
         return True
 
-    def _gather_ragged(
-        self, field: Field, spread: list[tuple[int, np.ndarray, np.ndarray | slice]], count: int, out: np.ndarray | None
-    ) -> list[np.ndarray]:
-        ranges = list(self._ranges(field, spread))
-        sizes = np.zeros(count, np.int64)
-        shapes = np.zeros((count, len(field.shape)), np.int64)
-        for (starts, ends, shapes_here, _), (_, _, slots) in zip(ranges, spread, strict=True):
-            sizes[slots] = ends - starts
-            shapes[slots] = shapes_here
-        places = np.concatenate([[0], np.cumsum(sizes)])
-        total = int(places[-1])
-        if out is None:
-            out = np.empty(total, field.dtype)
-        elif len(out) < total:
-            raise StoreError(f"out[{field.name!r}] has room for {len(out):,} elements; these records have {total:,}")
-        for (starts, ends, _, shard), (_, _, slots) in zip(ranges, spread, strict=True):
-            self._columns(shard)[field.safe_name].copy_ranges(starts, ends, out, places[:-1][slots])
-        return [
-            out[places[slot] : places[slot + 1]].reshape(shape)
-            for slot, shape in enumerate(map(tuple, shapes.tolist()))
-        ]
-
-    def _view_ragged(self, field: Field, shard: int, rows: np.ndarray) -> list[np.ndarray]:
-        ((starts, ends, shapes, _),) = self._ranges(field, [(shard, rows, slice(0, len(rows)))])
-        first = int(starts[0])
-        values = self._columns(shard)[field.safe_name].view(first, int(ends[-1]))
-        return [
-            values[low - first : high - first].reshape(shape)
-            for low, high, shape in zip(starts.tolist(), ends.tolist(), map(tuple, shapes.tolist()), strict=True)
-        ]
-
-    def _ranges(
-        self, field: Field, spread: list[tuple[int, np.ndarray, np.ndarray | slice]]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, int]]:
-        """For each shard of `spread` where the values of its rows start and end, their shapes, and the shard."""
-        for shard, rows, _ in spread:
-            columns = self._columns(shard)
-            everything = slice(0, len(rows))
-            ends, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-            columns[field.safe_name + ENDS].gather(rows, ends, everything)
-            columns[field.safe_name + ENDS].gather(np.maximum(rows - 1, 0), starts, everything)
-            starts[rows == 0] = 0
-            shapes = np.empty((len(rows), len(field.shape)), np.int64)
-            if len(field.shape) == 1:
-                shapes[:, 0] = ends - starts
-            else:
-                columns[field.safe_name + SHAPES].gather(rows, shapes, everything)
-            within = (starts >= 0) & (ends >= starts) & (ends <= self.manifest.shards[shard].elements[field.name])
-            if not (within & (shapes >= 0).all(axis=1) & (shapes.prod(axis=1) == ends - starts)).all():
-                raise StoreError(
-                    f"{self.path}: in shard {shard} the sizes of {field.name!r} contradict each other; "
-                    "`etl verify` names the damaged file"
-                )
-            yield starts, ends, shapes, shard
+    def _find_ranges(self, field: Field, shard: int, rows: np.ndarray) -> Ranges:
+        elements = self.manifest.shards[shard].elements[field.name]
+        return find_ranges(field, self._columns(shard), rows, elements, f"{self.path}, shard {shard}")
 
     def _by_shard(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
         """Split `numbers` by shard: shard, rows in it, and the places in the output that they go to."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from joblib.externals import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 from presave.checksum import checksum_bytes
 from presave.errors import StoreError
