@@ -22,7 +22,8 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -m slow
 
 clean:
 	rm -rf .venv .asv build *.egg-info

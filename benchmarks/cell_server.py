@@ -1,9 +1,9 @@
 """The server that forks a fresh process for every measurement: a script, started by rounds.py.
 
-Importing torch takes longer than measuring a cell. So it is imported once, here, where nothing else is ever done, and
-each measurement runs in a child forked from that clean state: no batch, thread, model or setting of another cell has
-been in it. Reads a request a line, a JSON object of `cell`, `data` and `seconds_per_figure`; answers with a line of
-JSON, the figures or `{"error": ...}`.
+Importing torch or numba takes longer than measuring a cell. So they are imported once, here, where nothing else is
+ever done, and each measurement runs in a child forked from that clean state: no batch, thread, model or setting of
+another cell has been in it. Reads a request a line, a JSON object of `cell`, `data` and `seconds_per_figure`; answers
+with a line of JSON, the figures or `{"error": ...}`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,21 @@ def serve() -> None:
     import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
     from benchmarks import measure  # noqa: F401
 
+    _load_numba()
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
         raise RuntimeError(f"{threads} threads run after the imports; a forked child would inherit their locks")
     for line in sys.stdin:
         print(json.dumps(_in_child(json.loads(line))), flush=True)
+
+
+def _load_numba() -> None:
+    """What etl compiles its loops with, where it is installed: half a second, most of it before the first function."""
+    try:
+        import numba
+    except ImportError:
+        return
+    numba.njit(nogil=True)(lambda: 0)()
 
 
 def _in_child(request: dict[str, Any]) -> dict[str, Any]:

@@ -41,15 +41,21 @@ class Data:
     store_nbytes: int
 
 
+def find_photographs(samples: int) -> Path:
+    """The folder of so many photographs, made once for the machine below FAIR_ETL_DATA or the user's cache."""
+    root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
+    photographs = root / f"photographs-{DATA_VERSION}-{samples}-{SEED}"
+    if not photographs.is_dir():
+        etl.demonstration.photographs(photographs, samples, SEED)
+    return photographs
+
+
 def make_data(profile: Profile, folder: Path) -> Data:
-    """Make the photographs once for the machine, below FAIR_ETL_DATA or the user's cache, and the store in `folder`.
+    """Make the photographs once for the machine, and the store in `folder`.
 
     The photographs are the same files for every commit; the store is written by the commit under test.
     """
-    root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
-    photographs = root / f"photographs-{DATA_VERSION}-{profile.samples}-{SEED}"
-    if not photographs.is_dir():
-        etl.demonstration.photographs(photographs, profile.samples, SEED)
+    photographs = find_photographs(profile.samples)
     source = etl.ImageFolder(photographs)
     pipeline = etl.image_pipeline(size=profile.image_size)
     path = folder / f"photographs-{profile.image_size}.store"

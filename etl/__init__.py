@@ -16,6 +16,7 @@ from etl import demonstration, runtime, stages
 from etl.backends import Backend, backend
 from etl.batch import Batch
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
+from etl.kernels import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
 from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
 from etl.record import Record, RecordError
@@ -46,6 +47,7 @@ __all__ = [
     "SyntheticIterator",
     "BatchIterator",
     "Batch",
+    "gather_normalised",
     # training
     "Backend",
     "backend",

@@ -6,11 +6,14 @@ from typing import Any
 
 from etl.pipeline import Pipeline, StageError
 from etl.record import Record, RecordSequence, record_error, source_name
-from etl.stages.stage import describe_stage, stage_name
+from etl.stages.stage import describe_stage, fixes_size, stage_name
 
 
 class Records:
-    """`len(source)` records; `[i]` is `pipeline(source[i])`. What `presave.write` takes; picklable if its parts are."""
+    """`len(source)` records; `[i]` is `pipeline(source[i])`. What `presave.write` takes; picklable if its parts are.
+
+    `ragged` are the fields whose size varies: those of `source.ragged`, until a stage that `fixes_size`.
+    """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
         self.source = source
@@ -18,6 +21,7 @@ class Records:
         done = (*pipeline.preceding, *pipeline.stages)
         self.stage = stage_name(done[-1]) if done else None
         self.fingerprint = pipeline.fingerprint
+        self.ragged = frozenset() if any(map(fixes_size, done)) else frozenset(getattr(source, "ragged", ()))
         self.provenance: dict[str, Any] = {
             "source": source_name(source),
             "stages": [describe_stage(stage) for stage in done],

@@ -10,7 +10,7 @@ Knows nothing of images, models or torch.
 from presave.convert import convert
 from presave.errors import StoreError
 from presave.formats import formats
-from presave.manifest import Manifest
+from presave.manifest import Manifest, load_manifest
 from presave.schema import Field, Record, RecordSequence
 from presave.store import Store, open_store
 from presave.verify import verify
@@ -26,6 +26,7 @@ __all__ = [
     "StoreError",
     "convert",
     "formats",
+    "load_manifest",
     "open_store",
     "verify",
     "write",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from presave.errors import StoreError
 from presave.schema import Field, Schema
 
 MANIFEST_NAME = "manifest.json"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,19 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Shard:
-    """A run of consecutive records, and the files that hold it."""
+    """A run of consecutive records, the files that hold it, and how many elements each ragged field has in it."""
 
     records: int
     files: tuple[StoredFile, ...]
+    elements: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A record of the source that is not in the store, and why."""
+
+    record: int
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,8 @@ class Manifest:
     """What a store holds.
 
     `stage` is the pipeline's last stage before storing and `fingerprint` names that part of the pipeline;
-    `provenance` is what else the writer of the records had to say (JSON values only).
+    `provenance` is what else the writer of the records had to say and `options` are the format's (JSON values only).
+    `skipped` are the records that were left out with `on_error="skip"`.
     """
 
     format: str
@@ -51,6 +60,8 @@ class Manifest:
     stage: str | None = None
     fingerprint: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    skipped: tuple[Skipped, ...] = ()
 
     @property
     def records(self) -> int:
@@ -88,6 +99,11 @@ def json_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def partial_folder(target: Path) -> Path:
+    """Where a store is written before it is whole, beside the place where it will be."""
+    return target.with_name(f".{target.name}.partial")
+
+
 def load_manifest(folder: Path) -> Manifest:
     """The manifest of the store in `folder`.
 
@@ -106,9 +122,7 @@ def load_manifest(folder: Path) -> Manifest:
             raise StoreError(
                 f"{path}: store layout {content.get('layout')!r}; this version of presave reads {LAYOUT_VERSION}"
             )
-        # The very bytes that were written, and not only the same content.
-        unchanged = encoded == _encode(content)
-        if content.pop("checksum", None) != _checksum(content) or not unchanged:
+        if not _is_unchanged(encoded, content.pop("checksum", None)):
             raise StoreError(f"{path}: the manifest was changed after it was written; presave the data again")
         return _parse(content)
     except StoreError:
@@ -119,14 +133,15 @@ def load_manifest(folder: Path) -> Manifest:
 
 def _missing(folder: Path) -> str:
     if not folder.exists():
-        unfinished = sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial"))
-        if unfinished:
+        unfinished = partial_folder(folder)
+        if unfinished.exists():
             return (
-                f"{folder} does not exist: a write was interrupted and left {unfinished[0]}; delete it and write again"
+                f"{folder} does not exist: a write of it was interrupted and left {unfinished}; write again, which "
+                "goes on from there"
             )
         return f"{folder} does not exist; write it with presave.write or `etl presave`"
     if folder.name.endswith(".partial"):
-        return f"{folder} is a store half written: it has no {MANIFEST_NAME}; delete it and write again"
+        return f"{folder} is a store half written: it has no {MANIFEST_NAME}; write again, which goes on from there"
     return f"{folder} is not a store: it has no {MANIFEST_NAME}"
 
 
@@ -138,24 +153,20 @@ def _checksum(content: dict[str, Any]) -> str:
     return checksum_bytes(_encode(content))
 
 
+def _is_unchanged(encoded: bytes, checksum: Any) -> bool:
+    """Whether these are the very bytes that were written, and not only the same content. Encoding the content again to
+    compare it would take longer than all else in opening a store of thousands of shards.
+    """
+    end = f',\n "checksum": "{checksum}"\n}}'.encode()
+    return encoded.endswith(end) and checksum_bytes(encoded[: -len(end)] + b"\n}") == checksum
+
+
 def _parse(content: dict[str, Any]) -> Manifest:
-    fields = tuple(
-        Field(str(each["name"]), str(each["dtype"]), tuple(int(size) for size in each["shape"]))
-        for each in content["fields"]
-    )
-    for each in fields:
-        if np.dtype(each.dtype).kind not in "biufc" or any(size < 0 for size in each.shape):
-            raise ValueError(f"field {each.name!r} has dtype {each.dtype} and shape {each.shape}")
-    shards = tuple(
-        Shard(int(shard["records"]), tuple(StoredFile(**file) for file in shard["files"]))
-        for shard in content["shards"]
-    )
-    for shard in shards:
-        if shard.records < 1:
-            raise ValueError(f"a shard of {shard.records} records")
-        for file in shard.files:
-            if PurePath(file.name).name != file.name or file.name in ("", ".", ".."):
-                raise ValueError(f"file name {file.name!r} leaves the store's folder")
+    fields = tuple(parse_field(each) for each in content["fields"])
+    shards = tuple(parse_shard(each) for each in content["shards"])
+    ragged = {each.name for each in fields if each.is_ragged}
+    if any(shard.elements.keys() != ragged for shard in shards):
+        raise ValueError(f"the elements of {', '.join(sorted(ragged)) or 'no fields'} are not those of every shard")
     return Manifest(
         format=str(content["format"]),
         fields=fields,
@@ -163,4 +174,31 @@ def _parse(content: dict[str, Any]) -> Manifest:
         stage=content["stage"],
         fingerprint=content["fingerprint"],
         provenance=dict(content["provenance"]),
+        options=dict(content["options"]),
+        skipped=tuple(Skipped(int(each["record"]), str(each["cause"])) for each in content["skipped"]),
     )
+
+
+def parse_field(content: dict[str, Any]) -> Field:
+    """The field of these JSON values; raises `ValueError` or others where they are not of one."""
+    shape = tuple(None if size is None else int(size) for size in content["shape"])
+    found = Field(str(content["name"]), str(content["dtype"]), shape)
+    sizes = [size for size in shape if size is not None]
+    if np.dtype(found.dtype).kind not in "biufc" or min(sizes, default=0) < 0 or (sizes and found.is_ragged):
+        raise ValueError(f"field {found.name!r} has dtype {found.dtype} and shape {shape}")
+    return found
+
+
+def parse_shard(content: dict[str, Any]) -> Shard:
+    """The shard of these JSON values; raises `ValueError` or others where they are not of one."""
+    files = tuple(
+        StoredFile(str(file["name"]), int(file["nbytes"]), str(file["xxh3_128"])) for file in content["files"]
+    )
+    elements = {str(name): int(count) for name, count in content["elements"].items()}
+    shard = Shard(int(content["records"]), files, elements)
+    if shard.records < 1 or min(elements.values(), default=0) < 0:
+        raise ValueError(f"a shard of {shard.records} records and {elements} elements")
+    for file in files:
+        if PurePath(file.name).name != file.name or file.name in ("", ".", ".."):
+            raise ValueError(f"file name {file.name!r} leaves the store's folder")
+    return shard

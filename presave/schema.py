@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -27,16 +27,25 @@ class RecordSequence(Protocol):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record: `dtype` as numpy spells it with byte order (`"|u1"`, `"<f4"`), `shape` of one record."""
+    """One field of a record: `dtype` as numpy spells it with byte order (`"|u1"`, `"<f4"`), `shape` of one record.
+
+    A ragged field has None for every size: its values have as many axes, of sizes of their own.
+    """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
 
     @property
-    def record_nbytes(self) -> int:
-        """Bytes that one record's value takes."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+    def is_ragged(self) -> bool:
+        return None in self.shape
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """`shape` of a field that is not ragged."""
+        if self.is_ragged:
+            raise StoreError(f"field {self.name!r} is ragged: its values have shapes of their own")
+        return tuple(size for size in self.shape if size is not None)
 
     @property
     def safe_name(self) -> str:
@@ -44,40 +53,53 @@ class Field:
         return quote(self.name, safe="").replace(".", "%2E")
 
     def empty(self, records: int) -> np.ndarray:
-        """An uninitialised array of shape `(records, *shape)`."""
-        return np.empty((records, *self.shape), dtype=self.dtype)
+        """An uninitialised array of shape `(records, *shape)`; raises `StoreError` for a ragged field."""
+        return np.empty((records, *self.sizes), dtype=self.dtype)
+
+    def __str__(self) -> str:
+        axes = ", ".join("*" if size is None else str(size) for size in self.shape)
+        return f"{np.dtype(self.dtype)} [{axes}]"
 
 
 Schema = dict[str, Field]
 
 
-def infer_schema(record: Record) -> Schema:
-    """The schema of `record`; Python ints become int64, floats float64.
+def infer_schema(record: Record, ragged: Collection[str] = (), number: int = 0) -> Schema:
+    """The schema of `record`, whose fields `ragged` vary in size; Python ints become int64, floats float64.
 
-    Raises `StoreError` where a field is not an array or a number, or would need pickle to be stored.
+    `number` is that of the record, for errors. Raises `StoreError` where a field is not an array or a number, would
+    need pickle to be stored, or is named in `ragged` and not there.
     """
     if not isinstance(record, Mapping) or not record:
-        raise StoreError(f"record 0 is {type(record).__name__}; a record is a mapping of field name to array or number")
+        raise StoreError(
+            f"record {number} is {type(record).__name__}; a record is a mapping of field name to array or number"
+        )
+    unknown = sorted(set(ragged) - record.keys())
+    if unknown:
+        raise StoreError(f"ragged names {', '.join(map(repr, unknown))}, which record {number} does not have")
     schema = {}
     for name, value in record.items():
         if not isinstance(name, str) or not name:
-            raise StoreError(f"record 0: field name {name!r} is not a string of at least one character")
-        array = _as_array(value, name, 0)
+            raise StoreError(f"record {number}: field name {name!r} is not a string of at least one character")
+        array = _as_array(value, name, number)
         if array.dtype.kind not in "biufc":
             raise StoreError(
-                f"record 0: field {name!r} has dtype {array.dtype}, which cannot be stored; "
+                f"record {number}: field {name!r} has dtype {array.dtype}, which cannot be stored; "
                 "use a boolean, integer, float or complex dtype"
             )
-        if array.size == 0:
-            raise StoreError(f"record 0: field {name!r} has shape {array.shape}, which holds nothing to store")
-        field = Field(name, array.dtype.newbyteorder("<").str, array.shape)
+        if name in ragged and array.ndim == 0:
+            raise StoreError(f"record {number}: field {name!r} is one number, which cannot be ragged")
+        if array.size == 0 and name not in ragged:
+            raise StoreError(f"record {number}: field {name!r} has shape {array.shape}, which holds nothing to store")
+        shape = (None,) * array.ndim if name in ragged else array.shape
+        field = Field(name, array.dtype.newbyteorder("<").str, shape)
         try:
             length = len(field.safe_name)
         except UnicodeEncodeError as error:
-            raise StoreError(f"record 0: field name {name!r} is not text ({error.reason}); rename it") from error
+            raise StoreError(f"record {number}: field name {name!r} is not text ({error.reason}); rename it") from error
         if length > LONGEST_SAFE_NAME:
             raise StoreError(
-                f"record 0: field name {name!r} takes {length} characters in a file name; "
+                f"record {number}: field name {name!r} takes {length} characters in a file name; "
                 f"shorten it to {LONGEST_SAFE_NAME}"
             )
         schema[name] = field
@@ -87,21 +109,25 @@ def infer_schema(record: Record) -> Schema:
 def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray]:
     """The arrays of `record`, C-contiguous and in the dtypes of `schema`; `number` is named in errors.
 
-    Raises `StoreError` where a field is missing, unknown, or of another dtype or shape than in record 0.
+    Raises `StoreError` where a field is missing, unknown, or of another dtype or shape than in the first record.
     """
     if not isinstance(record, Mapping):
-        raise StoreError(f"record {number} is {type(record).__name__}; record 0 is a mapping")
+        raise StoreError(f"record {number} is {type(record).__name__}; the first is a mapping")
     if record.keys() != schema.keys():
-        raise StoreError(f"record {number} has fields {list(record)}; record 0 has {list(schema)}")
+        raise StoreError(f"record {number} has fields {list(record)}; the first has {list(schema)}")
     arrays = {}
     for name, field in schema.items():
         array = _as_array(record[name], name, number)
-        if array.shape != field.shape or array.dtype.newbyteorder("<").str != field.dtype:
+        # Small records cost little else than these checks: what is stored as it is must pass them in a few of them.
+        is_same = array.dtype.str == field.dtype
+        alike = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
+        if not alike or not (is_same or array.dtype.newbyteorder("<").str == field.dtype):
             raise StoreError(
-                f"record {number}: field {name!r} is {array.dtype} of shape {array.shape}; record 0 has "
-                f"{np.dtype(field.dtype)} of shape {field.shape}. Presave after a stage that makes all records alike"
+                f"record {number}: field {name!r} is {array.dtype} of shape {array.shape}; the first is {field}. "
+                f"Presave after a stage that makes all records alike, or pass ragged=[{name!r}]"
             )
-        arrays[name] = np.asarray(array, dtype=field.dtype, order="C")
+        is_kept = is_same and array.flags.c_contiguous
+        arrays[name] = array if is_kept else np.asarray(array, dtype=field.dtype, order="C")
     return arrays
 
 

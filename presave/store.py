@@ -12,28 +12,51 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import psutil
 
+from presave.columns import Column, shard_columns
 from presave.errors import StoreError
-from presave.formats import ShardReader, find_format
+from presave.formats import ColumnReader, ShardReader, find_format
+from presave.formats.arrays import SMALL_ROW_NBYTES, ArrayColumn, ArrayShard
 from presave.manifest import Manifest, load_manifest
-from presave.schema import Schema
+from presave.ragged import Ranges, find_ranges, gather_values, view_values
+from presave.schema import Field, Schema
+from presave.verify import verify as find_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Arrays = dict[str, np.ndarray]
+# For a fixed field an array of shape `(records, *shape)`, for a ragged one a list with an array for each record.
+Arrays = dict[str, Any]
+Columns = Mapping[str, ColumnReader]
 
 
-def open_store(path: str | Path, cache: Literal["ram"] | None = None) -> Store:
-    """Open the store at `path`; `cache="ram"` reads all of it into memory first.
+def open_store(
+    path: str | Path,
+    cache: Literal["ram"] | None = None,
+    *,
+    trusted: bool = False,
+    verify: bool = False,
+    memory_budget: int | None = None,
+) -> Store:
+    """Open the store at `path`.
 
-    Raises `StoreError` where there is no whole store, and `MemoryError` where `cache="ram"` does not fit into the
-    memory that is free.
+    `cache="ram"` reads all of it into memory first, which must fit into `memory_budget` bytes (by default what is
+    free). `verify=True` compares every byte with the manifest first. `trusted=True` opens formats that can run code
+    when they are read ("pickle"): only for stores that come from somebody who may run code here.
+
+    Raises `StoreError` where there is no whole store, it is damaged or not trusted, and `MemoryError` where it does not
+    fit.
     """
-    store = Store(Path(path))
+    store = Store(Path(path), trusted=trusted)
+    if verify:
+        faults = find_faults(path)
+        if faults:
+            raise StoreError(f"{path} has {len(faults)} faults: {'; '.join(faults[:3])}{'; ...' * (len(faults) > 3)}")
     if cache == "ram":
-        store.preload()
+        store.preload(memory_budget)
     elif cache is not None:
         raise StoreError(f"cache must be None or 'ram', not {cache!r}")
+    elif memory_budget is not None:
+        raise StoreError("memory_budget is for cache='ram'; without it nothing is held in memory")
     return store
 
 
@@ -43,14 +66,26 @@ class Store(Sequence[Arrays]):
     A process that forks while another thread reads must not touch the store in the child; open it there instead.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest: Manifest = load_manifest(path)
         self._format = find_format(self.manifest.format)
+        if self._format.is_trusted_only and not trusted:
+            raise StoreError(
+                f"{path} is of format {self._format.name!r}: reading it runs whatever code somebody put into it. "
+                "Pass trusted=True if it comes from somebody you would let do that, or convert it"
+            )
+        self._trusted = trusted
+        self._fields = self.manifest.schema
         counts = [shard.records for shard in self.manifest.shards]
         self._first_records = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._shards: dict[int, ShardReader] = {}
-        self._ram: Arrays | None = None
+        # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
+        self._recent: tuple[int, Columns] | None = None
+        # The arrays of columns with large rows, by column and shard, once they were read from.
+        self._arrays: dict[str, dict[int, np.ndarray]] = {}
+        self._memory_budget: int | None = None
+        self._is_preloaded = False
         self._lock = threading.Lock()
         self._closed = False
 
@@ -60,75 +95,158 @@ class Store(Sequence[Arrays]):
     @property
     def fields(self) -> Schema:
         """The fields of a record: name to `Field` with dtype and shape."""
-        return self.manifest.schema
+        return self._fields
 
     @property
     def nbytes(self) -> int:
         """Bytes of the store's data files on disk."""
         return self.manifest.nbytes
 
+    @property
+    def reads_whole_shards(self) -> bool:
+        """Whether a shard is read whole each time that something of it is wanted, so that two reads cost twice."""
+        return self._format.reads_whole_shards and not self._is_preloaded
+
     def __getitem__(self, index: Any) -> Any:
         """Record `index`: a new array for each field. Negative numbers count from the end; slices are refused."""
         if isinstance(index, slice):
-            raise TypeError("a store has no slices; use gather(range(...))")
+            raise TypeError("a store has no slices; use gather(range(...)) or view(first, last)")
         index = operator.index(index)
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(f"record {index} of {self.path}, which holds {len(self)}")
-        return {name: array[0] for name, array in self.gather([number]).items()}
+        return {name: values[0] for name, values in self.gather([number]).items()}
 
     def __iter__(self) -> Iterator[Arrays]:
         for number in range(len(self)):
             yield self[number]
 
     def gather(
-        self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray] | None = None
+        self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray | None] | None = None
     ) -> Arrays:
-        """The records `indices`, in that order: for each field an array of shape `(len(indices), *field shape)`.
+        """The records `indices`, in that order: for each field an array of shape `(len(indices), *field shape)`, for a
+        ragged field a list of arrays, which lie one after another in one buffer.
 
-        `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; fields
-        that it leaves out are not read. Raises `IndexError` for a record that is not there, `StoreError` for an `out`
-        that does not fit or a damaged file, and `TypeError` for indices that are not whole numbers (masks neither).
+        `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; for a
+        ragged field to one of a single axis with room for all elements (`elements(indices)`). None asks for a new
+        array, and fields that it leaves out are not read. Raises `IndexError` for a record that is not there,
+        `StoreError` for an `out` that does not fit or a damaged file, and `TypeError` for indices that are not whole
+        numbers (masks neither).
         """
-        numbers = np.asarray(indices)
-        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
-            raise TypeError(
-                f"indices must be one row of whole numbers, not {numbers.dtype} of shape {numbers.shape}; "
-                "np.flatnonzero(mask) gives those of a mask"
-            )
-        numbers = numbers.astype(np.int64, copy=False)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
-            raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
-        arrays = self._check_out(out, len(numbers)) if out is not None else self._allocate(len(numbers))
+        numbers = self._check_numbers(indices)
+        wanted = dict.fromkeys(self._fields) if out is None else out
+        self._check_out(wanted, len(numbers))
         if self._closed:
             raise StoreError(f"{self.path} is closed")
-        if self._ram is not None:
-            for name, array in arrays.items():
-                np.take(self._ram[name], numbers, axis=0, out=array, mode="clip")
-            return arrays
-        for shard, rows, slots in self._by_shard(numbers):
-            reader = self._reader(shard)
-            for name, array in arrays.items():
-                reader.gather(name, rows, array, slots)
-        return arrays
+        arrays: Arrays = {}
+        fixed: list[tuple[str, np.ndarray]] = []
+        ragged: list[str] = []
+        for name, array in wanted.items():
+            field = self._fields[name]
+            if field.is_ragged:
+                ragged.append(name)
+                continue
+            arrays[name] = field.empty(len(numbers)) if array is None else array
+            if not self._copy_large_rows(field.safe_name, numbers, arrays[name]):
+                fixed.append((field.safe_name, arrays[name]))
+        spread = list(self._by_shard(numbers)) if fixed or ragged else []
+        # Shard by shard, for the sake of formats that read shards whole.
+        for shard, rows, slots in spread if fixed else ():
+            columns = self._columns(shard)
+            for column, array in fixed:
+                columns[column].gather(rows, array, slots)
+        for name in ragged:
+            field = self._fields[name]
+            parts = [
+                (self._columns(shard)[field.safe_name], self._find_ranges(field, shard, rows), slots)
+                for shard, rows, slots in spread
+            ]
+            arrays[name] = gather_values(field, parts, len(numbers), wanted[name])
+        return {name: arrays[name] for name in wanted}
 
-    def preload(self) -> None:
-        """Read the whole store into memory; later gathers copy from there."""
-        needed = sum(field.record_nbytes for field in self.fields.values()) * len(self)
-        available = psutil.virtual_memory().available
-        if needed > available:
+    def view(self, first: int, last: int) -> Arrays:
+        """Records `first` to `last`, read-only: views of the files where they lie in one shard and the format is
+        mapped, otherwise copies. Raises `IndexError` unless `0 <= first <= last <= len(store)`.
+        """
+        if not 0 <= first <= last <= len(self):
+            raise IndexError(f"records {first} to {last} of {self.path}, which holds {len(self)}")
+        shard = int(np.searchsorted(self._first_records, first, side="right")) - 1
+        if first == last or last > self._first_records[shard + 1]:
+            arrays = self.gather(range(first, last))
+            for values in arrays.values():
+                for array in values if isinstance(values, list) else [values]:
+                    array.flags.writeable = False
+            return arrays
+        columns = self._columns(shard)
+        low, high = (int(number - self._first_records[shard]) for number in (first, last))
+        return {
+            name: view_values(columns[field.safe_name], self._find_ranges(field, shard, np.arange(low, high)))
+            if field.is_ragged
+            else columns[field.safe_name].view(low, high)
+            for name, field in self._fields.items()
+        }
+
+    def rows_by_shard(
+        self, field: str, indices: Sequence[int] | np.ndarray | range
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each shard that `indices` lie in `array, rows, slots`, so that `out[slots] = array[rows]` in all of them
+        gathers a fixed `field`: for loops that do more than copy.
+
+        `array` is read-only, C-contiguous and of shape `(any number, *field shape)`: where the format is mapped the
+        whole shard without a copy, otherwise the rows that are wanted. `rows` and `slots` are int64. Raises
+        `StoreError` for a field that is ragged or not there, and as `gather` does.
+        """
+        described = self._fields.get(field)
+        if described is None or described.is_ragged:
+            fixed = [name for name, each in self._fields.items() if not each.is_ragged]
+            raise StoreError(f"{self.path} has no fixed field {field!r}; it has {', '.join(fixed) or 'none'}")
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
+        column = described.safe_name
+        return (
+            (
+                *self._columns(shard)[column].locate(rows),
+                np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots,
+            )
+            for shard, rows, slots in self._by_shard(self._check_numbers(indices))
+        )
+
+    def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
+        """For each ragged field how many elements the values of `indices` have together, for buffers of `gather`."""
+        spread = list(self._by_shard(self._check_numbers(indices)))
+        return {
+            name: sum(self._find_ranges(field, shard, rows).elements for shard, rows, _ in spread)
+            for name, field in self._fields.items()
+            if field.is_ragged
+        }
+
+    def preload(self, memory_budget: int | None = None) -> None:
+        """Read the whole store into memory; later gathers copy from there. Raises `MemoryError` if it does not fit."""
+        layouts = [self._layout(shard) for shard in range(len(self.manifest.shards))]
+        needed = sum(column.nbytes for layout in layouts for column in layout)
+        allowed = psutil.virtual_memory().available if memory_budget is None else memory_budget
+        if needed > allowed:
+            limit = "are free" if memory_budget is None else "are its memory_budget"
             raise MemoryError(
-                f"{self.path} needs {needed / 1e6:,.0f} MB for cache='ram' and {available / 1e6:,.0f} MB are free; "
+                f"{self.path} needs {needed / 1e6:,.0f} MB for cache='ram' and {allowed / 1e6:,.0f} MB {limit}; "
                 "use cache=None, which maps the files"
             )
-        self._ram = self.gather(range(len(self)))
+        for shard, layout in enumerate(layouts):
+            columns = self._columns(shard)
+            arrays = {column.name: np.array(columns[column.name].view(0, column.rows)) for column in layout}
+            with self._lock:
+                self._shards.pop(shard).close()
+                self._shards[shard] = ArrayShard(arrays)
+                self._recent = None
+                self._arrays.clear()
+        self._memory_budget, self._is_preloaded = memory_budget, True
 
     def close(self) -> None:
         """Close all files. Closing twice does nothing; reading afterwards is an error."""
         self._closed = True
-        self._ram = None
         with self._lock:
+            self._recent = None
+            self._arrays.clear()
             for reader in self._shards.values():
                 reader.close()
             self._shards.clear()
@@ -142,37 +260,86 @@ class Store(Sequence[Arrays]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_store, (self.path, "ram" if self._ram is not None else None)
+        return _reopen, (self.path, self._trusted, self._is_preloaded, self._memory_budget)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{f.name} {np.dtype(f.dtype)}{list(f.shape)}" for f in self.fields.values())
+        fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())
         return f"Store({str(self.path)!r}, {self.manifest.format}, {len(self):,} records: {fields})"
 
-    def _allocate(self, records: int) -> Arrays:
-        return {name: field.empty(records) for name, field in self.fields.items()}
+    def _check_numbers(self, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
+        numbers = np.asarray(indices)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise TypeError(
+                f"indices must be one row of whole numbers, not {numbers.dtype} of shape {numbers.shape}; "
+                "np.flatnonzero(mask) gives those of a mask"
+            )
+        numbers = numbers.astype(np.int64, copy=False)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
+            raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
+        return numbers
 
-    def _check_out(self, out: Mapping[str, np.ndarray], records: int) -> Arrays:
+    def _check_out(self, out: Mapping[str, np.ndarray | None], records: int) -> None:
         for name, array in out.items():
-            if name not in self.fields:
-                raise StoreError(f"{self.path} has no field {name!r}; it has {', '.join(self.fields)}")
-            field = self.fields[name]
-            if array.shape != (records, *field.shape) or array.dtype != np.dtype(field.dtype):
+            if name not in self._fields:
+                raise StoreError(f"{self.path} has no field {name!r}; it has {', '.join(self._fields)}")
+            if array is None:
+                continue
+            field = self._fields[name]
+            shape = (len(array) if array.ndim else 0,) if field.is_ragged else (records, *field.sizes)
+            if array.shape != shape or array.dtype != np.dtype(field.dtype):
+                needed = "a single axis" if field.is_ragged else f"shape {shape}"
                 raise StoreError(
                     f"out[{name!r}] is {array.dtype} of shape {array.shape}; {self.path} needs "
-                    f"{np.dtype(field.dtype)} of shape {(records, *field.shape)}"
+                    f"{np.dtype(field.dtype)} of {needed}"
                 )
             if not array.flags.writeable:
                 raise StoreError(f"out[{name!r}] is read-only; {self.path} writes into it")
-        return dict(out)
+
+    def _copy_large_rows(self, column: str, numbers: np.ndarray, out: np.ndarray) -> bool:
+        """Copy rows one by one in the order of the output, if they are large and all lie in mapped arrays."""
+        # Bound by memory once rows are large. Shard by shard, the overhead of each took a third of the time of a batch
+        # of 64 images of 147 KiB that was spread over 41 shards.
+        if out[:1].nbytes <= SMALL_ROW_NBYTES or self.reads_whole_shards:
+            return False
+        arrays = self._arrays.setdefault(column, {})
+        shards = self._first_records.searchsorted(numbers, "right") - 1
+        rows = numbers - self._first_records[shards]
+        for slot, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+            array = arrays.get(shard)
+            if array is None:
+                reader = self._columns(shard)[column]
+                if not isinstance(reader, ArrayColumn):
+                    return False
+                array = arrays[shard] = reader.locate(rows)[0]
+            out[slot] = array[row]
+        return True
+
+    def _find_ranges(self, field: Field, shard: int, rows: np.ndarray) -> Ranges:
+        elements = self.manifest.shards[shard].elements[field.name]
+        return find_ranges(field, self._columns(shard), rows, elements, f"{self.path}, shard {shard}")
 
     def _by_shard(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
         """Split `numbers` by shard: shard, rows in it, and the places in the output that they go to."""
+        if not len(numbers):
+            return
+        # Sorted once: a shuffled batch has a row or two from each of dozens of shards, and a pass for each adds up.
         shards = np.searchsorted(self._first_records, numbers, side="right") - 1
-        for shard in np.unique(shards).tolist():
-            places = np.flatnonzero(shards == shard)
-            rows = numbers[places] - self._first_records[shard]
-            consecutive = int(places[-1]) - int(places[0]) + 1 == len(places)
-            yield shard, rows, slice(int(places[0]), int(places[-1]) + 1) if consecutive else places
+        order = np.argsort(shards, kind="stable")
+        shards = shards[order]
+        rows = numbers[order] - self._first_records[shards]
+        bounds = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), len(order)]
+        for shard, first, end in zip(shards[bounds[:-1]].tolist(), bounds, bounds[1:], strict=False):
+            low, high = int(order[first]), int(order[end - 1]) + 1
+            yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
+
+    def _columns(self, shard: int) -> Columns:
+        recent = self._recent
+        if recent is not None and recent[0] == shard:
+            return recent[1]
+        columns = self._reader(shard).columns()
+        self._recent = (shard, columns)
+        return columns
 
     def _reader(self, shard: int) -> ShardReader:
         reader = self._shards.get(shard)
@@ -182,6 +349,15 @@ class Store(Sequence[Arrays]):
                     raise StoreError(f"{self.path} is closed")
                 reader = self._shards.get(shard)
                 if reader is None:
-                    reader = self._format.open_shard(self.path, self.manifest.shards[shard], self.fields)
+                    files = [self.path / file.name for file in self.manifest.shards[shard].files]
+                    reader = self._format.open_shard(files, self._layout(shard))
                     self._shards[shard] = reader
         return reader
+
+    def _layout(self, shard: int) -> list[Column]:
+        described = self.manifest.shards[shard]
+        return shard_columns(self._fields, described.records, described.elements)
+
+
+def _reopen(path: Path, trusted: bool, is_preloaded: bool, memory_budget: int | None) -> Store:
+    return open_store(path, "ram" if is_preloaded else None, trusted=trusted, memory_budget=memory_budget)

@@ -18,6 +18,7 @@ import presave
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(Path(benchmarks.__file__).parent.rglob("*.py"))
+SUITES = ("end_to_end.py", "gather.py", "write.py")
 # asv takes any function or method of such a name, in any module of the folder, for a benchmark.
 BENCHMARK_NAMES = re.compile(r"(time|timeraw|mem|peakmem|track)_")
 
@@ -38,7 +39,8 @@ def test_asv_has_every_dependency_of_the_package_and_of_the_benchmarks(conf: Con
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = {re.split(r"[><=]", each)[0] for each in [*project["dependencies"], *extras["torch"], *extras["demo"]]}
+    required = [*project["dependencies"], *extras["torch"], *extras["fast"], *extras["demo"]]
+    wanted = {re.split(r"[><=]", each)[0] for each in required}
     assert wanted <= {name.removeprefix("pip+") for name in conf.matrix["req"]}
 
 
@@ -73,7 +75,7 @@ def test_nothing_but_benchmarks_is_called_like_one(module: Path) -> None:
         if isinstance(node, ast.FunctionDef) and BENCHMARK_NAMES.match(node.name)
     ]
     assert all(name.startswith("track_") for name in named)
-    assert not named or module.name == "end_to_end.py"
+    assert not named or module.name in SUITES
 
 
 def test_importing_the_suites_loads_no_torch() -> None:

@@ -70,6 +70,14 @@ def test_presave_decodes_photographs_into_a_store_that_says_how(photographs: Pat
         assert (store[17]["features"] == pipeline.until("resize")(source[17])["features"]).all()
 
 
+def test_presave_stores_decoded_photographs_each_in_its_own_size(photographs: Path, tmp_path: Path) -> None:
+    assert main(["presave", str(photographs), str(tmp_path / "s"), "--until", "decode"]) == 0
+    source, pipeline = etl.ImageFolder(photographs), etl.image_pipeline(16)
+    with presave.open_store(tmp_path / "s") as store:
+        assert store.fields["features"].shape == (None, None, None)
+        assert (store[17]["features"] == pipeline.until("decode")(source[17])["features"]).all()
+
+
 @pytest.mark.parametrize(("split", "records"), [("train", 1438), ("test", 359)])
 def test_presave_stores_digits_after_the_stage_it_is_told(
     split: str, records: int, digits: Path, tmp_path: Path

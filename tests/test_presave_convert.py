@@ -20,7 +20,7 @@ class Described(list):
 
 
 RECORDS = Described(
-    {"a/b": np.arange(7, dtype=np.float16) * i, "label": i, "mask": np.arange(4) < i, "z": complex(i, -i)}
+    {"a/b": np.arange(7, dtype=np.float16) * i, "label": i, "mask": np.arange(4) < i, "z": np.complex64(complex(i, -i))}
     for i in range(30)
 )
 
@@ -33,15 +33,15 @@ def _bytes(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", presave.formats())
 def test_there_and_back_gives_the_bytes_of_writing_directly(name: str, through: str, tmp_path: Path) -> None:
     presave.write(tmp_path / "direct", RECORDS, format=name).close()
-    with presave.convert(tmp_path / "direct", tmp_path / "there", format=through, jobs=2) as there:
+    with presave.convert(tmp_path / "direct", tmp_path / "there", format=through, jobs=2, trusted=True) as there:
         assert there.manifest.format == through
         assert there.manifest.stage == RECORDS.stage
         assert there.manifest.fingerprint == RECORDS.fingerprint
         assert there.manifest.provenance == RECORDS.provenance
         for number, record in enumerate(there):
             for field, value in RECORDS[number].items():
-                np.testing.assert_array_equal(record[field], value, strict=field != "label" and field != "z")
-    presave.convert(tmp_path / "there", tmp_path / "back", format=name).close()
+                np.testing.assert_array_equal(record[field], value, strict=field != "label")
+    presave.convert(tmp_path / "there", tmp_path / "back", format=name, trusted=True).close()
     assert _bytes(tmp_path / "back") == _bytes(tmp_path / "direct")
 
 

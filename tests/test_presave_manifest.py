@@ -93,12 +93,12 @@ def test_an_edited_manifest_is_refused(change: Callable[[dict[str, Any]], None],
             read(manifest_file.parent)
 
 
-@pytest.mark.parametrize("layout", [0, 2, "1", None])
+@pytest.mark.parametrize("layout", [0, 1, 3, "2", None])
 def test_another_layout_is_refused_with_the_one_that_is_read(layout: Any, manifest_file: Path) -> None:
     manifest_file.write_text(
         _edit(json.loads(manifest_file.read_text()), lambda content: content.update(layout=layout))
     )
-    with pytest.raises(presave.StoreError, match=rf"store layout {layout!r}; this version of presave reads 1"):
+    with pytest.raises(presave.StoreError, match=rf"store layout {layout!r}; this version of presave reads 2"):
         presave.open_store(manifest_file.parent)
 
 
@@ -125,6 +125,14 @@ FIELD = presave.Field("x", "<f8", ())
         ((FIELD,), (Shard(-1, (FILE,)),), "a shard of -1 records"),
         ((presave.Field("x", "|O", ()),), (Shard(1, (FILE,)),), "field 'x' has dtype |O"),
         ((presave.Field("x", "<f8", (-1,)),), (Shard(1, (FILE,)),), r"field 'x' has dtype <f8 and shape \(-1,\)"),
+        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,)),), "the elements of x are not those of every shard"),
+        ((FIELD,), (Shard(1, (FILE,), {"x": 1}),), "the elements of no fields are not"),
+        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,), {"x": -1}),), "a shard of 1 records and {'x': -1}"),
+        (
+            (presave.Field("x", "<f8", (None, 2)),),
+            (Shard(1, (FILE,)),),
+            r"field 'x' has dtype <f8 and shape \(None, 2\)",
+        ),
         ((presave.Field("x", "nonsense", ()),), (Shard(1, (FILE,)),), "nonsense"),
     ],
 )

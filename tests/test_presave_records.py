@@ -17,14 +17,17 @@ GOOD = {"x": np.zeros((2, 3), np.uint8), "y": 1}
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({**GOOD, "x": np.zeros((3, 2), np.uint8)}, r"record 1: field 'x' is uint8 of shape \(3, 2\); record 0 has"),
-        ({**GOOD, "x": np.zeros((2, 3), np.int8)}, r"record 1: field 'x' is int8 .* record 0 has uint8"),
-        ({**GOOD, "y": 1.0}, r"record 1: field 'y' is float64 of shape \(\); record 0 has int64"),
+        (
+            {**GOOD, "x": np.zeros((3, 2), np.uint8)},
+            r"record 1: field 'x' is uint8 of shape \(3, 2\); the first is uint8 \[2, 3\]",
+        ),
+        ({**GOOD, "x": np.zeros((2, 3), np.int8)}, r"record 1: field 'x' is int8 .* the first is uint8"),
+        ({**GOOD, "y": 1.0}, r"record 1: field 'y' is float64 of shape \(\); the first is int64"),
         ({**GOOD, "y": np.array([1])}, r"record 1: field 'y' is int64 of shape \(1,\)"),
         ({**GOOD, "x": [[1], [2, 3]]}, "record 1: field 'x' is no array"),
-        ({"x": GOOD["x"]}, r"record 1 has fields \['x'\]; record 0 has \['x', 'y'\]"),
-        ({**GOOD, 3: 1}, r"record 1 has fields \['x', 'y', 3\]; record 0 has"),
-        (None, "record 1 is NoneType; record 0 is a mapping"),
+        ({"x": GOOD["x"]}, r"record 1 has fields \['x'\]; the first has \['x', 'y'\]"),
+        ({**GOOD, 3: 1}, r"record 1 has fields \['x', 'y', 3\]; the first has"),
+        (None, "record 1 is NoneType; the first is a mapping"),
     ],
 )
 def test_a_record_unlike_the_first_is_named_with_both_kinds(second: Any, message: str, tmp_path: Path) -> None:
@@ -65,3 +68,35 @@ def test_a_call_that_makes_no_sense_is_refused(
     with pytest.raises(presave.StoreError, match=message):
         presave.write(tmp_path / "s", records, **settings)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("records", "ragged", "message"),
+    [
+        ([GOOD], ["z", "x"], "ragged names 'z', which record 0 does not have"),
+        ([GOOD], ["y"], "record 0: field 'y' is one number, which cannot be ragged"),
+        (
+            [GOOD, {**GOOD, "x": np.zeros(3, np.uint8)}],
+            ["x"],
+            r"record 1: field 'x' is uint8 of shape \(3,\); .*\[\*, \*\]",
+        ),
+        ([GOOD, {**GOOD, "x": np.zeros((1, 1))}], ["x"], "record 1: field 'x' is float64 of shape"),
+        ([GOOD, {**GOOD, "y": np.zeros(2, int)}], ["x"], r"record 1: field 'y' is int64 of shape \(2,\)"),
+        ([{"x": np.array(["text"])}], ["x"], "record 0: field 'x' has dtype <U4, which cannot be stored"),
+        ([{"x": np.zeros((0, 2))}], [], r"record 0: field 'x' has shape \(0, 2\), which holds nothing to store"),
+    ],
+)
+def test_a_record_that_does_not_fit_its_ragged_fields_is_named(
+    records: list[Any], ragged: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(presave.StoreError, match=message):
+        presave.write(tmp_path / "s", records, ragged=ragged)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_array_of_another_shape_is_refused_with_the_argument_that_allows_it(tmp_path: Path) -> None:
+    records = [GOOD, {**GOOD, "x": np.zeros((3, 2), np.uint8)}]
+    with pytest.raises(presave.StoreError, match=r"pass ragged=\['x'\]"):
+        presave.write(tmp_path / "s", records)
+    with presave.write(tmp_path / "s", records, ragged=["x"]) as store:
+        assert [values.shape for values in store.gather([1, 0])["x"]] == [(3, 2), (2, 3)]

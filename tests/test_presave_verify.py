@@ -18,10 +18,12 @@ import presave
 
 @pytest.fixture(scope="module", params=presave.formats())
 def store_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 3 shards. Not to be written to: see `copy`."""
+    """A store of 3 shards or more. Not to be written to: see `copy`."""
     folder = tmp_path_factory.mktemp("verify") / "s"
-    records = [{"x": np.arange(6, dtype=np.int16) * i, "y/z": i} for i in range(9)]
-    presave.write(folder, records, format=request.param, shard_nbytes=60).close()
+    records = [
+        {"x": np.arange(6, dtype=np.int16) * i, "y/z": i, "ragged": np.ones((i % 2, 2), np.uint8)} for i in range(300)
+    ]  # 20 to 22 bytes each
+    presave.write(folder, records, format=request.param, ragged=["ragged"], shard_nbytes=21 * 100).close()
     return folder
 
 
@@ -88,17 +90,19 @@ def test_reading_a_damaged_file_fails_with_no_other_error_than_one_that_names_it
     file = data.draw(st.sampled_from(_data_files(flipped_copy)))
     content = file.read_bytes()
     changed = bytearray(content)
-    if data.draw(st.booleans()):
+    # No flips in a pickle: unpickling one may allocate any amount. verify finds them, and reads bytes only.
+    if file.suffix != ".pickle" and data.draw(st.booleans()):
         changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     else:
         del changed[data.draw(st.integers(0, len(content) - 1)) :]
     file.write_bytes(changed)
     try:
-        with warnings.catch_warnings(), presave.open_store(flipped_copy) as store:
+        with warnings.catch_warnings(), presave.open_store(flipped_copy, trusted=True) as store:
             warnings.simplefilter("ignore")  # numpy may take a damaged header for one of Python 2
             store.gather(range(len(store)))
-    except presave.StoreError as error:
-        assert str(error).startswith(f"{file}: ")  # noqa: PT017  a changed value is not an error here, but verify's find
+            store.view(0, 50)
+    except presave.StoreError as error:  # a changed value is not an error here, but verify's find
+        assert str(error).startswith(f"{file}: ") or "`etl verify` names the damaged file" in str(error)  # noqa: PT017
     finally:
         file.write_bytes(content)
 
@@ -128,7 +132,9 @@ def test_all_faults_are_listed_missing_grown_and_extra(copy: Path) -> None:
 
 def test_two_files_that_changed_places_are_both_found(copy: Path) -> None:
     first, second = (
-        sorted(copy.glob("*x-0000[01].npy")) if list(copy.glob("*.npy")) else sorted(copy.glob("shard-0000[01].h5"))
+        file
+        for file in _data_files(copy)
+        if file.stem in [f"{name}-{number}" for name in ("x", "shard", "batch") for number in ("00000", "00001")]
     )
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())

@@ -37,7 +37,7 @@ def test_every_command_is_in_the_table_and_no_other() -> None:
 
 
 def test_every_path_that_it_links_to_exists() -> None:
-    for link in re.findall(r"\]\((?!http)([^)]+)\)", README):
+    for link in re.findall(r"\]\((?!http|#)([^)]+)\)", README):
         assert (ROOT / link).is_file(), link
 
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from etl.commands import convert, dataset, inspect, presave, verify
-from etl.commands.output import check_json_path
+from etl.commands.output import check_file_path
 
 COMMANDS = {"dataset": dataset, "presave": presave, "inspect": inspect, "verify": verify, "convert": convert}
 
@@ -30,11 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(subparser)
     parsed = parser.parse_args(arguments)
     try:
-        check_json_path(getattr(parsed, "json", None))
+        check_file_path(getattr(parsed, "json", None), "--json")
         exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code
     except KeyboardInterrupt:
-        print("etl: interrupted; nothing half made was left behind", file=sys.stderr)
+        print(
+            "etl: interrupted; nothing half made is in place, and the same call goes on where whole shards were left",
+            file=sys.stderr,
+        )
         return 130
     except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
         if parsed.debug:

@@ -16,6 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", type=Path, metavar="STORE", help="where to; must not exist")
     parser.add_argument("--format", choices=presave.formats(), required=True)
     parser.add_argument("--jobs", type=int, default=2, help="threads (default: 2)")
+    parser.add_argument(
+        "--trusted", action="store_true", help="read a pickle store, which runs whatever code somebody put into it"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
 
 
@@ -27,9 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.target,
             format=arguments.format,
             jobs=arguments.jobs,
+            trusted=arguments.trusted,
             progress=lambda progress: bar(progress.records, progress.total),
         )
     with store:
-        show_store(store, [])
-        save_json(arguments.json, describe_store(store))
+        show_store(store.path, store.manifest, [])
+        save_json(arguments.json, describe_store(store.path, store.manifest))
     return 0

@@ -33,10 +33,10 @@ def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     Console().print(table)
 
 
-def check_json_path(path: Path | None) -> None:
-    """Raise `ValueError` before any work is done where `save_json` could not write to `path`."""
+def check_file_path(path: Path | None, option: str) -> None:
+    """Raise `ValueError` before any work is done where no file could be written to `path`, the value of `option`."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise ValueError(f"--json {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
+        raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
 
 
 def save_json(path: Path | None, content: dict[str, Any]) -> None:

@@ -4,45 +4,116 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import presave
-from etl.commands.output import progress_bar, save_json
+from etl.commands.output import check_file_path, progress_bar, save_json
+from etl.commands.scheduler import cluster
 from etl.commands.store_facts import describe_store, show_store
-from etl.records import records
+from etl.pipeline import Pipeline
+from etl.records import Records, records
 from etl.sources import open_source, usual_pipeline
 from etl.stages import DECODERS
+
+THREADS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("source", type=Path, metavar="SOURCE", help="a folder of images, or of MNIST's IDX files")
     parser.add_argument("store", type=Path, metavar="STORE", help="where to; must not exist")
-    parser.add_argument("--until", metavar="STAGE", help="the last stage before storing (default: resize for images)")
+    parser.add_argument(
+        "--until",
+        metavar="STAGE",
+        help="the last stage before storing (default: resize for images); read: the encoded bytes as they are",
+    )
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="which of MNIST's sets")
     parser.add_argument("--format", choices=presave.formats(), default=presave.formats()[0])
-    parser.add_argument("--jobs", type=int, default=2, help="threads that decode (default: 2)")
+    parser.add_argument("--compression", metavar="NAME", help="hdf5: gzip, lzf, zstd, blosc, blosc2 or lz4")
+    parser.add_argument("--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: by the records)")
+    parser.add_argument(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="skip: leave out records that fail, and list them in the manifest (default: raise)",
+    )
+    parser.add_argument("--jobs", type=int, help=f"threads that decode (default: {THREADS})")
+    parser.add_argument(
+        "--scheduler",
+        metavar="tcp://HOST:PORT",
+        help="write on the workers of this Dask scheduler; they must see SOURCE and STORE at the same paths",
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="with --scheduler: save to FILE, as JSON, what Dask's statistical profiler saw on each worker that "
+        "lives at the end: by worker address a tree of calls, each with its number of samples (10 ms apart by default)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the store and describe it."""
-    source = open_source(arguments.source, arguments.split)
-    pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    until = arguments.until or ("resize" if "resize" in pipeline.names else pipeline.names[-1])
-    started = time.perf_counter()
-    with progress_bar(f"writing {arguments.store}", "records") as bar:
+    _check(arguments)
+    on_cluster = arguments.scheduler is not None
+    if on_cluster:  # workers have working folders of their own
+        arguments.source, arguments.store = arguments.source.absolute(), arguments.store.absolute()
+    chosen = _records(arguments)
+    options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
+    place = cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
+    with place, progress_bar(f"writing {arguments.store}", "records") as bar:
+        started = time.perf_counter()
+        last: list[presave.Progress] = []
+
+        def show(progress: presave.Progress) -> None:
+            last[:] = [progress]
+            bar(progress.records + progress.skipped, progress.total)
+
         store = presave.write(
             arguments.store,
-            records(source, pipeline.until(until)),
+            chosen,
             format=arguments.format,
-            jobs=arguments.jobs,
-            progress=lambda progress: bar(progress.records, progress.total),
+            jobs=-1 if on_cluster else THREADS if arguments.jobs is None else arguments.jobs,
+            shard_nbytes=None if arguments.shard_mb is None else round(arguments.shard_mb * 1e6),
+            on_error=arguments.on_error,
+            options=options,
+            progress=show,
         )
-    seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+    resumed = last[0].resumed if last else len(store)
+    rate = f"{(len(store) - resumed) / seconds:,.0f} records/s"
+    further = [("written in", f"{seconds:.1f} s, {rate}")]
+    if resumed:
+        further.append(("of these from an interrupted write", f"{resumed:,} records"))
     with store:
-        show_store(store, [("written in", f"{seconds:.1f} s, {len(store) / seconds:,.0f} records/s")])
-        save_json(arguments.json, {**describe_store(store), "seconds": seconds})
+        show_store(store.path, store.manifest, further)
+        save_json(
+            arguments.json, {**describe_store(store.path, store.manifest), "seconds": seconds, "resumed": resumed}
+        )
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.profile is not None and arguments.scheduler is None:
+        raise ValueError("--profile is for --scheduler: it asks the workers of a Dask cluster")
+    if arguments.jobs is not None and arguments.scheduler is not None:
+        raise ValueError("--jobs is for threads here; with --scheduler every worker of the cluster writes")
+    if arguments.compression is not None and arguments.format != "hdf5":
+        raise ValueError(f"--compression is for --format hdf5, not {arguments.format}")
+    if arguments.shard_mb is not None and not 1e-6 <= arguments.shard_mb < float("inf"):
+        raise ValueError(f"--shard-mb must be above 0, not {arguments.shard_mb:g}")
+    check_file_path(arguments.profile, "--profile")
+
+
+def _records(arguments: argparse.Namespace) -> Records:
+    source = open_source(arguments.source, arguments.split)
+    pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
+    if arguments.until == "read":
+        return records(source, Pipeline([]))
+    until = arguments.until or ("resize" if "resize" in pipeline.names else pipeline.names[-1])
+    return records(source, pipeline.until(until))

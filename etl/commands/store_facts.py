@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etl.commands.output import show_facts
-from presave import Store
+from presave import Field, Manifest
+
+SHOWN_SKIPPED = 3
 
 
-def describe_store(store: Store) -> dict[str, Any]:
-    """JSON values: path, format, records, fields, bytes, shards, stage, fingerprint, provenance."""
-    manifest = store.manifest
+def describe_store(path: Path, manifest: Manifest) -> dict[str, Any]:
+    """JSON values: path, format, options, records, skipped, fields, bytes, shards, stage, fingerprint, provenance."""
     return {
-        "store": str(store.path),
+        "store": str(path),
         "format": manifest.format,
-        "records": len(store),
+        "options": manifest.options,
+        "records": manifest.records,
+        "skipped": [{"record": each.record, "cause": each.cause} for each in manifest.skipped],
         "fields": {
             field.name: {"dtype": str(np.dtype(field.dtype)), "shape": list(field.shape)} for field in manifest.fields
         },
-        "nbytes": store.nbytes,
+        "nbytes": manifest.nbytes,
         "shards": len(manifest.shards),
         "stage": manifest.stage,
         "fingerprint": manifest.fingerprint,
@@ -28,19 +32,31 @@ def describe_store(store: Store) -> dict[str, Any]:
     }
 
 
-def show_store(store: Store, further: list[tuple[str, str]]) -> None:
+def show_store(path: Path, manifest: Manifest, further: list[tuple[str, str]]) -> None:
     """Print the same as a table, with `further` rows at its end."""
-    facts = describe_store(store)
+    options = "".join(f", {name} {value}" for name, value in manifest.options.items())
     rows = [
-        ("records", f"{facts['records']:,}"),
-        *(
-            (f"field {name}", f"{field['dtype']} {tuple(field['shape']) or 'scalar'}")
-            for name, field in facts["fields"].items()
-        ),
-        ("format", f"{facts['format']}, {facts['shards']} shards"),
-        ("bytes", f"{facts['nbytes']:,}"),
-        ("stored after stage", str(facts["stage"])),
-        ("pipeline fingerprint", str(facts["fingerprint"])),
-        ("made from", str(facts["provenance"].get("source", "unknown"))),
+        ("records", f"{manifest.records:,}"),
+        *((f"field {field.name}", _kind(field)) for field in manifest.fields),
+        ("format", f"{manifest.format}{options}, {len(manifest.shards)} shards"),
+        ("bytes", f"{manifest.nbytes:,}"),
+        ("stored after stage", str(manifest.stage)),
+        ("pipeline fingerprint", str(manifest.fingerprint)),
+        ("made from", str(manifest.provenance.get("source", "unknown"))),
+        *_skipped(manifest),
     ]
-    show_facts(facts["store"], [*rows, *further])
+    show_facts(str(path), [*rows, *further])
+
+
+def _kind(field: Field) -> str:
+    if field.is_ragged:
+        return f"{np.dtype(field.dtype)} ragged ({', '.join('*' * len(field.shape))})"
+    return f"{np.dtype(field.dtype)} {field.shape or 'scalar'}"
+
+
+def _skipped(manifest: Manifest) -> list[tuple[str, str]]:
+    if not manifest.skipped:
+        return []
+    causes = [each.cause for each in manifest.skipped[:SHOWN_SKIPPED]]
+    more = ["..."] * (len(manifest.skipped) > SHOWN_SKIPPED)
+    return [(f"skipped ({len(manifest.skipped):,})", "\n".join([*causes, *more]))]

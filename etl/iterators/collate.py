@@ -56,12 +56,16 @@ class Collator:
         for name in FIELDS:
             if name in record:
                 value = np.asarray(record[name])
-                # Files may hold the other byte order, which torch does not take.
-                dtype = self._dtype if is_floating(value.dtype) else value.dtype.newbyteorder("=")
-                layout[name] = (value.shape, dtype)
+                layout[name] = (value.shape, batch_dtype(value.dtype, self._dtype))
         if "features" not in layout:
             raise ValueError(f"it has no field 'features'; it has {', '.join(map(repr, record)) or 'none'}")
         return layout
+
+
+def batch_dtype(stored: np.dtype, wanted: np.dtype) -> np.dtype:
+    """The dtype in a batch of what is `stored`, when floating values are `wanted` in another."""
+    # Files may hold the other byte order, which torch does not take.
+    return wanted if is_floating(stored) else stored.newbyteorder("=")
 
 
 def to_batch(arrays: Mapping[str, np.ndarray]) -> Batch:

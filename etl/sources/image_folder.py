@@ -21,6 +21,8 @@ class ImageFolder:
     file is open between reads. Raises `ValueError` where there is no image.
     """
 
+    ragged = ("features",)
+
     def __init__(self, root: str | Path) -> None:
         self.name = str(root)
         self.root = Path(root)

@@ -44,13 +44,15 @@ class Normalise:
         if features.shape[0] != len(self.mean) or features.ndim != 3:
             raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
         # Two passes over one image, which stays in the cache between them.
-        np.subtract(features, self._offset, out=out)
-        np.multiply(out, self._scale, out=out)
+        np.subtract(features, self.offset, out=out)
+        np.multiply(out, self.scale, out=out)
 
     @cached_property
-    def _offset(self) -> np.ndarray:
+    def offset(self) -> np.ndarray:
+        """What is subtracted from pixels: float32 of shape `(channels, 1, 1)`."""
         return (np.array(self.mean) * 255).astype(np.float32)[:, None, None]
 
     @cached_property
-    def _scale(self) -> np.ndarray:
+    def scale(self) -> np.ndarray:
+        """What the difference is multiplied with: float32 of shape `(channels, 1, 1)`."""
         return (1 / (np.array(self.std) * 255)).astype(np.float32)[:, None, None]

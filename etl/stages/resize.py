@@ -21,6 +21,7 @@ class Resize:
     height: int
     width: int
     name: ClassVar[str] = "resize"
+    fixes_size: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.height < 1 or self.width < 1:

@@ -18,7 +18,8 @@ class Stage(Protocol):
     """One step from encoded bytes to a training array.
 
     A frozen dataclass is the usual form: its class, its `version` where it has one, and its fields identify it.
-    Calls must not change the record they are given, and give equal bytes for equal records.
+    Calls must not change the record they are given, and give equal bytes for equal records. One after which all records
+    have features of one size says so with `fixes_size = True`.
     """
 
     @property
@@ -33,6 +34,11 @@ def stage_name(stage: Stage | Callable[[Record], Record]) -> str:
     if not isinstance(name, str):
         raise TypeError(f"stage {stage!r} needs a name: give it an attribute `name`, or use a function")
     return name
+
+
+def fixes_size(stage: Stage | Callable[[Record], Record]) -> bool:
+    """Whether the stage says that all records have features of one size after it."""
+    return bool(getattr(stage, "fixes_size", False))
 
 
 def describe_stage(stage: Stage | Callable[[Record], Record]) -> dict[str, Any]:

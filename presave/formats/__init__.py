@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from presave.errors import StoreError
-from presave.formats.format import Format, ShardReader
+from presave.formats.format import ColumnReader, Format, ShardReader
 from presave.formats.hdf5 import Hdf5
 from presave.formats.npy import Npy
+from presave.formats.pickle import Pickle
+from presave.formats.safetensors import Safetensors
+from presave.formats.torch import Torch
 
-FORMATS: dict[str, Format] = {"npy": Npy(), "hdf5": Hdf5()}
+FORMATS: dict[str, Format] = {
+    "npy": Npy(),
+    "hdf5": Hdf5(),
+    "pickle": Pickle(),
+    "torch": Torch(),
+    "safetensors": Safetensors(),
+}
 
 
 def formats() -> tuple[str, ...]:
@@ -19,8 +28,8 @@ def find_format(name: str) -> Format:
     """The format called `name`; raises `StoreError` that lists the known ones."""
     try:
         return FORMATS[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise StoreError(f"unknown format {name!r}; known: {', '.join(FORMATS)}") from None
 
 
-__all__ = ["FORMATS", "Format", "ShardReader", "find_format", "formats"]
+__all__ = ["FORMATS", "ColumnReader", "Format", "ShardReader", "find_format", "formats"]

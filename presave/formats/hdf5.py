@@ -1,121 +1,166 @@
-"""Format "hdf5": one HDF5 file a shard, one chunked, uncompressed data set for each field."""
+"""Format "hdf5": one HDF5 file a shard, one data set for each column, contiguous or in compressed chunks.
+
+Uncompressed data sets are read through their byte range, which h5py's low level tells, and never through HDF5 itself,
+be they contiguous or in chunks; compressed ones whole chunk by whole chunk, each once for a batch.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from presave.checksum import checksum_file
+from presave.columns import Column
 from presave.errors import StoreError
-from presave.manifest import Shard, StoredFile
-from presave.schema import Field, Schema
+from presave.formats.arrays import ArrayShard, unreadable
 
-# A chunk is the least that HDF5 reads. Small enough that a shuffled batch reads little that it does not want, large
-# enough that small records are not read one by one.
+# The alignment of larger objects in a file: a cache line, so that mapped arrays are aligned for every dtype.
+ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES = 1 << 10, 64
+# Room for the metadata at the start, after which the data begin. HDF5's own 2048 would put rows at the start of a page,
+# 16 bytes before where numpy has its larger arrays: a distance at which memcpy takes 2.6 times as long (AMD EPYC).
+METADATA_NBYTES = 2048 + 128
+# A chunk is the least that HDF5 compresses and reads. Small enough that a shuffled batch reads little that it does not
+# want, large enough that small rows are not read one by one.
 CHUNK_NBYTES = 64 << 10
+# Filters of the plugin package, by option value; gzip and lzf come with h5py.
+PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4"}
+COMPRESSIONS = ("gzip", "lzf", *PLUGIN_FILTERS)
 
 
 class Hdf5:
-    """HDF5 through h5py, in the latest file format and without times, so that equal records give equal bytes."""
+    """HDF5 through h5py, in the latest file format and without times, so that equal records give equal bytes.
+
+    Option `compression`: "gzip" or "lzf", and "zstd", "blosc", "blosc2" or "lz4" where hdf5plugin is installed.
+    """
 
     name = "hdf5"
+    is_trusted_only = False
+    reads_whole_shards = False
+    shard_records: int | None = None
 
-    def write_shard(
-        self, folder: Path, number: int, schema: Schema, records: int, rows: Iterable[Mapping[str, np.ndarray]]
-    ) -> Shard:
-        path = folder / f"shard-{number:05d}.h5"
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        unknown = sorted(set(options) - {"compression"})
+        if unknown:
+            raise StoreError(f"format 'hdf5' has no option {', '.join(unknown)}; it has compression")
+        _filter_arguments(options.get("compression"))
+
+    def write_columns(
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
+    ) -> list[Path]:
+        path = folder / f"shard-{shard_name}.h5"
+        filters = _filter_arguments(options.get("compression"))
         with _create_file(path) as file:
-            buffers = {name: _ChunkBuffer(_create(file, field, records)) for name, field in schema.items()}
-            for arrays in rows:
-                for name, buffer in buffers.items():
-                    buffer.append(arrays[name])
-            for buffer in buffers.values():
-                buffer.flush()
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-        return Shard(records, (StoredFile(path.name, path.stat().st_size, checksum_file(path)),))
+            for name, array in columns.items():
+                if not filters or array.size == 0:
+                    # Not in chunks, between which HDF5 puts its index where there are more than a few.
+                    file.create_dataset(name, data=array, track_times=False)
+                    continue
+                chunk_rows = min(len(array), max(1, CHUNK_NBYTES // max(1, array[:1].nbytes)))
+                chunks = (chunk_rows, *array.shape[1:])
+                file.create_dataset(name, data=array, chunks=chunks, track_times=False, **filters)
+        return [path]
 
-    def open_shard(self, folder: Path, shard: Shard, schema: Schema) -> Hdf5Shard:
-        (stored,) = shard.files
-        path = folder / stored.name
+    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
+        (path,) = files
+        _load_plugins()
         try:
             file = h5py.File(path, "r", locking=False)
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged") from error
+            raise unreadable(path, error) from error
         try:
-            data = {name: _open(file, path, field, shard.records) for name, field in schema.items()}
-        except BaseException:
+            data = {column.name: _open(file, path, column) for column in columns}
+            arrays = {name: _map(path, each) for name, each in data.items()}
+        except StoreError:
             file.close()
             raise
-        return Hdf5Shard(path, file, data)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            file.close()
+            raise unreadable(path, error) from error
+        mapped = {name: array for name, array in arrays.items() if array is not None}
+        if len(mapped) < len(data):
+            return Hdf5Shard(path, file, data)
+        file.close()
+        return ArrayShard(mapped)
 
 
 class Hdf5Shard:
-    """The data sets of one shard. h5py takes its own lock, so several threads may read."""
+    """The data sets of one shard that is compressed."""
 
-    def __init__(self, path: Path, file: h5py.File, data: dict[str, h5py.Dataset]) -> None:
-        self._path = path
+    def __init__(self, path: Path, file: h5py.File, data: Mapping[str, h5py.Dataset]) -> None:
         self._file = file
-        self._data = data
+        self._columns = {name: Hdf5Column(path, each) for name, each in data.items()}
 
-    def gather(self, field: str, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
-        try:
-            self._gather(field, rows, out, slots)
-        except OSError as error:
-            raise StoreError(
-                f"{self._path}: cannot be read ({error}); `etl verify` lists all that is damaged"
-            ) from error
-
-    def _gather(self, field: str, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
-        # Each wanted chunk is read whole, once. h5py's own fancy indexing builds a selection point by point, and was
-        # measured below a hundredth of this.
-        data = self._data[field]
-        chunk_rows = data.chunks[0]
-        target = out[slots] if isinstance(slots, slice) else out
-        places = np.arange(len(rows)) if isinstance(slots, slice) else slots
-        if chunk_rows == 1 and target.flags.c_contiguous:  # which read_direct asks of its target
-            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                data.read_direct(target, np.s_[row : row + 1], np.s_[place : place + 1])
-            return
-        chunk = np.empty((chunk_rows, *data.shape[1:]), data.dtype)
-        order = np.argsort(rows, kind="stable")
-        numbers, starts = np.unique(rows[order] // chunk_rows, return_index=True)
-        for number, members in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            first = number * chunk_rows
-            last = min(first + chunk_rows, data.shape[0])
-            data.read_direct(chunk, np.s_[first:last], np.s_[: last - first])
-            target[places[members]] = chunk[rows[members] - first]
+    def columns(self) -> Mapping[str, Hdf5Column]:
+        return self._columns
 
     def close(self) -> None:
-        self._data.clear()
+        self._columns = {}
         self._file.close()
 
 
-class _ChunkBuffer:
-    """Collects rows until a chunk is full, so that each chunk is written once."""
+class Hdf5Column:
+    """A data set that is decompressed chunk by chunk. h5py takes its own lock, so several threads may read."""
 
-    def __init__(self, data: h5py.Dataset) -> None:
+    def __init__(self, path: Path, data: h5py.Dataset) -> None:
+        self._path = path
         self._data = data
-        self._rows = np.empty(data.chunks, data.dtype)
-        self._held = 0
-        self._written = 0
+        self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
+        self._buffers = threading.local()
 
-    def append(self, row: np.ndarray) -> None:
-        self._rows[self._held] = row
-        self._held += 1
-        if self._held == len(self._rows):
-            self.flush()
+    def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
+        target = out[slots] if isinstance(slots, slice) else out
+        places = np.arange(len(rows)) if isinstance(slots, slice) else slots
+        order = np.argsort(rows, kind="stable")
+        numbers, starts = np.unique(rows[order] // self._chunk_rows, return_index=True)
+        for number, members in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            chunk = self._read_chunk(number)
+            target[places[members]] = chunk[rows[members] - number * self._chunk_rows]
 
-    def flush(self) -> None:
-        if self._held:
-            self._data[self._written : self._written + self._held] = self._rows[: self._held]
-            self._written += self._held
-            self._held = 0
+    def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        # Chunk by chunk in the order of the file, so that ranges which share one do not decompress it twice.
+        held = -1
+        chunk = np.empty(0)
+        for k in np.argsort(starts, kind="stable").tolist():
+            start, end, place = int(starts[k]), int(ends[k]), int(places[k])
+            for number in range(start // self._chunk_rows, -(-end // self._chunk_rows)) if end > start else ():
+                if number != held:
+                    held, chunk = number, self._read_chunk(number)
+                first = number * self._chunk_rows
+                low, high = max(start, first), min(end, first + self._chunk_rows)
+                out[place + low - start : place + high - start] = chunk[low - first : high - first]
+
+    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = np.empty((len(rows), *self._data.shape[1:]), self._data.dtype)
+        self.gather(rows, found, slice(0, len(rows)))
+        found.flags.writeable = False
+        return found, np.arange(len(rows))
+
+    def view(self, first: int, last: int) -> np.ndarray:
+        try:
+            rows: np.ndarray = self._data[first:last]
+        except (OSError, RuntimeError) as error:
+            raise unreadable(self._path, error) from error
+        rows.flags.writeable = False
+        return rows
+
+    def _read_chunk(self, number: int) -> np.ndarray:
+        first = number * self._chunk_rows
+        last = min(first + self._chunk_rows, len(self._data))
+        buffer = getattr(self._buffers, "chunk", None)
+        if buffer is None:
+            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._data.shape[1:]), self._data.dtype)
+        try:
+            self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+        except (OSError, RuntimeError) as error:
+            raise unreadable(self._path, error) from error
+        rows: np.ndarray = buffer[: last - first]
+        return rows
 
 
 def _create_file(path: Path) -> h5py.File:
@@ -124,25 +169,75 @@ def _create_file(path: Path) -> h5py.File:
     creation.set_obj_track_times(False)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    access.set_meta_block_size(METADATA_NBYTES)
+    access.set_alignment(ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES)
     access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
     return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fcpl=creation, fapl=access))
 
 
-def _create(file: h5py.File, field: Field, records: int) -> h5py.Dataset:
-    chunk_rows = min(records, max(1, CHUNK_NBYTES // max(1, field.record_nbytes)))
-    return file.create_dataset(
-        field.safe_name, (records, *field.shape), field.dtype, chunks=(chunk_rows, *field.shape), track_times=False
-    )
+def _filter_arguments(compression: Any) -> dict[str, Any]:
+    """The arguments of `create_dataset` for a value of the option; raises `StoreError` for one that there is not."""
+    if compression is None:
+        return {}
+    if compression not in COMPRESSIONS:
+        raise StoreError(f"unknown compression {compression!r}; known: {', '.join(COMPRESSIONS)}")
+    if compression not in PLUGIN_FILTERS:
+        return {"compression": compression}
+    plugins = _load_plugins()
+    if plugins is None:
+        raise StoreError(f"compression {compression!r} needs hdf5plugin: pip install 'fair-etl[formats]'")
+    return dict(getattr(plugins, PLUGIN_FILTERS[compression])())
 
 
-def _open(file: h5py.File, path: Path, field: Field, records: int) -> h5py.Dataset:
-    data: Any = file.get(field.safe_name)
-    expected = (records, *field.shape)
-    if not isinstance(data, h5py.Dataset) or data.shape != expected or data.dtype.str != field.dtype:
-        found = f"{data.dtype} of shape {data.shape}" if isinstance(data, h5py.Dataset) else "nothing"
+def _load_plugins() -> Any:
+    """The package that registers further filters with HDF5 when it is imported; None where it is not installed."""
+    try:
+        import hdf5plugin
+    except ImportError:
+        return None
+    return hdf5plugin
+
+
+def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
+    """The data set of `column`; raises `StoreError` where it is another, or lies anywhere else than in this file."""
+    name = column.name
+    link = file.get(name, getlink=True)  # first: to look behind a link would open what it leads to
+    if link is None:
+        raise StoreError(f"{path}: has no data set {name!r}")
+    if not isinstance(link, h5py.HardLink):
+        raise StoreError(f"{path}: {name!r} is a link to somewhere else; a store holds its own data")
+    data = file[name]
+    if not isinstance(data, h5py.Dataset):
+        raise StoreError(f"{path}: {name!r} is no data set")
+    if data.is_virtual or data.external:
+        raise StoreError(f"{path}: {name!r} is kept in other files; a store holds its own data")
+    if data.dtype.str != column.dtype or data.shape != column.array_shape:
         raise StoreError(
-            f"{path}: field {field.name!r} holds {found}; the manifest says {np.dtype(field.dtype)} of shape {expected}"
+            f"{path}: {name!r} holds {data.dtype} of shape {data.shape}; the manifest says "
+            f"{np.dtype(column.dtype)} of shape {column.array_shape}"
         )
-    if data.chunks is None:
-        raise StoreError(f"{path}: field {field.name!r} is not chunked; presave did not write this file")
     return data
+
+
+def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
+    """The rows of a data set, mapped from the file; None where they are compressed or their chunks not in order."""
+    if data.size == 0:
+        return np.empty(data.shape, data.dtype)
+    offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
+    if offset is None:
+        return None
+    return np.asarray(np.memmap(path, data.dtype, "r", offset=offset, shape=data.shape))
+
+
+def _first_chunk_offset(data: h5py.Dataset) -> int | None:
+    """Where the rows of a chunked data set begin in its file, if they lie there as they are and one after another."""
+    # A chunk may be wider than the data, and then has gaps between the rows.
+    if data.id.get_create_plist().get_nfilters() or data.chunks[1:] != data.shape[1:]:
+        return None
+    offsets: list[int] = []
+    data.id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))
+    chunk_nbytes = math.prod(data.chunks) * data.dtype.itemsize
+    count = -(-len(data) // data.chunks[0])
+    if len(offsets) != count or offsets != [offsets[0] + number * chunk_nbytes for number in range(count)]:
+        return None
+    return offsets[0]

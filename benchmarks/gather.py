@@ -1,0 +1,269 @@
+"""Reading records from a store, against the limits that memory sets: memcpy of the same bytes, and fill of the output.
+
+    python -m benchmarks.gather [--rows N] [--rounds N]     prints the table
+
+Everything is warm, and every operation is measured in every round, so that ratios are of the same minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import etl
+import presave
+from benchmarks.profile import chosen_profile
+
+PROFILE = chosen_profile()
+# Of the size that nearly all published figures are of; together more than the caches of most processors hold.
+ROWS, BATCH, SIDE = 256, 64, 224
+PASSES = 5
+SEED = 0
+THREADS = 2
+# What a format is read with, where that may be missing.
+NEEDS = {"npy": "numpy", "hdf5": "h5py", "pickle": "pickle", "torch": "torch", "safetensors": "safetensors"}
+ORDERS = ("sequential", "shuffled")
+KERNELS = ("numba", "numpy")
+MEASURING_TIMEOUT_SECONDS = 3600
+# The aims of the direct run: what, over which limit, and at least which share of its speed.
+AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8, ("numba", "fill"): 0.8}
+
+Operation = Callable[[], object]
+# For each operation the seconds that it took for all rows, a sample from every round.
+Results = dict[str, list[float]]
+
+
+class Gather:
+    """Rows of 224 x 224 x 3 bytes gathered into a buffer in batches of 64, from stores of every format."""
+
+    params = [list(NEEDS), list(ORDERS)]
+    param_names = ["format", "order"]
+    timeout = 60
+    version = PROFILE.version
+
+    def setup_cache(self) -> Results:
+        return measure_operations(Path.cwd(), ROWS, PROFILE.rounds)
+
+    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+
+    def setup(self, cache: Results, format: str, order: str) -> None:
+        _require(cache, f"{format} {order}")
+
+    def track_over_memcpy(self, cache: Results, format: str, order: str) -> dict[str, Any]:
+        """Seconds over those of one thread's memcpy of the same bytes: 1.0 is the limit of memory."""
+        return _ratios(cache, f"{format} {order}", "memcpy")
+
+    track_over_memcpy.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class GatherNormalised:
+    """The same rows gathered, cast and normalised to float32 channels first, into a buffer, by one thread."""
+
+    params = [list(KERNELS)]
+    param_names = ["kernel"]
+    timeout = 60
+    version = PROFILE.version
+    setup_cache = Gather.setup_cache
+
+    def setup(self, cache: Results, kernel: str) -> None:
+        _require(cache, kernel)
+
+    def track_over_fill(self, cache: Results, kernel: str) -> dict[str, Any]:
+        """Seconds over those of one pass of `fill` over the output: 1.0 is the limit of memory."""
+        return _ratios(cache, kernel, "fill")
+
+    track_over_fill.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class SecondThread:
+    """The same by two threads, each with batches of its own: 0.5 is all there is to gain on two free cores."""
+
+    params = [list(KERNELS)]
+    param_names = ["kernel"]
+    timeout = 60
+    version = PROFILE.version
+    setup_cache = Gather.setup_cache
+
+    def setup(self, cache: Results, kernel: str) -> None:
+        _require(cache, f"{kernel}, two threads")
+
+    def track_two_threads_over_one(self, cache: Results, kernel: str) -> dict[str, Any]:
+        """Seconds with two threads over seconds with one."""
+        return _ratios(cache, f"{kernel}, two threads", kernel)
+
+    track_two_threads_over_one.unit = "ratio"  # type: ignore[attr-defined]
+
+
+def measure_operations(folder: Path, rows: int, rounds: int) -> Results:
+    """The seconds of all operations that there are at this commit and on this machine, after their check."""
+    images = np.random.default_rng(SEED).integers(0, 256, (rows, SIDE, SIDE, 3), np.uint8)
+    records = [{"features": image, "label": number} for number, image in enumerate(images)]
+    with ExitStack() as stack:
+        stores = {
+            name: stack.enter_context(presave.write(folder / f"{name}.store", records, format=name))
+            for name, library in NEEDS.items()
+            if name in presave.formats() and importlib.util.find_spec(library) is not None
+        }
+        operations = {
+            **_copying(images, stores),
+            **_normalising(stores["npy"], stack.enter_context(ThreadPoolExecutor(THREADS))),
+        }
+        return _in_rounds(operations, rounds)
+
+
+def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, Operation]:
+    out = np.zeros((BATCH, *images.shape[1:]), np.uint8)
+
+    def memcpy() -> None:
+        for first in range(0, len(images), BATCH):
+            np.copyto(out, images[first : first + BATCH])
+
+    def gather(store: presave.Store, order: str) -> None:
+        for numbers in _batches(len(store), order):
+            store.gather(numbers, {"features": out})
+
+    operations: dict[str, Operation] = {"memcpy": memcpy}
+    for name, store in stores.items():
+        for order in ORDERS:
+            gather(store, order)
+            if not np.array_equal(out, images[_batches(len(store), order)[-1]]):
+                raise RuntimeError(f"{store.path} does not give the records that were written, in {order} order")
+            operations[f"{name} {order}"] = lambda store=store, order=order: gather(store, order)  # type: ignore[misc]
+    return operations
+
+
+def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Operation]:
+    batches = _batches(len(store), "shuffled")
+    # One for each thread.
+    outs = [np.zeros((BATCH, 3, SIDE, SIDE), np.float32) for _ in range(THREADS)]
+
+    def fill() -> None:
+        for _ in batches:
+            outs[0].fill(1)
+
+    operations: dict[str, Operation] = {"fill": fill}
+    if not hasattr(etl, "gather_normalised"):
+        return operations
+    normalise = etl.stages.Normalise()
+
+    def load(kernel: str, batches: Sequence[np.ndarray], out: np.ndarray) -> None:
+        for numbers in batches:
+            etl.gather_normalised(store, numbers, normalise, out, kernel=kernel)
+
+    def load_in_threads(kernel: str) -> None:
+        parts = [batches[thread::THREADS] for thread in range(THREADS)]
+        list(pool.map(load, [kernel] * THREADS, parts, outs))
+
+    digests = set()
+    for kernel in KERNELS:
+        if importlib.util.find_spec(kernel) is None:
+            continue
+        load(kernel, batches, outs[0])
+        digests.add(outs[0].tobytes())
+        operations[kernel] = lambda kernel=kernel: load(kernel, batches, outs[0])  # type: ignore[misc]
+        if len(os.sched_getaffinity(0)) >= THREADS:
+            operations[f"{kernel}, two threads"] = lambda kernel=kernel: load_in_threads(kernel)  # type: ignore[misc]
+    if len(digests) != 1:
+        raise RuntimeError("the kernels do not give the same bits")
+    return operations
+
+
+def _batches(rows: int, order: str) -> list[np.ndarray]:
+    numbers = np.arange(rows)
+    if order == "shuffled":
+        np.random.default_rng(SEED).shuffle(numbers)
+    return list(numbers.reshape(-1, BATCH))
+
+
+def _in_rounds(operations: dict[str, Operation], rounds: int) -> Results:
+    """In each round all operations a few times in shuffled order. An operation's fastest is its sample: all of them do
+    the same work each time, to which whatever else runs on the machine can only add.
+    """
+    results: Results = {name: [] for name in operations}
+    shuffler = random.Random(SEED)
+    for _ in range(rounds):
+        seconds: Results = {name: [] for name in operations}
+        for name in shuffler.sample(list(operations) * PASSES, len(operations) * PASSES):
+            started = time.perf_counter()
+            operations[name]()
+            seconds[name].append(time.perf_counter() - started)
+        for name, each in seconds.items():
+            results[name].append(min(each))
+    return results
+
+
+def _require(cache: Results, *operations: str) -> None:
+    missing = [name for name in operations if name not in cache]
+    if missing:
+        raise NotImplementedError(f"not at this commit or in this environment: {', '.join(missing)}")  # asv's n/a
+
+
+def _ratios(results: Results, above: str, below: str) -> dict[str, Any]:
+    return {"samples": [one / other for one, other in zip(results[above], results[below], strict=True)], "number": 1}
+
+
+def show(results: Results, rows: int, console: Console) -> None:
+    """Print the time of each operation and its share of its limit's speed, with the range over rounds."""
+    rounds = len(results["memcpy"])
+    table = Table(
+        title=f"{rows:,} rows of {SIDE} x {SIDE} x 3 in batches of {BATCH}, warm, {rounds} interleaved rounds",
+        title_justify="left",
+        caption="share of the limit's speed, paired within a round: median, smallest and largest",
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for column in ("ms", "images/s", "share", "", "of", "aim"):
+        table.add_column(column, justify="right", no_wrap=True)
+    comparisons = [(name, _limit(name)) for name in results] + [("hdf5 shuffled", "npy shuffled")]
+    for name, limit in comparisons:
+        seconds = statistics.median(results[name])
+        figures = [f"{seconds * 1e3:,.1f}", f"{rows / seconds:,.0f}"]
+        if limit is not None:
+            shares = _ratios(results, limit, name)["samples"]
+            aim = AIMS.get((name, limit))
+            figures += [
+                f"{statistics.median(shares):.2f}",
+                f"{min(shares):.2f} - {max(shares):.2f}",
+                limit,
+                "" if aim is None else f"{aim:.1f}",
+            ]
+        table.add_row(name, *figures)
+    console.print(table)
+
+
+def _limit(name: str) -> str | None:
+    if name in ("memcpy", "fill"):
+        return None
+    if name.endswith(", two threads"):
+        return name.removesuffix(", two threads")
+    return "fill" if name in KERNELS else "memcpy"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gather", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="interleaved rounds (default: 20)")
+    parser.add_argument(
+        "--rows", type=int, default=16 * BATCH, metavar="N", help=f"a multiple of {BATCH} (default: {16 * BATCH})"
+    )
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        show(measure_operations(Path(folder), options.rows, options.rounds), options.rows, Console())
+
+
+if __name__ == "__main__":
+    main()

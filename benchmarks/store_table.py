@@ -1,0 +1,210 @@
+"""Formats and stages: what a store costs to write and to keep, and how fast training batches come out of it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import xxhash
+from rich.console import Console
+from rich.table import Table
+
+import etl
+import presave
+from benchmarks.clock import as_bytes, run_epoch
+from benchmarks.page_cache import drop_from_page_cache
+from benchmarks.workload import SEED
+from benchmarks.write_sample import Photographs
+
+BATCH_SIZE = 64
+JOBS = 2
+RAW = "raw"
+FORMATS: dict[str, dict[str, Any]] = {
+    "npy": {"format": "npy"},
+    "hdf5": {"format": "hdf5"},
+    "hdf5 gzip": {"format": "hdf5", "options": {"compression": "gzip"}},
+    "pickle": {"format": "pickle"},
+    "torch": {"format": "torch"},
+    "safetensors": {"format": "safetensors"},
+}
+# "read" are the files' own bytes, before any stage of the pipeline.
+READ = "read"
+STAGES = (READ, "decode", "resize", "normalise")
+
+Cell = tuple[str, str]
+# Of each round: seconds to write, bytes on disk, seconds of an epoch warm and cold (None where pages stayed).
+Sample = dict[str, "float | None"]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What all iterators of the table load: the same photographs in the same order, finished to float32."""
+
+    photographs: Photographs
+
+    def source(self) -> Any:
+        """The encoded photographs."""
+        return etl.ImageFolder(self.photographs.folder)
+
+    def pipeline(self) -> etl.Pipeline:
+        """All stages, from encoded bytes to a training array."""
+        return etl.image_pipeline(size=self.photographs.image_size)
+
+    def until(self, stage: str) -> etl.Pipeline:
+        """The part that is done when a store is written."""
+        return etl.Pipeline([]) if stage == READ else self.pipeline().until(stage)
+
+    def after(self, stage: str) -> etl.Pipeline:
+        """The part that is left to do when it is read."""
+        return self.pipeline() if stage == READ else self.pipeline().after(stage)
+
+    def raw(self) -> AbstractContextManager[Any]:
+        """The iterator that decodes in every epoch."""
+        return etl.RawIterator(self.source(), self.pipeline(), BATCH_SIZE, shuffle=True, seed=SEED)
+
+    @contextmanager
+    def presaved(self, path: Path, stage: str) -> Iterator[Any]:
+        """The iterator over the store at `path`; both are closed afterwards."""
+        with (
+            presave.open_store(path, trusted=True) as store,  # it was written here
+            etl.PresavedIterator(store, self.after(stage), BATCH_SIZE, shuffle=True, seed=SEED) as iterator,
+        ):
+            yield iterator
+
+
+def show_store_table(photographs: Photographs, rounds: int, folder: Path, console: Console) -> dict[str, list[Sample]]:
+    """Measure all formats and stages in `rounds` interleaved rounds and print the table; returns the samples."""
+    loading = Loading(photographs)
+    with loading.raw() as iterator:
+        expected = _digest(iterator)
+    results: dict[Cell, list[Sample]] = {(RAW, ""): []}
+    missing: dict[Cell, str] = {}
+    for stage in STAGES:
+        for format_name in FORMATS:
+            cell = (format_name, stage)
+            why = _check(cell, loading, folder / "checked.store", expected)
+            if why:
+                missing[cell] = why
+            else:
+                results[cell] = []
+    for number in range(rounds):
+        order = list(results)
+        random.Random(number).shuffle(order)
+        for cell in order:
+            results[cell].append(_sample(cell, loading, folder / f"{number}.store"))
+    _print(results, missing, photographs, rounds, console)
+    return {" ".join(cell): samples for cell, samples in results.items()}
+
+
+def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
+    """Why this cell cannot be measured here; empty where it loads the same bytes as the others."""
+    try:
+        _write(cell, loading, path)
+        with loading.presaved(path, cell[1]) as iterator:
+            found = _digest(iterator)
+    except Exception as error:  # noqa: BLE001 - a format that is not installed, or a stage that it cannot hold
+        return f"{type(error).__name__}: {error}"
+    finally:
+        rmtree(path, ignore_errors=True)
+    return "" if found == expected else f"{found} is not the digest of the raw epoch, {expected}"
+
+
+def _write(cell: Cell, loading: Loading, path: Path) -> None:
+    format_name, stage = cell
+    records = etl.records(loading.source(), loading.until(stage))
+    presave.write(path, records, jobs=JOBS, **FORMATS[format_name]).close()
+
+
+def _sample(cell: Cell, loading: Loading, path: Path) -> Sample:
+    gc.collect()  # a map of the files that waits for the collector would keep their pages
+    if cell[0] == RAW:
+        return {"write": 0.0, "nbytes": 0.0, **_epochs(loading.raw, Path(loading.photographs.folder))}
+    started = time.perf_counter()
+    _write(cell, loading, path)
+    seconds = time.perf_counter() - started
+    try:
+        nbytes = float(sum(file.stat().st_size for file in path.iterdir()))
+        return {
+            "write": seconds,
+            "nbytes": nbytes,
+            **_epochs(lambda: loading.presaved(path, cell[1]), path),
+        }
+    finally:
+        rmtree(path)
+
+
+def _epochs(open_iterator: Callable[[], AbstractContextManager[Any]], folder: Path) -> Sample:
+    """Seconds of the first epoch after the files below `folder` left the page cache, and of the next."""
+    stayed = drop_from_page_cache(path for path in folder.rglob("*") if path.is_file())
+    with open_iterator() as iterator:
+        cold = run_epoch(iterator, None).wall
+        warm = run_epoch(iterator, None).wall
+    return {"cold": None if stayed else cold, "warm": warm}
+
+
+def _digest(iterator: Any) -> str:
+    digest = xxhash.xxh3_128()
+    for batch in iterator:
+        for array in batch.arrays():
+            digest.update(as_bytes(array).data)
+    return digest.hexdigest()
+
+
+def _print(
+    results: dict[Cell, list[Sample]], missing: dict[Cell, str], photographs: Photographs, rounds: int, console: Console
+) -> None:
+    table = Table(
+        title=f"{photographs.records} photographs, at {photographs.image_size}, {JOBS} jobs to write, one thread to "
+        f"load batches of {BATCH_SIZE} shuffled to float32; median of {rounds} interleaved rounds (lowest to highest)"
+    )
+    for name in ("stage", "format", "seconds to write", "MB", "images/s warm", "images/s cold", "epochs to pay off"):
+        table.add_column(name, justify="left" if name in ("stage", "format") else "right")
+    raw = results[RAW, ""]
+    for cell, samples in results.items():
+        format_name, stage = cell
+        table.add_row(
+            stage or RAW,
+            format_name if stage else "",
+            _spread([sample["write"] for sample in samples], "{:.2f}"),
+            f"{(samples[0]['nbytes'] or 0) / 1e6:,.1f}",
+            *(
+                _spread([_rate(photographs.records, sample[state]) for sample in samples], "{:,.0f}")
+                for state in ("warm", "cold")
+            ),
+            _spread([_break_even(sample, first) for sample, first in zip(samples, raw, strict=True)], "{:.1f}"),
+        )
+    for format_name, stage in missing:
+        table.add_row(stage, format_name, *["n/a"] * (len(table.columns) - 2))
+    console.print(table)
+    for (format_name, stage), why in missing.items():
+        console.print(f"{stage}, {format_name}: {why}", markup=False)
+
+
+def _rate(records: int, seconds: float | None) -> float | None:
+    return None if seconds is None else records / seconds
+
+
+def _break_even(sample: Sample, raw: Sample) -> float | None:
+    """Warm epochs after which writing has paid for itself, infinite where it never does; None for raw itself."""
+    write, warm, raw_warm = sample["write"], sample["warm"], raw["warm"]
+    if not write or warm is None or raw_warm is None:
+        return None
+    return write / (raw_warm - warm) if warm < raw_warm else math.inf
+
+
+def _spread(values: list[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return "n/a"
+    shown = ["never" if math.isinf(value) else form.format(value) for value in (min(known), max(known))]
+    median = statistics.median_high(known)
+    return f"{'never' if math.isinf(median) else form.format(median)} ({' to '.join(shown)})"

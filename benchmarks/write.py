@@ -1,0 +1,212 @@
+"""Writing photographs into a store, against the decoder alone, and against the writers of MosaicML Streaming and FFCV.
+
+    python -m benchmarks.write [--peers PYTHON]     prints seconds and ratios; PYTHON has the other writers installed
+    python -m benchmarks.write --table              formats and stages: to write, on disk, to load, see store_table.py
+
+In asv the other writers are n/a unless somebody installed them there: they are no dependency of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import etl
+from benchmarks.profile import chosen_profile
+from benchmarks.store_table import show_store_table
+from benchmarks.workload import find_photographs
+from benchmarks.write_sample import DECODER, JOBS, WRITERS, Photographs, is_importable, take_sample
+
+PROFILE = chosen_profile()
+# That of the training workloads is smaller; this is the size that nearly all published figures are of.
+IMAGE_SIZE = 224
+# So that profile "quick" is done in seconds: 54 photographs, which are two whole shards, one for each of two jobs.
+SHARE_OF_PHOTOGRAPHS = 0.42
+MEASURING_TIMEOUT_SECONDS = 3600
+SAMPLE_TIMEOUT_SECONDS = 900
+
+Figures = dict[str, float]
+# For each writer and number of jobs the figures of every round.
+Results = dict[tuple[str, int], list[Figures]]
+
+
+class Write:
+    """Photographs decoded, resized to 224 and written, by one or two jobs."""
+
+    params = [list(WRITERS), list(JOBS)]
+    param_names = ["writer", "jobs"]
+    timeout = 60
+    version = PROFILE.version
+
+    def setup_cache(self) -> Results:
+        photographs = Photographs(
+            str(find_photographs(PROFILE.samples)), IMAGE_SIZE, round(PROFILE.samples * SHARE_OF_PHOTOGRAPHS)
+        )
+        writers = [writer for writer in WRITERS if is_importable(writer)]
+        folder = str(Path.cwd())
+        return measure_writers(
+            writers, PROFILE.rounds, lambda writer, jobs: take_sample(writer, jobs, photographs, folder)
+        )
+
+    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+
+    def setup(self, cache: Results, writer: str, jobs: int) -> None:
+        if (writer, jobs) not in cache:
+            raise NotImplementedError(f"{writer} is not installed here")  # asv's n/a
+
+    def track_write(self, cache: Results, writer: str, jobs: int) -> dict[str, Any]:
+        """Seconds to decode, resize and write."""
+        return {"samples": [figures["seconds"] for figures in cache[writer, jobs]], "number": 1}
+
+    def track_write_over_decoding(self, cache: Results, writer: str, jobs: int) -> dict[str, Any]:
+        """Seconds over those of the decoder alone with as many threads: at 1.0 writing costs nothing."""
+        return {"samples": ratios(cache, (writer, jobs), (DECODER, jobs)), "number": 1}
+
+    track_write.unit = "seconds"  # type: ignore[attr-defined]
+    track_write_over_decoding.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class SecondJob:
+    """What a second job gains. 0.5 is all there is to gain on two free cores; the aim is 1 / 1.8 = 0.56."""
+
+    params = [list(WRITERS)]
+    param_names = ["writer"]
+    timeout = 60
+    version = PROFILE.version
+    setup_cache = Write.setup_cache
+
+    def setup(self, cache: Results, writer: str) -> None:
+        Write().setup(cache, writer, 2)
+
+    def track_two_jobs_over_one(self, cache: Results, writer: str) -> dict[str, Any]:
+        """Seconds with two jobs over seconds with one."""
+        return {"samples": ratios(cache, (writer, 2), (writer, 1)), "number": 1}
+
+    track_two_jobs_over_one.unit = "ratio"  # type: ignore[attr-defined]
+
+
+def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, int], Figures]) -> Results:
+    """For each writer and number of jobs one sample a round, in a shuffled order."""
+    results: Results = {(writer, jobs): [] for writer in writers for jobs in JOBS}
+    for number in range(rounds):
+        order = list(results)
+        random.Random(number).shuffle(order)
+        for writer, jobs in order:
+            results[writer, jobs].append(sample(writer, jobs))
+    return results
+
+
+def ratios(results: Results, one: tuple[str, int], other: tuple[str, int], figure: str = "seconds") -> list[float]:
+    """The figure of `one` over that of `other`, round by round."""
+    pairs = zip(results[one], results[other], strict=True)
+    return [mine[figure] / theirs[figure] for mine, theirs in pairs]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.write", description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has mosaicml-streaming, ffcv or both")
+    parser.add_argument("--table", action="store_true", help="formats and stages instead of writers")
+    parser.add_argument("--photographs", type=int, default=512, metavar="N", help="how many (default: 512)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="interleaved rounds (default: 5)")
+    parser.add_argument(
+        "--folder", metavar="DIR", help="on the disk to write to (default: the system's for temporaries)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="save the samples of every round")
+    options = parser.parse_args(arguments)
+    photographs = Photographs(str(find_photographs(options.photographs)), IMAGE_SIZE, options.photographs)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        samples: Any
+        if options.table:
+            samples = show_store_table(photographs, options.rounds, Path(folder), wide_console())
+        else:
+            samples = show_writers(photographs, options.rounds, folder, options.peers)
+    if options.json:
+        Path(options.json).write_text(json.dumps(samples, indent=1) + "\n")
+
+
+def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str | None) -> dict[str, list[Figures]]:
+    """Measure all writers, each sample in a fresh process, and print seconds and ratios; returns the samples."""
+    pythons = {writer: sys.executable for writer in WRITERS if is_importable(writer)}
+    if peers is not None:
+        found = (writer for writer in WRITERS if writer not in pythons)
+        pythons |= dict.fromkeys(found, peers)
+
+    def sample(writer: str, jobs: int) -> Figures:
+        return _in_fresh_process(pythons[writer], writer, jobs, photographs, folder)
+
+    missing = [writer for writer in WRITERS if writer not in pythons or not sample(writer, 1)]
+    results = measure_writers([writer for writer in WRITERS if writer not in missing], rounds, sample)
+    table = Table(
+        title=f"{photographs.records} photographs to uint8 at {IMAGE_SIZE}, median of {rounds} interleaved rounds "
+        "(lowest to highest)"
+    )
+    names = ("writer", "jobs", "seconds", "images/s", "over the decoder alone", "over one job", "presave over it")
+    for name in (*names, "with flush", "MB"):
+        table.add_column(name, justify="left" if name == "writer" else "right")
+    for (writer, jobs), samples in results.items():
+        seconds = [figures["seconds"] for figures in samples]
+        table.add_row(
+            writer,
+            str(jobs),
+            spread(seconds),
+            f"{photographs.records / statistics.median(seconds):,.0f}",
+            spread(ratios(results, (writer, jobs), (DECODER, jobs))),
+            spread(ratios(results, (writer, jobs), (writer, 1))),
+            spread(ratios(results, ("presave", jobs), (writer, jobs))),
+            spread([figures["durable_seconds"] for figures in samples]),
+            f"{samples[0]['nbytes'] / 1e6:,.1f}",
+        )
+    for writer in missing:
+        table.add_row(writer, *["n/a"] * (len(table.columns) - 1))
+    wide_console().print(table)
+    return {f"{writer}-{jobs}": samples for (writer, jobs), samples in results.items()}
+
+
+def wide_console() -> Console:
+    """One whose tables keep their columns in a file, too."""
+    return Console() if sys.stdout.isatty() else Console(width=170)
+
+
+def spread(values: list[float]) -> str:
+    """Median, lowest and highest."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photographs, folder: str) -> Figures:
+    """The figures of one sample; empty where `python` does not have the writer."""
+    request = {"writer": writer, "jobs": jobs, "photographs": photographs.__dict__, "folder": folder}
+    environment = dict(os.environ)
+    if python != sys.executable:
+        # The same code of this project in both interpreters; the other need not have it installed.
+        environment["PYTHONPATH"] = str(Path(inspect.getfile(etl)).parents[1])
+    done = subprocess.run(
+        [python, str(Path(__file__).with_name("write_sample.py"))],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=SAMPLE_TIMEOUT_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{writer} with {jobs} jobs failed in {python}:\n{done.stderr[-2000:]}")
+    figures: Figures | None = json.loads(done.stdout)
+    return figures or {}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Running a command's work on a Dask cluster, and asking its workers afterwards where they spent their time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+CONNECT_SECONDS = 5
+
+
+@contextmanager
+def cluster(address: str, profile: Path | None) -> Iterator[None]:
+    """Within the block joblib's work runs on the workers of the scheduler at `address`.
+
+    At its end, also where it fails, each worker's own statistical profile of that time is saved to `profile`. Raises
+    `ValueError` where Dask is not installed, and `OSError` where no scheduler or no worker answers at `address`, or the
+    scheduler goes away.
+    """
+    client = _connect(address)
+    started = time.time()
+    try:
+        with joblib.parallel_config(backend="dask", n_jobs=-1):
+            yield
+    except CancelledError as error:
+        raise OSError(f"--scheduler {address}: the scheduler is gone; start it and its workers again") from error
+    finally:
+        try:
+            if profile is not None and client.status == "running":
+                _save_profile(client, started, profile)
+        finally:
+            client.close()
+
+
+def _connect(address: str) -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ValueError(f"--scheduler needs Dask ({error}): pip install 'fair-etl[cluster]'") from error
+    # Lost workers are Dask's to mend. Its warnings of them would stand among the lines of this command.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError, TypeError) as error:
+        raise OSError(
+            f"--scheduler {address}: no Dask scheduler answers there ({error}); start one with `dask scheduler` and "
+            "give the address that it prints, tcp://HOST:PORT"
+        ) from error
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+    except distributed.TimeoutError as error:
+        client.close()
+        raise OSError(f"--scheduler {address} has no workers; start some with `dask worker {address}`") from error
+    return client
+
+
+def _save_profile(client: Any, started: float, path: Path) -> None:
+    """A tree of calls for each worker: `count` samples in it, its `description`, and the `children` it called."""
+    trees = client.profile(start=started, merge_workers=False)
+    content = {"seconds": time.time() - started, "workers": trees}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,55 @@
+"""Format "pickle": one pickled dictionary of arrays a batch, the classical way in Python. For comparison."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from presave.columns import Column
+from presave.errors import StoreError
+from presave.formats.arrays import LoadedShard, check_arrays, refuse_options, unreadable
+
+PROTOCOL = 5
+
+
+class Pickle:
+    """Whole batches, unpickled each time that a record of one is wanted. Opening one runs what is in it."""
+
+    name = "pickle"
+    is_trusted_only = True
+    reads_whole_shards = True
+    shard_records: int | None = 128
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        refuse_options(self.name, options)
+
+    def write_columns(
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
+    ) -> list[Path]:
+        refuse_options(self.name, options)
+        path = folder / f"batch-{shard_name}.pickle"
+        with path.open("wb") as file:
+            pickle.dump(dict(columns), file, protocol=PROTOCOL)
+        return [path]
+
+    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> LoadedShard:
+        (path,) = files
+        if not path.is_file():
+            raise StoreError(f"{path}: is missing; `etl verify` lists all that is damaged")
+        return LoadedShard(partial(_load, path, tuple(columns)))
+
+
+def _load(path: Path, columns: Sequence[Column]) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file:
+            content = pickle.load(file)  # noqa: S301 - opened only with trusted=True
+    except Exception as error:  # a damaged pickle can raise anything
+        raise unreadable(path, error) from error
+    if not isinstance(content, dict):
+        raise StoreError(f"{path}: holds a {type(content).__name__}, not a dictionary of arrays")
+    return check_arrays(path, content, columns)

@@ -1,0 +1,73 @@
+"""Format "safetensors": one file a shard, memory-mapped (https://github.com/huggingface/safetensors)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from presave.columns import Column
+from presave.errors import StoreError
+from presave.formats.arrays import ArrayShard, check_arrays, refuse_options, unreadable
+
+# The format's names of the types that numpy has too.
+DTYPES = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
+    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8",
+}  # fmt: skip
+# The format's own limit for the header.
+LARGEST_HEADER_NBYTES = 100_000_000
+
+
+class Safetensors:
+    """A JSON header with the place of every array, and the arrays. Holds nothing that could be run."""
+
+    name = "safetensors"
+    is_trusted_only = False
+    reads_whole_shards = False
+    shard_records: int | None = None
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        refuse_options(self.name, options)
+
+    def write_columns(
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
+    ) -> list[Path]:
+        refuse_options(self.name, options)
+        for name, array in columns.items():
+            if array.dtype.str not in DTYPES.values():
+                raise StoreError(f"format 'safetensors' has no {array.dtype}, the dtype of column {name!r}; use 'npy'")
+        try:
+            from safetensors.numpy import save_file
+        except ImportError as error:
+            raise StoreError("format 'safetensors' needs safetensors: pip install 'fair-etl[formats]'") from error
+        path = folder / f"shard-{shard_name}.safetensors"
+        save_file(dict(columns), path)
+        return [path]
+
+    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
+        (path,) = files
+        try:
+            arrays = _map(path)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise unreadable(path, error) from error
+        return ArrayShard(check_arrays(path, arrays, columns))
+
+
+def _map(path: Path) -> dict[str, np.ndarray]:
+    # The library copies what it reads; the places in the header are enough to map it.
+    content = np.memmap(path, np.uint8, "r")
+    header_nbytes = int.from_bytes(content[:8].tobytes(), "little")
+    if header_nbytes > min(LARGEST_HEADER_NBYTES, content.size - 8):
+        raise ValueError(f"its header of {header_nbytes} bytes does not fit")
+    header = json.loads(content[8 : 8 + header_nbytes].tobytes())
+    data = np.asarray(content[8 + header_nbytes :])
+    arrays = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            arrays[name] = data[first:last].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return arrays
