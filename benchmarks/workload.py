@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ MODEL = "residual"
 LEARNING_RATE = 0.01
 # One thread computes and, in the async strategies, one more loads: compute is the same in all of them, and no strategy
 # has more threads at work than the two cores of the smallest machine that this is run on.
-COMPUTE_THREADS = 1
+COMPUTE_THREADS = LOADING_THREADS = 1
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,12 @@ def make_iterator(cell: Cell, data: Data) -> Any:
         iterator = etl.PresavedIterator(data.store, pipeline.after(STAGE), **order)
     else:
         iterator = etl.RawIterator(etl.ImageFolder(data.photographs), pipeline, **order)
-    return etl.AsyncIterator(iterator, prefetch_size=PREFETCH_SIZE) if cell.is_async else iterator
+    if not cell.is_async:
+        return iterator
+    # Earlier commits have one thread and no such argument.
+    takes_threads = "threads" in inspect.signature(etl.AsyncIterator).parameters
+    threads: dict[str, Any] = {"threads": LOADING_THREADS} if takes_threads else {}
+    return etl.AsyncIterator(iterator, prefetch_size=PREFETCH_SIZE, **threads)
 
 
 class Training:

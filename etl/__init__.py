@@ -16,7 +16,7 @@ from etl import demonstration, runtime, stages
 from etl.backends import Backend, backend
 from etl.batch import Batch
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
-from etl.kernels import gather_normalised
+from etl.iterators.gather_normalised import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
 from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
 from etl.record import Record, RecordError

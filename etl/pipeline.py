@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableSequence, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from etl.dtypes import is_floating
 from etl.record import Record
-from etl.stages import ChannelsFirst, Decode, Normalise, Resize, Stage
-from etl.stages.stage import describe_stage, stage_name
+from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages.draw import Draw
+from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 
-AnyStage = Stage | Callable[[Record], Record]
+# What a stage raises that is no fault of the record, and is passed on as it is.
+UNRELATED_TO_THE_RECORD = (MemoryError, ImportError)
 
 
 class StageError(Exception):
@@ -64,47 +67,64 @@ class Pipeline:
         """The fingerprint of the work that must have been done before this pipeline starts."""
         return _fingerprint(self.preceding)
 
-    def __call__(self, record: Record) -> Record:
-        """`record` after all stages; raises `StageError` naming the stage that failed."""
-        return self._apply(self.stages, record)
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether any of its stages draws at random."""
+        return any(map(is_random, self.stages))
 
-    def write_into(self, record: Record, out: Mapping[str, np.ndarray]) -> Collection[str]:
+    def __call__(self, record: Record, draw: Draw | None = None) -> Record:
+        """`record` after all stages; raises `StageError` naming the stage that failed.
+
+        `draw` is what random stages are seeded with; without it they raise `ValueError`.
+        """
+        for step in self._steps:
+            record = step(record, draw)
+        return record
+
+    def name_at(self, place: int) -> str:
+        """The name of the stage with `place` stages before it, counted from the beginning of the whole pipeline."""
+        return stage_name((*self.preceding, *self.stages)[place])
+
+    def write_into(
+        self,
+        record: Record,
+        out: Mapping[str, np.ndarray],
+        draw: Draw | None = None,
+        where: MutableSequence[int] | None = None,
+    ) -> Collection[str]:
         """Apply all stages and store each field into `out[field]`, converted to its dtype; the fields that there were.
 
-        A last stage with `write_into(features, out)` writes straight into a float32 slot. Raises `StageError`, and
-        `ValueError` where a field is missing, or has not the shape of its slot or a dtype that fits into it.
+        A last stage with `write_into(features, out)` writes straight into a slot of its `written_dtype`. Raises
+        `StageError`, and `ValueError` where a field is missing, or has not the shape of its slot or a dtype that fits
+        into it. `where[1]` is set to the place of each stage before it begins, for those who watch.
         """
-        last = self.stages[-1] if self.stages else None
-        write = getattr(last, "write_into", None)
-        if last is None or write is None or out["features"].dtype != np.float32:
-            record = self(record)
-            for name, slot in out.items():
-                _check_fits(record, name, slot)
-                slot[...] = record[name]
-            return record.keys()
-        record = self._apply(self.stages[:-1], record)
+        steps = self._steps
+        writes = bool(steps) and steps[-1].written_dtype == out["features"].dtype
+        for step in steps[:-1] if writes else steps:
+            if where is not None:
+                where[1] = step.place
+            record = step(record, draw)
         for name, slot in out.items():
-            _check_fits(record, name, slot)
-            if name != "features":
+            if not (writes and name == "features"):
+                check_fits(record, name, slot)
                 slot[...] = record[name]
-        try:
-            write(record["features"], out["features"])
-        except Exception as error:
-            raise StageError(stage_name(last)) from error
+        if writes:
+            if where is not None:
+                where[1] = steps[-1].place
+            steps[-1].write(record, out["features"], draw)
         return record.keys()
 
     def __repr__(self) -> str:
         return f"Pipeline({' -> '.join(self.names) or 'nothing'})"
 
-    def _apply(self, stages: Sequence[AnyStage], record: Record) -> Record:
-        for stage in stages:
-            try:
-                record = stage(record)
-            except MemoryError:
-                raise
-            except Exception as error:
-                raise StageError(stage_name(stage)) from error
-        return record
+    @cached_property
+    def _steps(self) -> tuple[_Step, ...]:
+        following = (*self.stages[1:], None)[: len(self.stages)]
+        places = range(len(self.preceding), len(self.preceding) + len(self.stages))
+        return tuple(_Step(*each) for each in zip(self.stages, following, places, strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"stages": self.stages, "preceding": self.preceding}
 
     def _position(self, name: str) -> int:
         if name not in self.names:
@@ -112,13 +132,57 @@ class Pipeline:
         return self.names.index(name)
 
 
-def image_pipeline(size: int | tuple[int, int] = 224, decoder: str = "pillow") -> Pipeline:
+class _Step:
+    """One stage as a pipeline runs it, where `following` comes next and `place` stages have gone before."""
+
+    def __init__(self, stage: AnyStage, following: AnyStage | None, place: int) -> None:
+        self._name = stage_name(stage)
+        before = getattr(stage, "before", None)
+        self._stage: Any = stage if before is None or following is None else before(following)
+        self._is_random = is_random(stage)
+        self.place = place
+        self.written_dtype: np.dtype | None = getattr(stage, "written_dtype", None)
+
+    def __call__(self, record: Record, draw: Draw | None) -> Record:
+        try:
+            done: Record = self._stage(record, *self._random(draw))
+        except UNRELATED_TO_THE_RECORD:
+            raise
+        except Exception as error:
+            raise StageError(self._name) from error
+        return done
+
+    def write(self, record: Record, out: np.ndarray, draw: Draw | None) -> None:
+        try:
+            features = record["features"]
+            self._stage.write_into(features, out, *self._random(draw))
+        except UNRELATED_TO_THE_RECORD:
+            raise
+        except Exception as error:
+            raise StageError(self._name) from error
+
+    def _random(self, draw: Draw | None) -> tuple[np.random.Generator, ...]:
+        if not self._is_random:
+            return ()
+        if draw is None:
+            raise ValueError("it draws at random, which needs a seed, an epoch and a record; iterators have these")
+        return (draw.generator(self.place),)
+
+
+def image_pipeline(
+    size: int | tuple[int, int] = 224, decoder: str = "pillow", *, dct_scaling: bool = False
+) -> Pipeline:
     """Photographs to training arrays: decode, resize, channels_first, normalise (ImageNet's statistics).
 
     `size` is a side in pixels or `(height, width)`. Encoded bytes become float32 of shape `(3, height, width)`.
+    `decoder` "pillow" resizes with Pillow, too; "turbo" decodes with libjpeg-turbo and resizes with OpenCV, which is
+    faster and gives other pixels where an image shrinks (see `Resize`). `dct_scaling` lets the decoder scale JPEG files
+    down on the way (see `Decode`).
     """
     height, width = (size, size) if isinstance(size, int) else size
-    return Pipeline([Decode(decoder), Resize(height, width), ChannelsFirst(), Normalise()])
+    decode = Decode(decoder, (height, width) if dct_scaling else None)
+    resize = Resize(height, width, "opencv" if decoder == "turbo" else "pillow")
+    return Pipeline([decode, resize, ChannelsFirst(), Normalise()])
 
 
 def digits_pipeline() -> Pipeline:
@@ -129,7 +193,7 @@ def digits_pipeline() -> Pipeline:
     return Pipeline([ChannelsFirst(), Normalise(mean=(0.5,), std=(0.5,))])
 
 
-def _check_fits(record: Record, name: str, slot: np.ndarray) -> None:
+def check_fits(record: Record, name: str, slot: np.ndarray) -> None:
     # Without this, numpy would broadcast a smaller value over the slot, and cut off what an integer cannot hold.
     if name not in record:
         raise ValueError(f"it has no field {name!r}, which the records before it have")

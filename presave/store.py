@@ -107,6 +107,13 @@ class Store(Sequence[Arrays]):
         """Whether a shard is read whole each time that something of it is wanted, so that two reads cost twice."""
         return self._format.reads_whole_shards and not self._is_preloaded
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether rows are copied straight out of mapped files or memory, so that parts of a batch cost no more than
+        the whole of it.
+        """
+        return self._is_preloaded or not (self._format.reads_whole_shards or self.manifest.options.get("compression"))
+
     def __getitem__(self, index: Any) -> Any:
         """Record `index`: a new array for each field. Negative numbers count from the end; slices are refused."""
         if isinstance(index, slice):

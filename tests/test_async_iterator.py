@@ -36,7 +36,7 @@ def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
 
 
 def make_async(records: Any = RECORDS, prefetch_size: int = 2, **options: Any) -> etl.AsyncIterator:
-    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, 2, **options), prefetch_size)
+    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, 2, **options), prefetch_size, threads=1)
 
 
 def wait_until_all_is_loaded() -> None:

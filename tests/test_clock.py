@@ -46,7 +46,7 @@ class SlowSource:
 
 def run(loading: Delay, computing: Delay, prefetch_size: int) -> EpochTimes:
     plain = etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1)
-    with etl.AsyncIterator(plain, prefetch_size=prefetch_size) as iterator:
+    with etl.AsyncIterator(plain, prefetch_size=prefetch_size, threads=1) as iterator:
         return run_epoch(iterator, computing)
 
 

@@ -36,8 +36,8 @@ class Watched(list[Any]):
         return super().__getitem__(index)
 
 
-def make_async(records: Any, prefetch_size: int) -> etl.AsyncIterator:
-    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, batch_size=1), prefetch_size)
+def make_async(records: Any, prefetch_size: int, threads: int = 1) -> etl.AsyncIterator:
+    return etl.AsyncIterator(etl.RawIterator(records, NOTHING, batch_size=1), prefetch_size, threads=threads)
 
 
 def prefetch_threads() -> list[threading.Thread]:

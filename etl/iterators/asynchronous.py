@@ -1,17 +1,21 @@
-"""Strategy `async`: a background thread loads the next batches while the caller computes on this one."""
+"""Strategy `async`: background threads load the next batches while the caller computes on this one."""
 
 from __future__ import annotations
 
-import threading
+import math
 import weakref
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from etl.batch import Batch
+from etl.iterators.epochs import EpochIterator
 from etl.iterators.iterator import BatchIterator, State
+from etl.iterators.loading import Loading
+from etl.iterators.skipped import Skipped
+from etl.iterators.threads import ThreadCrew
+from etl.runtime.cpus import available_cpus
+from etl.runtime.thread_policy import compute_threads_in_force
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -22,26 +26,42 @@ class AsyncIterator:
     """Wraps any iterator and yields the same batches in the same order, loaded up to `prefetch_size` ahead.
 
     At most `prefetch_size` batches are finished or being made beside the one the caller holds; 0 is the plain
-    iterator. An exception while loading is raised at the batch it belongs to. Leaving the loop ends the thread.
+    iterator. `threads` share the records of each batch (by default as many as there are CPUs for this process, less
+    those that a `ThreadPolicy` in force gives to compute); an iterator of the caller's own is advanced by one thread.
+    An exception while loading is raised at the batch it belongs to, and after `timeout` seconds of waiting for a batch
+    an error that names the record that a thread is at. Leaving the loop ends the threads.
+
     Raises `ValueError` for an iterator that must not be wrapped, and says why.
     """
 
     async_supported = False
     async_unsupported_reason = "it is asynchronous already"
 
-    def __init__(self, iterator: BatchIterator, prefetch_size: int = 2, *, workers: str = "thread") -> None:
+    def __init__(
+        self,
+        iterator: BatchIterator,
+        prefetch_size: int = 2,
+        *,
+        workers: str = "thread",
+        threads: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self._prefetch_size = whole_number("prefetch_size", prefetch_size, least=0)
         if workers != "thread":
             raise ValueError(f"workers must be 'thread', not {workers!r}")
+        if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+            raise ValueError(f"timeout must be a number of seconds above 0, or None, not {timeout!r}")
         if not iterator.async_supported:
             reason = getattr(iterator, "async_unsupported_reason", "its async_supported is False")
             raise ValueError(f"{type(iterator).__name__} must not be wrapped in AsyncIterator: {reason}")
+        self._threads = None if threads is None else whole_number("threads", threads, least=1)
+        self._timeout = timeout
         self._iterator = iterator
         self._epoch = iterator.epoch
         self._state = iterator.state_dict()
         # Whether the wrapped iterator has read ahead of what was handed out.
         self._read_ahead = False
-        # Weak, so that the thread ends when the caller leaves its loop and nobody else holds the epoch.
+        # Weak, so that the threads end when the caller leaves its loop and nobody else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
 
     @property
@@ -60,6 +80,17 @@ class AsyncIterator:
         return self._prefetch_size
 
     @property
+    def threads(self) -> int:
+        """Threads that load; 0 where the caller's own does."""
+        if self._prefetch_size == 0:
+            return 0
+        if not isinstance(self._iterator, EpochIterator):
+            return 1
+        if self._threads is not None:
+            return self._threads
+        return max(1, available_cpus() - compute_threads_in_force())
+
+    @property
     def epoch(self) -> int:
         """The epoch that is, or is next, iterated."""
         return self._epoch if self._prefetch_size else self._iterator.epoch
@@ -74,10 +105,14 @@ class AsyncIterator:
         self._end_epoch()
         if self._read_ahead:
             self._iterator.set_epoch(self._epoch)
-        batches = iter(self._iterator)
+        loadings = (
+            _spread(self._iterator, self.threads, self._prefetch_size)
+            if isinstance(self._iterator, EpochIterator)
+            else _whole(self._iterator)
+        )
         self._state = self._iterator.state_dict()
         self._read_ahead = True
-        epoch = _Epoch(self, batches)
+        epoch = _Epoch(self, ThreadCrew(loadings, self._prefetch_size, self.threads), self._timeout)
         self._running = weakref.ref(epoch)
         return epoch
 
@@ -101,10 +136,10 @@ class AsyncIterator:
         """A new asynchronous iterator over the part of each epoch that belongs to `rank`; starts at the same epoch."""
         part = self._iterator.shard(rank, world_size)
         part.set_epoch(self.epoch)  # the wrapped iterator may have read ahead into the next one
-        return AsyncIterator(part, self._prefetch_size)
+        return AsyncIterator(part, self._prefetch_size, threads=self._threads, timeout=self._timeout)
 
     def close(self) -> None:
-        """End the thread and close the wrapped iterator."""
+        """End the threads and close the wrapped iterator."""
         self._end_epoch()
         self._iterator.close()
 
@@ -131,112 +166,68 @@ class AsyncIterator:
         self._state = self._iterator.state_dict()
         self._read_ahead = False
 
-
-@dataclass(frozen=True)
-class _Loaded:
-    batch: Batch
-    state: State
-
-
-@dataclass(frozen=True)
-class _Failed:
-    error: BaseException
-
-
-class _End:
-    """Says that the epoch is used up."""
-
-
-class _Channel:
-    """Hands batches from the thread that loads them to the one that uses them, at most `size` at a time."""
-
-    def __init__(self, size: int) -> None:
-        self._room = size
-        self._items: deque[_Loaded | _Failed | _End] = deque()
-        # Re-entrant, because the collector may stop the channel in a thread that is inside it.
-        self._changed = threading.Condition(threading.RLock())
-        self.stopped = False
-
-    def wait_for_room(self) -> bool:
-        """Wait until another batch may be begun; False where none is wanted any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._room > 0 or self.stopped)
-            self._room -= 1
-            return not self.stopped
-
-    def put(self, item: _Loaded | _Failed | _End) -> None:
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def take(self) -> _Loaded | _Failed | _End:
-        """Wait for the next item. Its place is free from then on: the next batch is begun while this one is used."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self.stopped)
-            if self.stopped:
-                return _Failed(RuntimeError("this epoch was ended: the iterator was closed or another epoch started"))
-            self._room += 1
-            self._changed.notify_all()
-            return self._items.popleft()
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopped = True
-            self._items.clear()
-            self._changed.notify_all()
+    def _ended(self, skipped: Skipped) -> None:
+        """The last batch was handed out."""
+        if isinstance(self._iterator, EpochIterator):
+            self._iterator.end_epoch(skipped)
+        self._stands_with_wrapped()
 
 
 class _Epoch(Iterator[Batch]):
-    """One epoch in progress. The thread holds the channel and not this object, so that this can be collected."""
+    """One epoch in progress."""
 
-    def __init__(self, owner: AsyncIterator, batches: Iterator[Batch]) -> None:
+    def __init__(self, owner: AsyncIterator, crew: ThreadCrew, timeout: float | None) -> None:
         self._owner = owner
-        self._channel = _Channel(owner.prefetch_size)
-        thread = threading.Thread(
-            target=_load_ahead, args=(owner._iterator, batches, self._channel), name="etl-prefetch", daemon=True
-        )
+        self._crew = crew
+        self._timeout = timeout
+        self._skipped = Skipped()
         # Runs when the caller drops the epoch, and at the latest before the interpreter goes away.
-        self._finalizer = weakref.finalize(self, _stop_thread, self._channel, thread)
-        self._ended = False
-        thread.start()
+        self._finalizer = weakref.finalize(self, crew.stop)
+        self._is_over = False
 
     def __next__(self) -> Batch:
-        if self._ended:
+        if self._is_over:
             raise StopIteration
-        item = self._channel.take()
-        if isinstance(item, _Loaded):
-            self._owner._handed_out(item.state)
-            return item.batch
-        self._ended = True
-        self._finalizer()
-        if isinstance(item, _Failed):
-            try:
-                raise item.error
-            finally:  # its traceback holds this frame: what the caller had would live until the collector runs
-                del item
-        self._owner._stands_with_wrapped()
+        try:
+            while (job := self._crew.take(self._timeout)) is not None:
+                self._skipped.add(job.loading)
+                self._owner._handed_out(job.state)
+                if job.batch is not None:
+                    return job.batch
+        except BaseException:
+            self._is_over = not self._crew.is_stopped
+            self.close()
+            raise
+        self._is_over = True
+        self.close()
+        self._owner._ended(self._skipped)
         raise StopIteration
 
     def close(self) -> None:
-        """Stop loading and wait for the thread; at most the batch it is making is finished first."""
+        """Stop loading and wait for the threads; at most the records they are at are finished first."""
         self._finalizer()
 
 
-def _load_ahead(iterator: BatchIterator, batches: Iterator[Batch], channel: _Channel) -> None:
-    try:
-        while channel.wait_for_room():
-            batch = next(batches, None)
-            if batch is None:
-                channel.put(_End())
-                return
-            channel.put(_Loaded(batch, iterator.state_dict()))
-            del batch  # or it would live until the next one is finished
-    except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for this batch
-        channel.put(_Failed(error))
+class _WholeBatch(Loading):
+    """A batch that another iterator has made already."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.skipped = {}
+
+    def __len__(self) -> int:
+        return 0
+
+    def finish(self) -> Batch:
+        return self._batch
 
 
-def _stop_thread(channel: _Channel, thread: threading.Thread) -> None:
-    channel.stop()
-    # The collector may run this in the loading thread itself, which then ends by its own.
-    if thread is not threading.current_thread():
-        thread.join()
+def _spread(iterator: EpochIterator, threads: int, prefetch_size: int) -> Iterator[tuple[Loading, State]]:
+    iterator.begin_epoch(batches_held=prefetch_size + 1)
+    epoch = iterator.epoch
+    return ((loading, iterator.state_at(epoch, after)) for loading, after in iterator.loadings(threads))
+
+
+def _whole(iterator: BatchIterator) -> Iterator[tuple[Loading, State]]:
+    batches = iter(iterator)
+    return ((_WholeBatch(batch), iterator.state_dict()) for batch in batches)

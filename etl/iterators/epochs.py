@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from etl.batch import Batch
 from etl.dtypes import find_dtype
 from etl.iterators.iterator import State
+from etl.iterators.loading import ENDED, Loader, Loading
 from etl.iterators.order import Order
+from etl.iterators.skipped import Skipped
+from etl.iterators.workspaces import Workspaces
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -25,24 +25,22 @@ if TYPE_CHECKING:
 STATE_IDENTITY = ("records", "shuffle", "seed")
 
 
-class EpochIterator(ABC):
-    """Implements `BatchIterator` over an `Order`; a subclass says how the records of one batch are loaded."""
+class EpochIterator:
+    """Implements `BatchIterator` over an `Order` and a `Loader`."""
 
     async_supported = True
 
-    def __init__(self, order: Order, dtype: str) -> None:
+    def __init__(self, order: Order, loader: Loader, dtype: str, *, reuse: bool = True) -> None:
         find_dtype(dtype)
         self._order = order
+        self._loader = loader
         self._dtype = dtype
+        self._workspaces = Workspaces(reuse)
         self._epoch = 0
         self._position = 0
         self._resume_at = 0
         self._running: object | None = None
         self._closed = False
-
-    @abstractmethod
-    def _load(self, numbers: np.ndarray) -> Batch:
-        """The batch of the records `numbers`, int64 of shape `(batch,)`."""
 
     @property
     def batch_size(self) -> int:
@@ -64,22 +62,50 @@ class EpochIterator(ABC):
         return self._order.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._closed:
-            raise RuntimeError(f"{type(self).__name__} is closed")
-        self._position, self._resume_at = self._resume_at, 0
-        self._running = token = object()
-        return self._batches(token)
+        return self._batches(self.begin_epoch())
 
     def _batches(self, token: object) -> Iterator[Batch]:
-        for numbers, after in self._order.plan(self._epoch, self._position):
+        skipped, where = Skipped(), [0, 0]
+        loadings = self.loadings(workers=1)
+        while True:
             if self._running is not token:
-                raise RuntimeError("this epoch was ended: the iterator was closed or another epoch started")
-            batch = self._load(numbers)
+                raise RuntimeError(ENDED)
+            loading, after = next(loadings, (None, 0))
+            if loading is None:
+                break
+            loading.load(0, len(loading), where)
+            skipped.add(loading)
+            batch = loading.finish()
+            del loading  # or the batch would be held here, and its memory not free for the next
             self._position = after
-            yield batch
-        if self._running is token:
-            self._epoch += 1
-            self._position = 0
+            if batch is not None:
+                yield batch
+            del batch
+        self.end_epoch(skipped)
+
+    def begin_epoch(self, batches_held: int = 1) -> object:
+        """Stand where the next epoch begins, which ends the one before; what `_running` is until that is ended itself.
+
+        So many batches are held beside the caller's own, and as many kept for reuse.
+        """
+        if self._closed:
+            raise RuntimeError(f"{type(self).__name__} is closed")
+        self._workspaces.most_free = batches_held + 1
+        self._position, self._resume_at = self._resume_at, 0
+        self._running = object()
+        return self._running
+
+    def end_epoch(self, skipped: Skipped) -> None:
+        """Go on to the next epoch, and say what this one has left out."""
+        skipped.warn(self._epoch, self._order.records)
+        self._epoch += 1
+        self._position = 0
+
+    def loadings(self, workers: int) -> Iterator[tuple[Loading, int]]:
+        """The rest of the epoch, batch by batch, to be loaded by so many workers; and the position after each."""
+        epoch, most = self._epoch, self.batch_size
+        for numbers, after in self._order.plan(epoch, self._position):
+            yield Loading(self._loader, numbers, epoch, self._workspaces, most, workers), after
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch."""
@@ -88,10 +114,14 @@ class EpochIterator(ABC):
 
     def state_dict(self) -> State:
         """Where this iterator stands, after the last batch that was handed out; JSON values only."""
-        ended = self._order.ended(self._position)
+        return self.state_at(self._epoch, self._position)
+
+    def state_at(self, epoch: int, position: int) -> State:
+        """The state after the batch that ends at `position` of `epoch`."""
+        ended = self._order.ended(position)
         return {
-            "epoch": self._epoch + 1 if ended else self._epoch,
-            "position": 0 if ended else self._position,
+            "epoch": epoch + 1 if ended else epoch,
+            "position": 0 if ended else position,
             **{name: getattr(self._order, name) for name in STATE_IDENTITY},
         }
 
@@ -118,6 +148,7 @@ class EpochIterator(ABC):
         if self._order.world_size != 1:
             raise ValueError(f"this iterator is shard {self._order.rank} of {self._order.world_size} already")
         part = copy.copy(self)
+        part._workspaces = Workspaces(self._workspaces.reuse)
         part._order = dataclasses.replace(self._order, rank=rank, world_size=world_size)
         part.set_epoch(self._epoch)
         return part
@@ -126,6 +157,7 @@ class EpochIterator(ABC):
         """Give back its files; iterating it afterwards is an error."""
         self._closed = True
         self._running = None
+        self._workspaces.clear()
 
     def __enter__(self) -> Self:
         return self

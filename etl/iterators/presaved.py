@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import presave
-from etl.batch import Batch
-from etl.dtypes import find_dtype, is_floating
-from etl.iterators.collate import FIELDS, Collator, batch_dtype, to_batch
+from etl.dtypes import find_dtype
 from etl.iterators.epochs import EpochIterator
+from etl.iterators.gather_normalised import can_gather_normalised, gather_normalised
+from etl.iterators.loading import Layout, Where
 from etl.iterators.order import Order
-from etl.kernels import can_gather_normalised, gather_normalised
+from etl.iterators.record_loader import FIELDS, READING, OnError, RecordLoader, batch_dtype
 from etl.pipeline import Pipeline
+from etl.record import Record, RecordError
 from etl.stages import ChannelsFirst, Normalise
 
 
@@ -34,56 +38,20 @@ class PresavedIterator(EpochIterator):
         seed: int = 0,
         dtype: str = "float32",
         drop_last: bool = False,
+        reuse: bool = True,
+        on_error: OnError = "raise",
     ) -> None:
         self._owns_store = not isinstance(store, presave.Store)
         self._store = store if isinstance(store, presave.Store) else presave.open_store(store)
         check_remainder(self._store, pipeline)
-        super().__init__(Order(len(self._store), batch_size, shuffle, seed, drop_last), dtype)
-        self._collator = Collator(self._store, pipeline, find_dtype(dtype))
-        self._fields = [name for name in FIELDS if name in self._store.fields]
-        wanted = find_dtype(dtype)
-        self._normalise = find_normalise(self._store, pipeline, wanted)
-        # Nothing to do and nothing to convert: the gather itself writes the batch.
-        self._is_finished = not pipeline.stages and all(
-            not field.is_ragged and (not is_floating(np.dtype(field.dtype)) or np.dtype(field.dtype) == wanted)
-            for field in (self._store.fields[name] for name in self._fields)
-        )
-        self._gathered: dict[str, np.ndarray] = {}
-
-    def _load(self, numbers: np.ndarray) -> Batch:
-        # Bound by memory: benchmarks/end_to_end.py measures it as `presaved`.
-        if self._normalise is not None:
-            return self._load_normalised(numbers, self._normalise)
-        if self._is_finished:
-            return to_batch(self._store.gather(numbers, dict.fromkeys(self._fields)))
-        arrays = self._store.gather(numbers, {name: self._buffer(name, len(numbers)) for name in self._fields})
-        records = (
-            (number, {name: array[slot] for name, array in arrays.items()})
-            for slot, number in enumerate(numbers.tolist())
-        )
-        return self._collator.collate(records, len(numbers))
-
-    def _load_normalised(self, numbers: np.ndarray, normalise: Normalise) -> Batch:
-        others = self._store.gather(numbers, {name: None for name in self._fields if name != "features"})
-        wanted = find_dtype(self._dtype)
-        arrays = {name: array.astype(batch_dtype(array.dtype, wanted), copy=False) for name, array in others.items()}
-        return to_batch({**arrays, "features": gather_normalised(self._store, numbers, normalise)})
-
-    def _buffer(self, name: str, records: int) -> np.ndarray | None:
-        """Where to gather a field before the pipeline reads it, the same memory for every batch; None for a ragged one,
-        which takes another amount each time.
-        """
-        field = self._store.fields[name]
-        if field.is_ragged:
-            return None
-        if len(self._gathered.get(name, ())) < records:
-            self._gathered[name] = field.empty(records)
-        return self._gathered[name][:records]
+        order = Order(len(self._store), batch_size, shuffle, seed, drop_last)
+        loader = choose_loader(self._store, pipeline, find_dtype(dtype), order.seed, on_error)
+        super().__init__(order, loader, dtype, reuse=reuse)
 
     def shard(self, rank: int, world_size: int) -> PresavedIterator:
         """A new iterator over the part of each epoch that belongs to `rank`; the store stays this one's to close."""
         part: PresavedIterator = super().shard(rank, world_size)
-        part._gathered, part._owns_store = {}, False
+        part._owns_store = False
         return part
 
     def close(self) -> None:
@@ -91,6 +59,116 @@ class PresavedIterator(EpochIterator):
         super().close()
         if self._owns_store:
             self._store.close()
+
+
+class StoreLoader(RecordLoader):
+    """Gathers records from a store many at a time, and applies what is left of the pipeline to each."""
+
+    def __init__(self, store: presave.Store, pipeline: Pipeline, dtype: np.dtype, seed: int, on_error: OnError) -> None:
+        super().__init__(store, pipeline, dtype, seed, on_error)
+        self._store = store
+        self._wanted_dtype = dtype
+        self._fields = [name for name in FIELDS if name in store.fields]
+        self._gathered = _Buffers()
+
+    def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002 - other loaders go by them
+        """One, or all of them where parts of a batch cost more than the whole."""
+        return 1 if self._store.is_mapped else records
+
+    def reader(self, numbers: np.ndarray) -> Callable[[int], Record]:
+        """Gives each of the records `numbers`, gathered at once into memory that this thread has for that."""
+        arrays = self._store.gather(numbers, {name: self._buffer(name, len(numbers)) for name in self._fields})
+        return lambda row: {name: array[row] for name, array in arrays.items()}
+
+    def _buffer(self, name: str, records: int) -> np.ndarray | None:
+        """Where to gather a field before the pipeline reads it; None for a ragged one, which takes another amount each
+        time.
+        """
+        field = self._store.fields[name]
+        if field.is_ragged:
+            return None
+        if len(self._gathered.arrays.get(name, ())) < records:
+            self._gathered.arrays[name] = field.empty(records)
+        return self._gathered.arrays[name][:records]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_gathered": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _gathered=_Buffers())
+
+
+class WholeLoader(StoreLoader):
+    """Nothing to do and nothing to convert: the gather itself writes the batch, with `normalise` normalised on the way.
+
+    Bound by memory: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
+    """
+
+    def __init__(
+        self,
+        store: presave.Store,
+        pipeline: Pipeline,
+        dtype: np.dtype,
+        seed: int,
+        on_error: OnError,
+        normalise: Normalise | None,
+    ) -> None:
+        super().__init__(store, pipeline, dtype, seed, on_error)
+        self._normalise = normalise
+
+    def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:  # noqa: ARG002 - the same for all
+        """What batches look like, as the store says."""
+        layout = {}
+        for name in self._fields:
+            field = self._store.fields[name]
+            layout[name] = (field.sizes, batch_dtype(np.dtype(field.dtype), self._wanted_dtype))
+        if self._normalise is not None:
+            height, width, channels = self._store.fields["features"].sizes
+            layout["features"] = ((channels, height, width), np.dtype(np.float32))
+        return layout
+
+    def task_records(self, records: int, workers: int) -> int:
+        """An even share each, where parts of a batch cost no more than the whole."""
+        return -(-records // workers) if self._store.is_mapped else records
+
+    def load(
+        self,
+        numbers: np.ndarray,
+        epoch: int,  # noqa: ARG002 - nothing here is random
+        arrays: Mapping[str, np.ndarray],
+        where: Where,
+    ) -> dict[int, RecordError]:
+        """Gather the records `numbers` into `arrays`."""
+        where[0], where[1] = int(numbers[0]), READING
+        plain: dict[str, np.ndarray | None] = {}
+        for name, array in arrays.items():
+            if name == "features" and self._normalise is not None:
+                gather_normalised(self._store, numbers, self._normalise, array)
+            else:
+                plain[name] = array if array.dtype == np.dtype(self._store.fields[name].dtype) else None
+        for name, values in self._store.gather(numbers, plain).items():
+            if plain[name] is None:
+                arrays[name][...] = values
+        return {}
+
+
+class _Buffers(threading.local):
+    """Arrays by field, for each thread its own."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+
+
+def choose_loader(
+    store: presave.Store, pipeline: Pipeline, dtype: np.dtype, seed: int, on_error: OnError
+) -> RecordLoader:
+    """The one that does the least for what `pipeline` leaves to do."""
+    fields = [store.fields[name] for name in FIELDS if name in store.fields]
+    is_finished = not pipeline.stages and not any(field.is_ragged for field in fields)
+    normalise = find_normalise(store, pipeline, dtype)
+    if "features" in store.fields and (is_finished or normalise is not None):
+        return WholeLoader(store, pipeline, dtype, seed, on_error, normalise)
+    return StoreLoader(store, pipeline, dtype, seed, on_error)
 
 
 def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) -> Normalise | None:

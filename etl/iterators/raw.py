@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from etl.batch import Batch
 from etl.dtypes import find_dtype
-from etl.iterators.collate import Collator
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.order import Order
+from etl.iterators.record_loader import OnError, RecordLoader
 from etl.pipeline import Pipeline
 from etl.record import RecordSequence
-from etl.records import read_record
 
 
 class RawIterator(EpochIterator):
     """Batches of `pipeline(source[i])`, computed in the caller's thread.
 
-    `dtype` is that of floating features; the last batch of an epoch is smaller, or left out with `drop_last`. Raises
-    `ValueError` for a batch size below 1 or an unknown dtype, and `RecordError` at the batch of a record that fails.
+    `dtype` is that of floating features; the last batch of an epoch is smaller, or left out with `drop_last`. With
+    `reuse` the memory of a batch serves another one once nothing refers to it any more. With `on_error="skip"` records
+    that fail are left out of their batches, and a `UserWarning` at the end of the epoch says which. Raises `ValueError`
+    for a batch size below 1 or an unknown dtype, and `RecordError` at the batch of a record that fails.
     """
 
     def __init__(
@@ -31,12 +29,9 @@ class RawIterator(EpochIterator):
         seed: int = 0,
         dtype: str = "float32",
         drop_last: bool = False,
+        reuse: bool = True,
+        on_error: OnError = "raise",
     ) -> None:
-        super().__init__(Order(len(source), batch_size, shuffle, seed, drop_last), dtype)
-        self._source = source
-        self._collator = Collator(source, pipeline, find_dtype(dtype))
-
-    def _load(self, numbers: np.ndarray) -> Batch:
-        # Bound by the decoder: benchmarks/end_to_end.py measures it as `raw`.
-        records = ((number, read_record(self._source, number)) for number in numbers.tolist())
-        return self._collator.collate(records, len(numbers))
+        order = Order(len(source), batch_size, shuffle, seed, drop_last)
+        loader = RecordLoader(source, pipeline, find_dtype(dtype), order.seed, on_error)
+        super().__init__(order, loader, dtype, reuse=reuse)

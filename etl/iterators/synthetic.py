@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from etl.batch import Batch
 from etl.dtypes import DTYPES, find_dtype
 from etl.iterators.epochs import EpochIterator
+from etl.iterators.loading import Layout, Where
 from etl.iterators.order import Order
+from etl.record import RecordError, record_error
 from etl.whole_number import whole_number
 
 
@@ -33,25 +37,45 @@ class SyntheticIterator(EpochIterator):
     ) -> None:
         for name, count in (("batches", batches), ("classes", classes), ("batch_size", batch_size)):
             whole_number(name, count, least=1)
-        super().__init__(Order(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False), dtype)
+        order = Order(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False)
         random = np.random.default_rng(seed)
         features = random.standard_normal((batch_size, *shape), dtype=np.float32).astype(find_dtype(dtype))
-        self._batch = Batch(features, random.integers(0, classes, batch_size))
+        self._repeat = _Repeat(Batch(features, random.integers(0, classes, batch_size)))
+        super().__init__(order, self._repeat, dtype)
 
     @classmethod
     def repeating(cls, batch: Batch, batches: int) -> SyntheticIterator:
         """`batches` times the given batch, whose first floating array tells the dtype of models."""
         dtypes = [name for array in batch.arrays() for name, dtype in DTYPES.items() if array.dtype == dtype]
         iterator = cls((1,), 1, batches, len(batch), dtype=(dtypes or ["float32"])[0])
-        iterator._batch = batch
+        iterator._repeat.batch = batch
         return iterator
-
-    def _load(self, numbers: np.ndarray) -> Batch:  # noqa: ARG002 - the same batch whatever is asked for
-        return self._batch
 
     def shard(self, rank: int, world_size: int) -> SyntheticIterator:
         """Each rank repeats the same batch `batches` times."""
         Order(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size)
-        part = SyntheticIterator.repeating(self._batch, len(self))
+        part = SyntheticIterator.repeating(self._repeat.batch, len(self))
         part.set_epoch(self.epoch)
         return part
+
+
+class _Repeat:
+    """A `Loader` whose batches are all the same one."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:  # noqa: ARG002 - the same whatever is asked for
+        return {}
+
+    def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002
+        return records
+
+    def load(self, *_: object) -> Mapping[int, RecordError]:
+        return {}
+
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:  # noqa: ARG002
+        return self.batch
+
+    def error_at(self, where: Where, cause: BaseException) -> RecordError:
+        return record_error(self, where[0], "repeat", cause)

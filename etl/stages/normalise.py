@@ -8,12 +8,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from etl.kernels import CHANNELS, find_normalise_rows
 from etl.record import Record
 
 # Mean and standard deviation of ImageNet's training images, in units of 1 (Krizhevsky's statistics as torchvision
 # publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+# The first and only row.
+ONLY = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Normalise:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     name: ClassVar[str] = "normalise"
+    written_dtype: ClassVar[np.dtype] = np.dtype(np.float32)
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
@@ -43,6 +48,13 @@ class Normalise:
         """Normalise `features` into `out`, float32 of the same shape, without a temporary."""
         if features.shape[0] != len(self.mean) or features.ndim != 3:
             raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
+        if features.dtype == np.uint8 and len(features) == CHANNELS and out.flags.c_contiguous:
+            # As pixels lie in an image: one pass over them, which costs a tenth of two over transposed ones.
+            pixels = np.ascontiguousarray(features.transpose(1, 2, 0))
+            pixels.flags.writeable = False
+            offset, scale = self.offset.reshape(-1), self.scale.reshape(-1)
+            find_normalise_rows()(pixels[np.newaxis], ONLY, out[np.newaxis], ONLY, offset, scale)
+            return
         # Two passes over one image, which stays in the cache between them.
         np.subtract(features, self.offset, out=out)
         np.multiply(out, self.scale, out=out)

@@ -7,19 +7,25 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from etl.record import Record
+
+# Metadata of a dataclass field that a stage did not have at first: at its default the stage is described as before, and
+# the fingerprints in stores stay what they are.
+ADDED_LATER = {"added_later": True}
 
 
 class Stage(Protocol):
     """One step from encoded bytes to a training array.
 
     A frozen dataclass is the usual form: its class, its `version` where it has one, and its fields identify it.
-    Calls must not change the record they are given, and give equal bytes for equal records. One after which all records
-    have features of one size says so with `fixes_size = True`.
+    Calls must not change the record they are given, and give equal bytes for equal records. What a stage may say of
+    itself in attributes: `fixes_size = True` where all records have features of one size after it; `is_random = True`
+    where it draws at random, and then it is called with the record and a `numpy.random.Generator` of its own, seeded by
+    seed, epoch and record.
     """
 
     @property
@@ -28,7 +34,21 @@ class Stage(Protocol):
     def __call__(self, record: Record, /) -> Record: ...
 
 
-def stage_name(stage: Stage | Callable[[Record], Record]) -> str:
+class RandomStage(Protocol):
+    """A stage with `is_random = True`."""
+
+    is_random: ClassVar[bool]
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, record: Record, random: np.random.Generator, /) -> Record: ...
+
+
+AnyStage = Stage | RandomStage | Callable[[Record], Record]
+
+
+def stage_name(stage: AnyStage) -> str:
     """The stage's `name`, or a plain function's own."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)
     if not isinstance(name, str):
@@ -36,12 +56,17 @@ def stage_name(stage: Stage | Callable[[Record], Record]) -> str:
     return name
 
 
-def fixes_size(stage: Stage | Callable[[Record], Record]) -> bool:
+def fixes_size(stage: AnyStage) -> bool:
     """Whether the stage says that all records have features of one size after it."""
     return bool(getattr(stage, "fixes_size", False))
 
 
-def describe_stage(stage: Stage | Callable[[Record], Record]) -> dict[str, Any]:
+def is_random(stage: AnyStage) -> bool:
+    """Whether the stage says that it draws at random."""
+    return bool(getattr(stage, "is_random", False))
+
+
+def describe_stage(stage: AnyStage) -> dict[str, Any]:
     """What identifies `stage` in a fingerprint, as JSON values: its name, class or function, `version`, and settings.
 
     Settings are the fields of a dataclass, the attributes of another object, and what a function took from the one
@@ -66,7 +91,11 @@ def describe_stage(stage: Stage | Callable[[Record], Record]) -> dict[str, Any]:
 
 def _settings(stage: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(stage) and not isinstance(stage, type):
-        return {field.name: getattr(stage, field.name) for field in dataclasses.fields(stage)}
+        return {
+            field.name: getattr(stage, field.name)
+            for field in dataclasses.fields(stage)
+            if not (field.metadata.get("added_later") and getattr(stage, field.name) == field.default)
+        }
     if inspect.isfunction(stage):
         return dict(inspect.getclosurevars(stage).nonlocals)
     return dict(getattr(stage, "__dict__", {}))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from functools import cache
-from types import ModuleType
+from collections.abc import Sequence
 
 import numpy as np
 
 import presave
-from etl.kernels import normalise_numpy
+from etl.kernels import CHANNELS, find_normalise_rows
 from etl.stages import Normalise
-
-KERNELS = ("auto", "numba", "numpy")
-CHANNELS = 3
 
 
 def can_gather_normalised(store: presave.Store, normalise: Normalise) -> bool:
@@ -38,8 +32,8 @@ def gather_normalised(
 
     Pixels are read once, from the mapped file, and written once, into `out` where that is given. `kernel` "numba"
     is a compiled loop without the interpreter's lock, "numpy" the same in numpy; "auto" takes the former where it is
-    installed. Raises `ValueError` for a store of other features, an `out` that does not fit or an unknown kernel,
-    `ImportError` for "numba" where that is missing, and as `Store.gather` does.
+    installed, once it is loaded. Raises `ValueError` for a store of other features, an `out` that does not fit or an
+    unknown kernel, `ImportError` for "numba" where that is missing, and as `Store.gather` does.
     """
     if not can_gather_normalised(store, normalise):
         raise ValueError(
@@ -54,30 +48,8 @@ def gather_normalised(
         raise ValueError(
             f"out is {out.dtype} of shape {out.shape}; it must be writable, contiguous float32 of shape {shape}"
         )
-    normalise_rows = _find_kernel(kernel)
+    normalise_rows = find_normalise_rows(kernel)
     offset, scale = normalise.offset.reshape(-1), normalise.scale.reshape(-1)
     for images, rows, slots in store.rows_by_shard("features", indices):
         normalise_rows(images, rows, out, slots, offset, scale)
     return out
-
-
-def _find_kernel(name: str) -> Callable[..., None]:
-    if name not in KERNELS:
-        raise ValueError(f"unknown kernel {name!r}; known: {', '.join(KERNELS)}")
-    compiled = None if name == "numpy" else _import_compiled()
-    if compiled is None and name == "numba":
-        raise ImportError("kernel 'numba' needs numba: pip install 'fair-etl[fast]'")
-    found: Callable[..., None] = (compiled or normalise_numpy).normalise_rows
-    return found
-
-
-@cache
-def _import_compiled() -> ModuleType | None:
-    """The module with the compiled kernel, None where numba is not installed. Loading numba takes half a second."""
-    try:
-        from etl.kernels import normalise_numba
-    except ImportError as error:
-        if error.name != "numba":  # it is there, but not for this numpy or without a part of it
-            warnings.warn(f"numba cannot be imported, so numpy normalises: {error}", RuntimeWarning, stacklevel=2)
-        return None
-    return normalise_numba

@@ -1,0 +1,1 @@
+"""Image files to pixels, and pixels to another size, by the libraries that a pipeline can choose from."""

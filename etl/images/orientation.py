@@ -1,0 +1,76 @@
+"""Which way up a photograph is: its EXIF orientation, and turning pixels by it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image
+
+# What turns an image upright, by its EXIF orientation (CIPA DC-008, tag 0x0112): for images of Pillow and for arrays
+# of shape (height, width, channels).
+UPRIGHT_IMAGE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+UPRIGHT_PIXELS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1],
+    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
+    8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
+}
+# From here on width and height change places.
+FIRST_SIDEWAYS = 5
+
+# Segments of a JPEG file (ITU-T T.81, B.1.1.3): 0xFF, the marker, and for most the length of what follows.
+START_OF_SCAN, APP1 = 0xDA, 0xE1
+EXIF_HEADER = b"Exif\0\0"
+
+
+def orientation_of_image(image: Image.Image) -> Any:
+    """The EXIF orientation of an image that Pillow has opened; None where it has none, or damaged EXIF data."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation)
+    except (SyntaxError, struct.error):  # which the pixels do not depend on
+        return None
+
+
+def orientation_of_jpeg(encoded: np.ndarray) -> Any:
+    """The EXIF orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`; None as above."""
+    exif = _find_exif(encoded.data)
+    if exif is None:
+        return None
+    found = Image.Exif()
+    try:
+        found.load(exif)
+    except (SyntaxError, struct.error):
+        return None
+    return found.get(ExifTags.Base.Orientation)
+
+
+def is_sideways(orientation: Any) -> bool:
+    """Whether turning the image upright exchanges its width and height."""
+    return orientation in UPRIGHT_PIXELS and orientation >= FIRST_SIDEWAYS
+
+
+def _find_exif(encoded: memoryview) -> bytes | None:
+    position = 2
+    while position + 4 <= len(encoded) and encoded[position] == 0xFF:
+        marker, nbytes = encoded[position + 1], int.from_bytes(encoded[position + 2 : position + 4], "big")
+        if marker == START_OF_SCAN:
+            return None
+        content = encoded[position + 4 : position + 2 + nbytes]
+        if marker == APP1 and bytes(content[: len(EXIF_HEADER)]) == EXIF_HEADER:
+            return bytes(content)
+        position += 2 + max(nbytes, 2)
+    return None

@@ -1,0 +1,31 @@
+"""Stage "random_flip": the image mirrored, or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from etl.record import Record
+
+
+@dataclass(frozen=True)
+class RandomFlip:
+    """Mirror `features` of shape `(height, width, ...)` left to right with this `probability`: a view, no copy.
+
+    Comes before "channels_first".
+    """
+
+    probability: float = 0.5
+    name: ClassVar[str] = "random_flip"
+    is_random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability must be from 0 to 1, not {self.probability}")
+
+    def __call__(self, record: Record, random: np.random.Generator) -> Record:
+        if random.random() >= self.probability:
+            return record
+        return {**record, "features": record["features"][:, ::-1]}

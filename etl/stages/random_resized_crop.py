@@ -1,0 +1,81 @@
+"""Stage "random_resized_crop": a part of a photograph, of random place, size and proportions, resized."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from etl.images import pillow, turbo
+from etl.record import Record
+from etl.stages.resize import RESIZERS
+
+TRIES = 10
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """Cut a random rectangle out of `features`, uint8 of shape `(height, width, 3)` or `(height, width)`, and resize it
+    to `self.height` x `self.width`, as `Resize` does.
+
+    Its area is a share of the image's between the two of `scale`, its width over height between the two of `ratio`;
+    where ten draws do not fit into the image, the largest rectangle in its middle. The augmentation of Inception
+    (Szegedy et al. 2015, arXiv:1409.4842), with the defaults of torchvision.
+    """
+
+    height: int
+    width: int
+    resizer: str = "pillow"
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    name: ClassVar[str] = "random_resized_crop"
+    fixes_size: ClassVar[bool] = True
+    is_random: ClassVar[bool] = True
+    written_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
+
+    def __post_init__(self) -> None:
+        if self.height < 1 or self.width < 1:
+            raise ValueError(f"a crop cannot be resized to {self.height} x {self.width}; both must be at least 1")
+        if self.resizer not in RESIZERS:
+            raise ValueError(f"unknown resizer {self.resizer!r}; known: {', '.join(RESIZERS)}")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale {self.scale} must be two shares of the area, above 0, at most 1, the lower first")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"ratio {self.ratio} must be two numbers above 0, the lower first")
+
+    def __call__(self, record: Record, random: np.random.Generator) -> Record:
+        return {**record, "features": self._crop(record["features"], random, None)}
+
+    def write_into(self, features: Any, out: np.ndarray, random: np.random.Generator) -> None:
+        """Crop and resize `features` into `out`, uint8 of the new shape."""
+        cropped = self._crop(features, random, out)
+        if cropped is not out:
+            out[...] = cropped
+
+    def draw(self, height: int, width: int, random: np.random.Generator) -> tuple[int, int, int, int]:
+        """First row, first column, height and width of a rectangle in an image of `height` x `width`."""
+        for _ in range(TRIES):
+            area = height * width * random.uniform(*self.scale)
+            ratio = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
+            rows, columns = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < rows <= height and 0 < columns <= width:
+                first_row, first_column = random.integers((height - rows + 1, width - columns + 1)).tolist()
+                return first_row, first_column, rows, columns
+        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
+        rows, columns = min(height, max(1, round(width / ratio))), min(width, max(1, round(height * ratio)))
+        return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+    def _crop(self, features: Any, random: np.random.Generator, out: np.ndarray | None) -> np.ndarray:
+        is_image = isinstance(features, Image.Image)
+        height, width = features.size[::-1] if is_image else features.shape[:2]
+        first_row, first_column, rows, columns = self.draw(height, width, random)
+        if is_image:
+            box = (first_column, first_row, first_column + columns, first_row + rows)
+            return pillow.resize(features.crop(box), self.height, self.width)
+        part = features[first_row : first_row + rows, first_column : first_column + columns]
+        if self.resizer == "opencv":
+            return turbo.resize(part, self.height, self.width, out)
+        return pillow.resize(np.ascontiguousarray(part), self.height, self.width)
