@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import random
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +24,7 @@ from rich.table import Table
 
 import etl
 import presave
+from benchmarks.interleaved import Operation, Results, as_samples, in_rounds, ratios, require
 from benchmarks.profile import chosen_profile
 
 PROFILE = chosen_profile()
@@ -42,10 +41,6 @@ MEASURING_TIMEOUT_SECONDS = 3600
 # The aims of the direct run: what, over which limit, and at least which share of its speed.
 AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8, ("numba", "fill"): 0.8}
 
-Operation = Callable[[], object]
-# For each operation the seconds that it took for all rows, a sample from every round.
-Results = dict[str, list[float]]
-
 
 class Gather:
     """Rows of 224 x 224 x 3 bytes gathered into a buffer in batches of 64, from stores of every format."""
@@ -61,11 +56,11 @@ class Gather:
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
     def setup(self, cache: Results, format: str, order: str) -> None:
-        _require(cache, f"{format} {order}")
+        require(cache, f"{format} {order}")
 
     def track_over_memcpy(self, cache: Results, format: str, order: str) -> dict[str, Any]:
         """Seconds over those of one thread's memcpy of the same bytes: 1.0 is the limit of memory."""
-        return _ratios(cache, f"{format} {order}", "memcpy")
+        return as_samples(ratios(cache, f"{format} {order}", "memcpy"))
 
     track_over_memcpy.unit = "ratio"  # type: ignore[attr-defined]
 
@@ -80,11 +75,11 @@ class GatherNormalised:
     setup_cache = Gather.setup_cache
 
     def setup(self, cache: Results, kernel: str) -> None:
-        _require(cache, kernel)
+        require(cache, kernel)
 
     def track_over_fill(self, cache: Results, kernel: str) -> dict[str, Any]:
         """Seconds over those of one pass of `fill` over the output: 1.0 is the limit of memory."""
-        return _ratios(cache, kernel, "fill")
+        return as_samples(ratios(cache, kernel, "fill"))
 
     track_over_fill.unit = "ratio"  # type: ignore[attr-defined]
 
@@ -99,11 +94,11 @@ class SecondThread:
     setup_cache = Gather.setup_cache
 
     def setup(self, cache: Results, kernel: str) -> None:
-        _require(cache, f"{kernel}, two threads")
+        require(cache, f"{kernel}, two threads")
 
     def track_two_threads_over_one(self, cache: Results, kernel: str) -> dict[str, Any]:
         """Seconds with two threads over seconds with one."""
-        return _ratios(cache, f"{kernel}, two threads", kernel)
+        return as_samples(ratios(cache, f"{kernel}, two threads", kernel))
 
     track_two_threads_over_one.unit = "ratio"  # type: ignore[attr-defined]
 
@@ -122,7 +117,7 @@ def measure_operations(folder: Path, rows: int, rounds: int) -> Results:
             **_copying(images, stores),
             **_normalising(stores["npy"], stack.enter_context(ThreadPoolExecutor(THREADS))),
         }
-        return _in_rounds(operations, rounds)
+        return in_rounds(operations, rounds, PASSES)
 
 
 def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, Operation]:
@@ -189,33 +184,6 @@ def _batches(rows: int, order: str) -> list[np.ndarray]:
     return list(numbers.reshape(-1, BATCH))
 
 
-def _in_rounds(operations: dict[str, Operation], rounds: int) -> Results:
-    """In each round all operations a few times in shuffled order. An operation's fastest is its sample: all of them do
-    the same work each time, to which whatever else runs on the machine can only add.
-    """
-    results: Results = {name: [] for name in operations}
-    shuffler = random.Random(SEED)
-    for _ in range(rounds):
-        seconds: Results = {name: [] for name in operations}
-        for name in shuffler.sample(list(operations) * PASSES, len(operations) * PASSES):
-            started = time.perf_counter()
-            operations[name]()
-            seconds[name].append(time.perf_counter() - started)
-        for name, each in seconds.items():
-            results[name].append(min(each))
-    return results
-
-
-def _require(cache: Results, *operations: str) -> None:
-    missing = [name for name in operations if name not in cache]
-    if missing:
-        raise NotImplementedError(f"not at this commit or in this environment: {', '.join(missing)}")  # asv's n/a
-
-
-def _ratios(results: Results, above: str, below: str) -> dict[str, Any]:
-    return {"samples": [one / other for one, other in zip(results[above], results[below], strict=True)], "number": 1}
-
-
 def show(results: Results, rows: int, console: Console) -> None:
     """Print the time of each operation and its share of its limit's speed, with the range over rounds."""
     rounds = len(results["memcpy"])
@@ -233,7 +201,7 @@ def show(results: Results, rows: int, console: Console) -> None:
         seconds = statistics.median(results[name])
         figures = [f"{seconds * 1e3:,.1f}", f"{rows / seconds:,.0f}"]
         if limit is not None:
-            shares = _ratios(results, limit, name)["samples"]
+            shares = ratios(results, limit, name)
             aim = AIMS.get((name, limit))
             figures += [
                 f"{statistics.median(shares):.2f}",

@@ -1,0 +1,153 @@
+"""Photographs decoded on every epoch, against the limit that the decoder alone sets.
+
+    python -m benchmarks.decode [--photographs N] [--rounds N] [--threads N]     prints the table
+
+The work is a whole epoch of batches of 64, shuffled: read, decode, resize to 224 x 224, normalise to float32 channels
+first. The decoder alone decodes the same files, which are in memory, with the same threads, and drops the pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import etl
+from benchmarks.interleaved import SEED, Operation, Results, as_samples, in_rounds, ratios, require, spread
+from benchmarks.profile import chosen_profile
+from benchmarks.workload import find_photographs
+
+PROFILE = chosen_profile()
+BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE = 64, 224, 3
+THREADS = 2
+DECODERS = {"turbo": "simplejpeg", "pillow": "PIL"}
+MEASURING_TIMEOUT_SECONDS = 3600
+# The share of the decoder's rate that is aimed at.
+AIM = 0.85
+
+
+class Decode:
+    """An epoch of photographs to normalised float32 with two threads, and the same files through the decoder alone."""
+
+    params = [list(DECODERS)]
+    param_names = ["decoder"]
+    timeout = 60
+    version = PROFILE.version
+
+    def setup_cache(self) -> Results:
+        return in_rounds(make_operations(find_photographs(PROFILE.samples), THREADS), PROFILE.rounds)
+
+    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+
+    def setup(self, cache: Results, decoder: str) -> None:
+        require(cache, decoder, decoder_alone(decoder))
+
+    def track_over_decoder(self, cache: Results, decoder: str) -> dict[str, Any]:
+        """Seconds over those of the decoder alone: at 1.0 all else costs nothing."""
+        return as_samples(ratios(cache, decoder, decoder_alone(decoder)))
+
+    track_over_decoder.unit = "ratio"  # type: ignore[attr-defined]
+
+
+def decoder_alone(decoder: str) -> str:
+    """The name of the operation that only decodes."""
+    return f"{decoder}, decoder alone"
+
+
+def make_operations(photographs: Path, threads: int) -> dict[str, Operation]:
+    """For each decoder that is here an epoch, and the decoder alone; each was run once."""
+    source = etl.ImageFolder(photographs)
+    encoded = [source[number]["features"] for number in range(len(source))]
+    operations: dict[str, Operation] = {}
+    for name, library in DECODERS.items():
+        if name not in etl.stages.DECODERS or importlib.util.find_spec(library) is None:
+            continue
+        stage = etl.image_pipeline(IMAGE_SIZE, name).until("decode")
+        operations[decoder_alone(name)] = lambda stage=stage: in_threads(  # type: ignore[misc]
+            lambda number: stage({"features": encoded[number]}), len(encoded), threads
+        )
+        operations[name] = make_epoch(source, name, threads)
+    if hasattr(etl, "kernels") and hasattr(etl.kernels, "find_normalise_rows"):
+        etl.kernels.find_normalise_rows("numba")  # loaded in the background otherwise, beside what is measured
+    for operation in operations.values():
+        operation()
+    return operations
+
+
+def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation:
+    """Loads one epoch; checks that it was whole."""
+    pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
+    raw = etl.RawIterator(source, pipeline, BATCH_SIZE, shuffle=True, seed=SEED)
+    iterator = etl.AsyncIterator(raw, PREFETCH_SIZE, threads=threads)
+
+    def load() -> None:
+        records = sum(len(batch) for batch in iterator)
+        if records != len(source):
+            raise RuntimeError(f"{records} of {len(source)} records were loaded")
+
+    return load
+
+
+def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
+    """Have `work` done with the numbers below `count`, each thread those of its turn."""
+
+    def take(first: int) -> None:
+        for number in range(first, count, threads):
+            work(number)
+
+    running = [threading.Thread(target=take, args=(first,)) for first in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+def measure_cpu(operations: dict[str, Operation], photographs: int) -> dict[str, float]:
+    """CPU seconds of each operation for 1,000 photographs."""
+    seconds = {}
+    for name, operation in operations.items():
+        started = time.process_time()
+        operation()
+        seconds[name] = (time.process_time() - started) / photographs * 1000
+    return seconds
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.partition("\n")[0])
+    parser.add_argument("--photographs", type=int, default=512, metavar="N", help="how many (default: 512)")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="interleaved rounds (default: 10)")
+    parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help=f"that load (default: {THREADS})")
+    options = parser.parse_args(arguments)
+    operations = make_operations(find_photographs(options.photographs), options.threads)
+    results = in_rounds(operations, options.rounds)
+    cpu = [measure_cpu(operations, options.photographs) for _ in range(3)]
+    table = Table(
+        title=f"{options.photographs:,} photographs to {IMAGE_SIZE} x {IMAGE_SIZE}, {options.threads} threads, "
+        f"{options.rounds} interleaved rounds",
+        title_justify="left",
+        caption=f"share of the decoder's rate: median (lowest to highest); the aim is {AIM}",
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for column in ("images/s", "share", "CPU s per 1,000"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in results:
+        decoder = name.partition(",")[0]
+        shares = ratios(results, decoder_alone(decoder), name)
+        rate = options.photographs / statistics.median(results[name])
+        table.add_row(name, f"{rate:,.0f}", spread(shares), f"{np.median([each[name] for each in cpu]):.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
