@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from etl.batch import Batch
 from etl.dtypes import find_dtype
 from etl.iterators.iterator import State
-from etl.iterators.loading import ENDED, Loader, Loading
+from etl.iterators.loading import ENDED, Loader, Loading, nowhere
 from etl.iterators.order import Order
 from etl.iterators.skipped import Skipped
 from etl.iterators.workspaces import Workspaces
@@ -65,7 +65,7 @@ class EpochIterator:
         return self._batches(self.begin_epoch())
 
     def _batches(self, token: object) -> Iterator[Batch]:
-        skipped, where = Skipped(), [0, 0]
+        skipped, where = Skipped(), nowhere()
         loadings = self.loadings(workers=1)
         while True:
             if self._running is not token:

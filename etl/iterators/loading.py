@@ -13,8 +13,15 @@ from etl.record import RecordError
 
 # For each field of a batch the shape of one record's value, and the dtype.
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
-# Where a worker is: the number of a record, and of the stage that has it (see `Pipeline`), -1 for reading.
+# Where a worker is: the number of a record, -1 between two parts; how many stages come before the one that has it (see
+# `Pipeline`), -1 for reading; and 1 where the worker is to stop before the next record.
 Where = MutableSequence[int]
+
+
+def nowhere() -> Where:
+    """Of a worker that has not begun."""
+    return [-1, -1, 0]
+
 
 
 # What an epoch says that was ended by another one or by `close`.
@@ -35,7 +42,7 @@ class Loader(Protocol):
     ) -> Mapping[int, RecordError]:
         """Write the records `numbers` into `arrays`, row after row; the rows of those that were left out.
 
-        Raises `RecordError` for a record that fails, unless such are to be left out.
+        Raises `RecordError` for a record that fails, unless such are to be left out. Ends early where `where` says so.
         """
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:

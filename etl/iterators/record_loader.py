@@ -72,6 +72,8 @@ class RecordLoader:
         skipped = {}
         read = self.reader(numbers)
         for row, number in enumerate(numbers.tolist()):
+            if where[2]:
+                break
             where[0], where[1] = number, READING
             try:
                 slots = {name: array[row, ...] for name, array in arrays.items()}
