@@ -23,7 +23,6 @@ def nowhere() -> Where:
     return [-1, -1, 0]
 
 
-
 # What an epoch says that was ended by another one or by `close`.
 ENDED = "this epoch was ended: the iterator was closed or another epoch started"
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from etl.batch import Batch
 from etl.iterators.iterator import State
-from etl.iterators.loading import Loading, Where
+from etl.iterators.loading import ENDED, Loading, Where, nowhere
 
-ENDED = "this epoch was ended: the iterator was closed or another epoch started"
 # How long to wait for threads to finish the record they are at, once one of them was found to hang.
 HUNG_PATIENCE_SECONDS = 0.1
 
@@ -57,7 +56,7 @@ class ThreadCrew:
         self.is_stopped = False
         # Re-entrant, because the collector may stop the crew in a thread that is inside it.
         self._changed = threading.Condition(threading.RLock())
-        self._wheres: list[Where] = [[-1, 0] for _ in range(threads)]
+        self._wheres: list[Where] = [nowhere() for _ in range(threads)]
         self._hung = False
         # They hold the crew and not the epoch, so that the epoch can be collected.
         self._threads = [
@@ -103,6 +102,8 @@ class ThreadCrew:
         """Have no further record begun, and wait for those that are."""
         with self._changed:
             self.is_stopped = True
+            for where in self._wheres:
+                where[2] = 1
             self._jobs.clear()
             self._changed.notify_all()
         # The collector may run this in a thread of the crew while it holds the lock that another one waits for.
