@@ -18,10 +18,10 @@ from etl.batch import Batch
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
 from etl.kernels import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
-from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
+from etl.pipeline import Pipeline, cifar10_pipeline, digits_pipeline, image_pipeline
 from etl.record import Record, RecordError
 from etl.records import Records, records
-from etl.sources import Idx, ImageFolder, open_source
+from etl.sources import Cifar10, Csv, Idx, ImageFolder, Sequences, Tar, open_source
 from etl.training import FitResult, fit
 
 if TYPE_CHECKING:
@@ -31,10 +31,15 @@ __all__ = [
     # sources and pipelines
     "ImageFolder",
     "Idx",
+    "Cifar10",
+    "Csv",
+    "Sequences",
+    "Tar",
     "open_source",
     "Pipeline",
     "image_pipeline",
     "digits_pipeline",
+    "cifar10_pipeline",
     "stages",
     "Record",
     "Records",
