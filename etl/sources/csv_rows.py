@@ -102,7 +102,7 @@ def _find_labels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the label of each line starts and ends, after each line was found to have as many fields as it should."""
     columns = len(layout.names)
-    table = delimiters.reshape(len(starts), -1) if len(delimiters) == len(starts) * (columns - 1) else None
+    table = delimiters.reshape(len(starts), columns - 1) if len(delimiters) == len(starts) * (columns - 1) else None
     # With the right number in all, and the first and last of each line within it, each line has the right number.
     if table is None or (columns > 1 and ((table[:, 0] < starts) | (table[:, -1] >= ends)).any()):
         counts = np.searchsorted(delimiters, ends) - np.searchsorted(delimiters, starts) + 1

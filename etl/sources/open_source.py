@@ -93,8 +93,10 @@ def _choose_for_folder(folder: Path) -> Callable[..., Any]:
 
 def _has_sequences_below(folder: Path) -> bool:
     """Whether the first file found in the first sub-folder with files is a CSV file; images may be very many."""
-    for sub_folder in sorted(Path(entry) for entry in os.scandir(folder) if entry.is_dir()):
-        for entry in os.scandir(sub_folder):
-            if entry.is_file() and not entry.name.startswith("."):
-                return entry.name.lower().endswith(".csv")
+    sub_folders = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    for sub_folder in sorted(sub_folders, key=lambda entry: entry.name):
+        with os.scandir(sub_folder) as entries:
+            for entry in entries:
+                if entry.is_file() and not entry.name.startswith("."):
+                    return entry.name.lower().endswith(".csv")
     return False
