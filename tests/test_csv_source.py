@@ -55,7 +55,7 @@ def test_a_record_has_the_columns_as_float32_and_the_number_of_its_class(tmp_pat
     assert labels(source) == [0, 1, 0]
     assert source.classes == ["cat", "dog"]
     assert source.describe(2) == "line 4"
-    with pytest.raises(IndexError, match="record 3 of .*, which holds 3"):
+    with pytest.raises(IndexError, match=r"record 3 of .*, which holds 3"):
         source[3]
 
 
@@ -224,7 +224,7 @@ def test_missing_values_are_replaced_where_a_value_is_given(tmp_path: Path) -> N
 def test_float64_keeps_what_float32_rounds_or_cannot_hold(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n0.1,16777217\n1e300,-inf\n")
     assert features(etl.Csv(path, dtype="float64")) == [[0.1, 16777217], [1e300, -np.inf]]
-    assert features(etl.Csv(path))[0] == [np.float32(0.1), 16777216]
+    assert etl.Csv(path)[0]["features"].tolist() == [np.float32(0.1), 16777216]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_a_damaged_line_is_named_wherever_chunks_end(data: st.DataObject) -> Non
 def test_a_line_without_an_end_is_not_read_into_memory_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.sources.csv_layout.LONGEST_LINE_NBYTES", 1 << 20)
     monkeypatch.setattr(csv_rows, "CHUNK_NBYTES", 1 << 10)
-    with pytest.raises(ValueError, match="line 1 is longer than 1 MiB; is this a CSV file?"):
+    with pytest.raises(ValueError, match=r"line 1 is longer than 1 MiB; is this a CSV file\?"):
         etl.Csv(write(tmp_path, b"a" * (2 << 20)))
     with pytest.raises(ValueError, match="line 2 is longer than 1 MiB"):
         etl.Csv(write(tmp_path, b"a\n" + b"1" * (2 << 20)))

@@ -121,7 +121,7 @@ def _samples(path: Path, members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[s
             sample = {}
         key = f"{folder}{slash}{stem}"
         if extension.lower() in sample:
-            raise ValueError(f"{path}: sample {key} has two members .{extension}")
+            raise ValueError(f"{path}: sample {key} has two members .{extension.lower()}")
         sample[extension.lower()] = member
     if sample:
         yield key, sample
@@ -179,7 +179,7 @@ def _read_label(path: Path, file: BinaryIO, member: tarfile.TarInfo) -> int:
 def _load(kept: Path) -> TarIndex | None:
     """The index in the file at `kept`; None where there is none that can be read."""
     try:
-        with np.load(kept, allow_pickle=False) as arrays:
+        with kept.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             labels = arrays.get("labels")
             return TarIndex(arrays["offsets"], arrays["sizes"], labels, arrays["names"].tobytes(), arrays["name_ends"])
     except Exception:  # noqa: BLE001 - whatever a damaged file makes of it, the headers say the same
