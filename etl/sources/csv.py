@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from etl.sources.positioned_file import PositionedFile
 
 # The index keeps where every sixteenth line begins: half a byte a record, and a read of a kilobyte or two.
 LINES_A_BLOCK = 16
+# One for each thread that reads on from where it was.
+BLOCKS_KEPT = 32
 
 
 class Csv:
@@ -83,7 +86,7 @@ class Csv:
         self._labels: Labels | None = Targets(dtype) if regression else finder.found() if finder is not None else None
         self.classes = None if self._labels is None else self._labels.classes
         self._file = PositionedFile(self.path)
-        self._recent: tuple[int, list[bytes]] | None = None
+        self._read_block = _block_reader(self._file, self._starts)
 
     def __len__(self) -> int:
         return self._length
@@ -93,13 +96,8 @@ class Csv:
         if not 0 <= index < self._length:
             raise IndexError(f"record {index} of {self.name}, which holds {self._length}")
         block, position = divmod(int(index), LINES_A_BLOCK)
-        # Kept here, as another thread may read another block.
-        recent = self._recent
-        if recent is None or recent[0] != block:
-            recent = self._recent = (block, self._read_block(block))
-        line = recent[1][position]
         number = self.layout.first_line + index
-        features, text = self.layout.parse(line, number)
+        features, text = self.layout.parse(self._read_block(block)[position], number)
         if self._labels is None:
             return {"features": features}
         try:
@@ -116,17 +114,27 @@ class Csv:
         self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_recent": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_read_block"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _read_block=_block_reader(state["_file"], state["_starts"]))
 
     def __repr__(self) -> str:
         return f"Csv({self.name!r}, {len(self):,} records of {len(self.layout.features)} features)"
 
-    def _read_block(self, block: int) -> list[bytes]:
-        start, end = self._starts[block : block + 2].tolist()
-        # Not splitlines, which splits at what numbers and names may hold; the carriage return goes with its line end.
-        text = self._file.read(start, end - start)
+
+def _block_reader(file: PositionedFile, starts: np.ndarray) -> Callable[[int], list[bytes]]:
+    """A function that gives the lines of a block, without their ends."""
+
+    @lru_cache(BLOCKS_KEPT)
+    def read_block(block: int) -> list[bytes]:
+        start, end = starts[block : block + 2].tolist()
+        text = file.read(start, end - start)
+        # Not splitlines, which splits at what names may hold.
         lines = text.split(b"\n")
         return [line.removesuffix(b"\r") for line in lines] if b"\r" in text else lines
+
+    return read_block
 
 
 def _look_at_labels(finder: LabelFinder, rows: Rows, layout: CsvLayout) -> None:

@@ -20,6 +20,11 @@ LABELS_FILE = "labels.csv"
 
 
 class SequenceFiles:
+    """Reads the sequences in `files`, paths below `root`, with `options` of `read_layout`.
+
+    `labels`, one for each, or `step_labels`, which says what those in the files mean, are None until they are known.
+    """
+
     def __init__(self, root: Path, files: list[str], options: dict[str, Any]) -> None:
         self.root = root
         self.files = files
@@ -32,6 +37,7 @@ class SequenceFiles:
         return len(self.files)
 
     def read(self, index: int) -> Record:
+        """Record `index`; raises `ValueError` that names file, line and column."""
         layout = self.layout(index)
         steps, labels = [], []
         for rows in scan_rows(layout):
@@ -53,9 +59,11 @@ class SequenceFiles:
         return record
 
     def count_steps(self, index: int) -> int:
+        """The steps of sequence `index`, without reading their numbers."""
         return sum(len(rows.starts) for rows in scan_rows(self.layout(index)))
 
     def describe(self, index: int) -> str:
+        """The path of file `index` below the root."""
         return self.files[index]
 
     def layout(self, index: int) -> CsvLayout:

@@ -142,6 +142,8 @@ class _Reader(Protocol):
 
 
 class _Arrays:
+    """Sequences that are in memory."""
+
     def __init__(self, name: str, features: Sequence[np.ndarray], labels: Sequence[Any] | None) -> None:
         self.name = name
         arrays = [np.asarray(array) for array in features]
