@@ -370,6 +370,22 @@ def test_a_store_gives_the_records_back_bit_for_bit(format: str, tmp_path: Path)
             assert one.labels.tobytes() == other.labels.tobytes()
 
 
+@pytest.mark.parametrize(
+    "options", [{"missing": 0}, {"features": ["d", "c", "b", "a"]}, {"regression": True}, {"dtype": "float64"}], ids=str
+)
+def test_a_store_that_was_begun_with_other_options_is_not_gone_on_with(options: dict[str, Any], tmp_path: Path) -> None:
+    path = table(tmp_path)
+    path.write_text(path.read_text() + "1,2,3,x,4\n")
+    for more, said in (({}, "'x' is not a number"), (options, "")):
+        source = etl.Csv(path, label="label", **more)
+        with pytest.raises(
+            ValueError,
+            match=said
+            or "holds the beginning of another store of that name: it differs in provenance|beginning of another",
+        ):
+            presave.write(tmp_path / "s", etl.records(source, etl.Pipeline([])), shard_nbytes=1000)
+
+
 def test_a_pickled_source_reads_the_same_and_holds_no_file_until_then(tmp_path: Path) -> None:
     source = etl.Csv(table(tmp_path), label="label")
     source[0]

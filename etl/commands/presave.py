@@ -126,9 +126,8 @@ def _check(arguments: argparse.Namespace) -> None:
 def _records(arguments: argparse.Namespace) -> Records:
     source = open_source(arguments.source, arguments.split, **_table_options(arguments))
     pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    until = arguments.until or (
-        "resize" if "resize" in pipeline.names else pipeline.names[-1] if pipeline.names else "read"
-    )
+    last = pipeline.names[-1] if pipeline.names else "read"
+    until = arguments.until or ("resize" if "resize" in pipeline.names else last)
     return records(source, Pipeline([]) if until == "read" else pipeline.until(until))
 
 

@@ -32,6 +32,7 @@ class Cifar10:
 
     def __init__(self, path: str | Path | Sequence[str | Path], split: str | None = None) -> None:
         self.files = _find_files(path, split)
+        self.options = {"files": [file.name for file in self.files]}
         self.name = str(path) if isinstance(path, (str, Path)) else ", ".join(map(str, path))
         self._ends = list(accumulate(_count_records(file) for file in self.files))
         self.classes = _read_classes(self.files[0].parent / CLASSES_FILE)

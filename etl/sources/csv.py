@@ -69,6 +69,7 @@ class Csv:
             dtype=dtype,
             missing=missing,
         )
+        self.options = {**self.layout.options, "regression": regression}
         finder = None if label is None or regression else LabelFinder(classes)
         starts: list[np.ndarray] = []
         self._length = 0

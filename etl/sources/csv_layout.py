@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,18 @@ class CsvLayout:
     delimiter: bytes
     dtype: str
     missing: float | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What tells one way of reading the file from another, as JSON values."""
+        return {
+            "features": [self.names[column] for column in self.features],
+            "label": None if self.label is None else self.names[self.label],
+            "first_line": self.first_line,
+            "delimiter": self.delimiter.decode(),
+            "dtype": self.dtype,
+            "missing": None if self.missing is None else str(self.missing),  # JSON has no NaN
+        }
 
     def parse(self, line: bytes, number: int) -> tuple[np.ndarray, bytes]:
         """Line `number`, without its end: its features, `dtype` of shape `(columns,)`, read-only, and its label as it

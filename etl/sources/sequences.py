@@ -65,6 +65,7 @@ class Sequences:
             "missing": missing,
         }
         reader = SequenceFiles(folder, files, options)
+        self.options = {**reader.first_layout.options, "regression": regression}
         self.classes: list[str] | None = None
         if label is not None:
             reader.step_labels = label_steps(reader, classes, regression, dtype)
@@ -100,6 +101,7 @@ class Sequences:
         reader = _Arrays(name, features, labels)
         source.name = name
         source.classes = None if classes is None else list(classes)
+        source.options = {}
         source._reader = reader
         source._lengths = None
         source.ragged = ("features", "label") if reader.has_step_labels else ("features",)
