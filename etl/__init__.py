@@ -18,11 +18,12 @@ from etl.batch import Batch
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
 from etl.iterators.gather_normalised import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
-from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
+from etl.pipeline import Pipeline
 from etl.record import Record, RecordError
 from etl.records import Records, records
-from etl.sources import Idx, ImageFolder, open_source
+from etl.sources import Cifar10, Csv, Idx, ImageFolder, Sequences, Tar, open_source
 from etl.training import FitResult, fit
+from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
 
 if TYPE_CHECKING:
     from etl import models
@@ -31,10 +32,15 @@ __all__ = [
     # sources and pipelines
     "ImageFolder",
     "Idx",
+    "Cifar10",
+    "Csv",
+    "Sequences",
+    "Tar",
     "open_source",
     "Pipeline",
     "image_pipeline",
     "digits_pipeline",
+    "cifar10_pipeline",
     "stages",
     "Record",
     "Records",

@@ -12,7 +12,6 @@ import numpy as np
 
 from etl.dtypes import is_floating
 from etl.record import Record
-from etl.stages import ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.draw import Draw
 from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 
@@ -167,30 +166,6 @@ class _Step:
         if draw is None:
             raise ValueError("it draws at random, which needs a seed, an epoch and a record; iterators have these")
         return (draw.generator(self.place),)
-
-
-def image_pipeline(
-    size: int | tuple[int, int] = 224, decoder: str = "pillow", *, dct_scaling: bool = False
-) -> Pipeline:
-    """Photographs to training arrays: decode, resize, channels_first, normalise (ImageNet's statistics).
-
-    `size` is a side in pixels or `(height, width)`. Encoded bytes become float32 of shape `(3, height, width)`.
-    `decoder` "pillow" resizes with Pillow, too; "turbo" decodes with libjpeg-turbo and resizes with OpenCV, which is
-    faster and gives other pixels where an image shrinks (see `Resize`). `dct_scaling` lets the decoder scale JPEG files
-    down on the way (see `Decode`).
-    """
-    height, width = (size, size) if isinstance(size, int) else size
-    decode = Decode(decoder, (height, width) if dct_scaling else None)
-    resize = Resize(height, width, "opencv" if decoder == "turbo" else "pillow")
-    return Pipeline([decode, resize, ChannelsFirst(), Normalise()])
-
-
-def digits_pipeline() -> Pipeline:
-    """MNIST digits to training arrays: channels_first, normalise to -1..1.
-
-    uint8 of shape `(28, 28)` becomes float32 of shape `(1, 28, 28)`.
-    """
-    return Pipeline([ChannelsFirst(), Normalise(mean=(0.5,), std=(0.5,))])
 
 
 def check_fits(record: Record, name: str, slot: np.ndarray) -> None:

@@ -12,7 +12,9 @@ from etl.stages.stage import describe_stage, fixes_size, stage_name
 class Records:
     """`len(source)` records; `[i]` is `pipeline(source[i])`. What `presave.write` takes; picklable if its parts are.
 
-    `ragged` are the fields whose size varies: those of `source.ragged`, until a stage that `fixes_size`.
+    `ragged` are the fields whose size varies: those of `source.ragged`, until a stage that `fixes_size`. Where a source
+    has `options`, JSON values that tell what it makes of its files, a write that was interrupted is gone on with only
+    if they are the same.
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
@@ -26,6 +28,9 @@ class Records:
             "source": source_name(source),
             "stages": [describe_stage(stage) for stage in done],
         }
+        options = getattr(source, "options", None)
+        if options is not None:
+            self.provenance["options"] = dict(options)
         classes = getattr(source, "classes", None)
         if classes is not None:
             self.provenance["classes"] = list(classes)

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         ("kind", arguments.kind),
         ("made", "now" if made else "before, reused"),
         ("training records", f"{len(source):,}"),
-        ("classes", ", ".join(source.classes)),
+        ("classes", ", ".join(source.classes or [])),
         ("bytes", f"{nbytes:,}"),
     ]
     show_facts(str(arguments.directory), facts)

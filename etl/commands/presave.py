@@ -22,7 +22,12 @@ THREADS = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="a folder of images, or of MNIST's IDX files")
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="SOURCE",
+        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+    )
     parser.add_argument("store", type=Path, metavar="STORE", help="where to; must not exist")
     parser.add_argument(
         "--until",
@@ -31,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
-    parser.add_argument("--split", choices=("train", "test"), default="train", help="which of MNIST's sets")
+    parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     parser.add_argument("--format", choices=presave.formats(), default=presave.formats()[0])
     parser.add_argument("--compression", metavar="NAME", help="hdf5: gzip, lzf, zstd, blosc, blosc2 or lz4")
     parser.add_argument("--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: by the records)")
@@ -55,6 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "lives at the end: by worker address a tree of calls, each with its number of samples (10 ms apart by default)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
+    tables = parser.add_argument_group("for CSV files and sequences of them")
+    tables.add_argument("--label", metavar="COLUMN", help="name of the label's column, with --no-header its number")
+    tables.add_argument("--features", nargs="+", metavar="COLUMN", help="other columns to take (default: all)")
+    tables.add_argument("--no-header", action="store_true", help="the first line is a row; columns are numbered from 0")
+    tables.add_argument("--delimiter", metavar="CHARACTER", help="default: a comma, in .tsv files a tab")
+    tables.add_argument("--classes", nargs="+", metavar="NAME", help="names of classes in the order of their numbers")
+    tables.add_argument("--regression", action="store_true", help="labels are targets, not numbers of classes")
+    tables.add_argument("--missing", type=float, metavar="VALUE", help="stands for empty values (default: an error)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -111,9 +124,22 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _records(arguments: argparse.Namespace) -> Records:
-    source = open_source(arguments.source, arguments.split)
+    source = open_source(arguments.source, arguments.split, **_table_options(arguments))
     pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    if arguments.until == "read":
-        return records(source, Pipeline([]))
-    until = arguments.until or ("resize" if "resize" in pipeline.names else pipeline.names[-1])
-    return records(source, pipeline.until(until))
+    last = pipeline.names[-1] if pipeline.names else "read"
+    until = arguments.until or ("resize" if "resize" in pipeline.names else last)
+    return records(source, Pipeline([]) if until == "read" else pipeline.until(until))
+
+
+def _table_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `Csv` and `Sequences` that were given."""
+    columns: dict[str, Any] = {"label": arguments.label, "features": arguments.features}
+    if arguments.no_header:
+        try:
+            columns["label"] = None if arguments.label is None else int(arguments.label)
+            columns["features"] = None if arguments.features is None else [int(column) for column in arguments.features]
+        except ValueError:
+            raise ValueError("with --no-header, --label and --features take numbers of columns, from 0") from None
+    others = {"delimiter": arguments.delimiter, "classes": arguments.classes, "missing": arguments.missing}
+    flags = {"header": False if arguments.no_header else None, "regression": arguments.regression or None}
+    return {name: value for name, value in {**columns, **others, **flags}.items() if value is not None}

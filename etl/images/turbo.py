@@ -38,15 +38,12 @@ def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.n
 
 
 def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Bilinear between the four nearest pixels, into `out` where that is given; where an image shrinks to less than
-    half, some pixels count for nothing. uint8 of shape `(height, width, 3)`, or `(height, width)` as `pixels` have.
-    Raises `ImportError` where OpenCV is not installed.
+    """Bilinear between the four nearest pixels; where an image shrinks to less than half, some pixels count for nothing.
+    uint8 of shape `(height, width, 3)`, or `(height, width)` as `pixels` have: `out` where that has this shape and no
+    gaps. Raises `ImportError` where OpenCV is not installed.
     """
     cv2 = import_cv2()
     resized: np.ndarray = cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
-    if out is not None and resized is not out:
-        out[...] = resized  # an `out` that OpenCV cannot write into, such as one with gaps
-        return out
     return resized
 
 

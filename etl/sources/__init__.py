@@ -1,7 +1,11 @@
 """Sources: random access to encoded records."""
 
+from etl.sources.cifar10 import Cifar10
+from etl.sources.csv import Csv
 from etl.sources.idx import Idx
 from etl.sources.image_folder import ImageFolder
 from etl.sources.open_source import open_source, usual_pipeline
+from etl.sources.sequences import Sequences
+from etl.sources.tar import Tar
 
-__all__ = ["Idx", "ImageFolder", "open_source", "usual_pipeline"]
+__all__ = ["Cifar10", "Csv", "Idx", "ImageFolder", "Sequences", "Tar", "open_source", "usual_pipeline"]

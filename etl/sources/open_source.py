@@ -2,30 +2,102 @@
 
 from __future__ import annotations
 
+import glob
+import inspect
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
+from etl.pipeline import Pipeline
+from etl.sources.cifar10 import SPLIT_FILES, Cifar10
+from etl.sources.csv import Csv
 from etl.sources.idx import SPLIT_PREFIXES, Idx
 from etl.sources.image_folder import ImageFolder
+from etl.sources.sequence_files import LABELS_FILE
+from etl.sources.sequences import Sequences
+from etl.sources.tar import Tar
+from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
+
+Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
+
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
-def open_source(path: str | Path, split: str = "train") -> ImageFolder | Idx:
-    """The source at `path`: `Idx` for a folder with MNIST's file names, otherwise `ImageFolder`.
+def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:
+    """The source at `path`.
 
-    Raises `ValueError` that says what was looked for.
+    A file ending in `.csv` or `.tsv` is `Csv`, in `.tar` `Tar`, in `.bin` `Cifar10`; a pattern of tar files is `Tar`. A
+    folder is `Idx` or `Cifar10` if it has the file names of MNIST or CIFAR-10, `Tar` if it has `*.tar` files,
+    `Sequences` if it or its sub-folders have CSV files, and otherwise `ImageFolder`. `split` ("train", the default, or
+    "test") and `options` are that source's own arguments.
+
+    Raises `ValueError` that says what was looked for, or which argument the source does not have.
     """
-    folder = Path(path)
-    if folder.is_file():
-        raise ValueError(f"{path} is a file; a source is a folder of images, or one with MNIST's IDX files")
-    if any(
-        (folder / f"{prefix}-images-idx3-ubyte{end}").is_file()
-        for prefix in SPLIT_PREFIXES.values()
-        for end in ("", ".gz")
-    ):
-        return Idx.from_folder(folder, split)
-    return ImageFolder(path)
+    make, defaults = _choose(path)
+    if split is not None:
+        options["split"] = split
+    unknown = sorted(options.keys() - inspect.signature(make).parameters.keys())
+    if unknown:
+        kind = getattr(make, "__self__", make).__name__
+        raise ValueError(f"{path} is read as {kind}, which has no option {', '.join(unknown)}")
+    source: Source = make(path, **{**defaults, **options})
+    return source
 
 
-def usual_pipeline(source: ImageFolder | Idx, size: int, decoder: str) -> Pipeline:
+def usual_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
     """The pipeline that turns records of `source` into training arrays."""
-    return digits_pipeline() if isinstance(source, Idx) else image_pipeline(size, decoder)
+    if isinstance(source, Idx):
+        return digits_pipeline()
+    if isinstance(source, Cifar10):
+        return cifar10_pipeline()
+    if isinstance(source, (Csv, Sequences)):
+        return Pipeline([])
+    return image_pipeline(size, decoder)
+
+
+def _choose(path: str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """What makes the source at `path`, and its arguments unless others are given."""
+    name = Path(path).name.lower()
+    if Path(path).is_dir():
+        return _choose_for_folder(Path(path)), {}
+    if name.endswith((".csv", ".csv.gz")):
+        return Csv, {}
+    if name.endswith((".tsv", ".tsv.gz")):
+        return Csv, {"delimiter": "\t"}
+    if name.endswith((".tar", *COMPRESSED_TARS)) or (glob.has_magic(str(path)) and not Path(path).exists()):
+        return Tar, {}
+    if name.endswith(".bin"):
+        return Cifar10, {}
+    if Path(path).exists():
+        raise ValueError(
+            f"{path} is a file; a source is a folder of images, of sequences, of tar files or with the files of MNIST "
+            "or CIFAR-10, or a .csv, .tsv, .tar or .bin file"
+        )
+    return ImageFolder, {}
+
+
+def _choose_for_folder(folder: Path) -> Callable[..., Any]:
+    names = {entry.name for entry in os.scandir(folder) if entry.is_file()}
+    if any(f"{prefix}-images-idx3-ubyte{end}" in names for prefix in SPLIT_PREFIXES.values() for end in ("", ".gz")):
+        return Idx.from_folder
+    cifar10 = {name for files in SPLIT_FILES.values() for name in files}
+    if names & (cifar10 | {name.removesuffix(".bin") for name in cifar10}):
+        return Cifar10
+    suffixes = {Path(name).suffix.lower() for name in names - {LABELS_FILE}}
+    if ".tar" in suffixes:
+        return Tar
+    if ".csv" in suffixes or LABELS_FILE in names or _has_sequences_below(folder):
+        return Sequences
+    return ImageFolder
+
+
+def _has_sequences_below(folder: Path) -> bool:
+    """Whether the first file found in the first sub-folder with files is a CSV file; images may be very many."""
+    sub_folders = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    for sub_folder in sorted(sub_folders, key=lambda entry: entry.name):
+        with os.scandir(sub_folder) as entries:
+            for entry in entries:
+                if entry.is_file() and not entry.name.startswith("."):
+                    return entry.name.lower().endswith(".csv")
+    return False

@@ -1,0 +1,238 @@
+"""How much of loading is hidden behind compute, and what the machinery that hides it costs.
+
+    python -m benchmarks.overlap [--photographs N] [--rounds N] [--threads N]     prints the tables
+
+Compute is a wait, which leaves the CPU free as a GPU does, and then real training on the same cores. Overlap is
+`max(ETL alone, compute alone) / wall` of one epoch, its first batch included; 1.0 is perfect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import etl
+from benchmarks.clock import run_epoch
+from benchmarks.interleaved import SEED, Results, as_samples, require, spread
+from benchmarks.profile import chosen_profile
+from benchmarks.workload import find_photographs
+
+PROFILE = chosen_profile()
+BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE, THREADS = 8, 224, 3, 2
+# ETL over compute. Below 1 compute is the bottleneck, above it loading is.
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+RATIOS_IN_ASV = (0.25, 1.0, 4.0)
+EMPTY_BATCHES = 2000
+# The example of Deeplearning4j's guide to performance debugging: a step takes 100 ms and a batch 200, or 50.
+EXAMPLE_COMPUTE_SECONDS, EXAMPLE_LOAD_SECONDS, EXAMPLE_BATCHES = 0.1, (0.2, 0.05), 40
+MEASURING_TIMEOUT_SECONDS = 3600
+AIM = 0.98
+
+
+class Overlap:
+    """An epoch of photographs, decoded by two threads, beside waits that take so much of the time of loading."""
+
+    params = [list(RATIOS_IN_ASV)]
+    param_names = ["etl_over_compute"]
+    timeout = 60
+    version = PROFILE.version
+
+    def setup_cache(self) -> Results:
+        photographs = find_photographs(PROFILE.samples)
+        return measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS) | measure_machinery(PROFILE.rounds)
+
+    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+
+    def track_overlap(self, cache: Results, etl_over_compute: float) -> dict[str, Any]:
+        """The longer of loading alone and compute alone, over wall time: 1.0 is perfect."""
+        return as_samples(cache[f"{etl_over_compute:g}"])
+
+    track_overlap.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class Machinery:
+    """What threads cost where there is nothing to load."""
+
+    timeout = 60
+    version = PROFILE.version
+    setup_cache = Overlap.setup_cache
+
+    def setup(self, cache: Results) -> None:
+        require(cache, "empty batch", "first batch")
+
+    def track_empty_batch(self, cache: Results) -> dict[str, Any]:
+        """Seconds for a batch of one record with one number."""
+        return as_samples(cache["empty batch"])
+
+    def track_first_batch_over_plain(self, cache: Results) -> dict[str, Any]:
+        """Seconds to the first batch of a new iterator, over those of the plain one."""
+        return as_samples(cache["first batch"])
+
+    track_empty_batch.unit = "seconds"  # type: ignore[attr-defined]
+    track_first_batch_over_plain.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class Wait:
+    """Compute that leaves the CPU free, for so many seconds a batch."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, _: object) -> None:
+        until = time.perf_counter() + self.seconds
+        time.sleep(self.seconds)
+        while time.perf_counter() < until:  # a sleep may end early by the clock's grain
+            pass
+
+
+def make_iterator(photographs: Path, threads: int, batch_size: int = BATCH_SIZE) -> etl.AsyncIterator:
+    """The photographs of `photographs` to normalised float32, decoded by `threads` threads."""
+    decoder = "turbo" if "turbo" in etl.stages.DECODERS else "pillow"
+    pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
+    raw = etl.RawIterator(etl.ImageFolder(photographs), pipeline, batch_size, shuffle=True, seed=SEED)
+    return etl.AsyncIterator(raw, PREFETCH_SIZE, threads=threads)
+
+
+def measure_overlap(photographs: Path, wanted: tuple[float, ...], rounds: int, threads: int) -> Results:
+    """For each ratio of ETL to compute the overlap, in each round between two epochs of loading alone."""
+    results: Results = {f"{ratio:g}": [] for ratio in wanted}
+    with make_iterator(photographs, threads) as iterator:
+        run_epoch(iterator, None)
+        for _ in range(rounds):
+            before = run_epoch(iterator, None)
+            for ratio in wanted:
+                wait = Wait(before.wall / len(iterator) / ratio)
+                taken = run_epoch(iterator, wait)
+                after = run_epoch(iterator, None)
+                # The machine's speed drifts: loading alone is what it took just before and just after.
+                loading = (before.wall + after.wall) / 2
+                results[f"{ratio:g}"].append(max(loading, taken.compute) / taken.wall)
+                before = after
+    return results
+
+
+def measure_machinery(rounds: int) -> Results:
+    """Seconds of an empty batch, and the first batch of a new iterator over that of the plain one."""
+    record = {"features": np.zeros(1, np.float32), "label": 0}
+    results: Results = {"empty batch": [], "first batch": []}
+    for _ in range(rounds):
+        plain = etl.RawIterator([record] * EMPTY_BATCHES, etl.Pipeline([]), 1)
+        with etl.AsyncIterator(plain, PREFETCH_SIZE, threads=THREADS) as iterator:
+            results["empty batch"].append(run_epoch(iterator, None).wall / EMPTY_BATCHES)
+        results["first batch"].append(_seconds_to_first(PREFETCH_SIZE) / _seconds_to_first(0))
+    return results
+
+
+def _seconds_to_first(prefetch_size: int) -> float:
+    """Records that wait, so that what is measured is the machinery and not the speed of the moment."""
+    source = WaitingSource(0.001, 256)
+    with etl.AsyncIterator(etl.RawIterator(source, etl.Pipeline([]), 64), prefetch_size, threads=1) as iterator:
+        started = time.perf_counter()
+        epoch = iter(iterator)
+        next(epoch)
+        return time.perf_counter() - started
+
+
+class WaitingSource:
+    """`count` records that each take `seconds` to read, which leaves the CPU free."""
+
+    def __init__(self, seconds: float, count: int) -> None:
+        self._wait = Wait(seconds)
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self._wait(None)
+        return {"features": np.zeros(4, np.float32), "label": index}
+
+
+def measure_example() -> Iterator[tuple[float, float]]:
+    """For each time to load of the guides' example the stall for each batch after the first, in seconds."""
+    for seconds in EXAMPLE_LOAD_SECONDS:
+        plain = etl.RawIterator(WaitingSource(seconds, EXAMPLE_BATCHES), etl.Pipeline([]), 1)
+        with etl.AsyncIterator(plain, 2, threads=1) as iterator:
+            times = run_epoch(iterator, Wait(EXAMPLE_COMPUTE_SECONDS))
+        yield seconds, (times.stall - seconds) / (EXAMPLE_BATCHES - 1)
+
+
+def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Results:
+    """Wall time over the least that two cores could take, with training on the same cores."""
+    import torch
+
+    results: Results = {"wall over limit": [], "overlap": []}
+    cores = threads
+    with make_iterator(photographs, threads, 32) as iterator, etl.runtime.ThreadPolicy(compute=1):
+        batch = next(iter(iterator))
+        model = etl.models.create("residual", batch.features.shape[1:], 10, seed=SEED).train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def train(batch: Any) -> None:
+            optimizer.zero_grad(set_to_none=True)
+            outputs = model(torch.from_numpy(batch.features))
+            torch.nn.functional.cross_entropy(outputs, torch.from_numpy(batch.labels)).backward()
+            optimizer.step()
+
+        train(batch)
+        resident = etl.SyntheticIterator.repeating(batch, len(iterator))
+        for _ in range(rounds):
+            loading, loading_cpu = _with_cpu(iterator, None)
+            compute, compute_cpu = _with_cpu(resident, train)
+            wall, _ = _with_cpu(iterator, train)
+            limit = max(compute, (loading_cpu + compute_cpu) / cores)
+            results["wall over limit"].append(wall / limit)
+            results["overlap"].append(max(loading, compute) / wall)
+    return results
+
+
+def _with_cpu(iterator: Any, compute: Any) -> tuple[float, float]:
+    started = time.process_time()
+    wall = run_epoch(iterator, compute).wall
+    return wall, time.process_time() - started
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__.partition("\n")[0])
+    parser.add_argument("--photographs", type=int, default=512, metavar="N", help="how many (default: 512)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="interleaved rounds (default: 5)")
+    parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help=f"that load (default: {THREADS})")
+    options = parser.parse_args(arguments)
+    console, photographs = Console(), find_photographs(options.photographs)
+    if hasattr(etl.kernels, "find_normalise_rows"):
+        etl.kernels.find_normalise_rows("numba")
+    results = measure_overlap(photographs, RATIOS, options.rounds, options.threads)
+    table = Table(
+        title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} threads, compute waits",
+        title_justify="left",
+    )
+    for column in ("ETL / compute", "max(ETL, compute) / wall", "aim"):
+        table.add_column(column, justify="right")
+    for ratio, overlaps in results.items():
+        table.add_row(ratio, spread(overlaps, 3), f"{AIM}")
+    console.print(table)
+    machinery = measure_machinery(options.rounds)
+    console.print(f"an empty batch: {spread([each * 1e6 for each in machinery['empty batch']], 0)} microseconds")
+    console.print(f"first batch over the plain iterator's: {spread(machinery['first batch'])}")
+    for seconds, stall in measure_example():
+        console.print(
+            f"loading {seconds * 1e3:.0f} ms, compute {EXAMPLE_COMPUTE_SECONDS * 1e3:.0f} ms: "
+            f"stall {stall * 1e3:.1f} ms an iteration"
+        )
+    beside = measure_beside_compute(photographs, options.rounds, options.threads)
+    median = statistics.median(beside["overlap"])
+    console.print(f"training on the same cores: wall over its limit {spread(beside['wall over limit'])}", end="; ")
+    console.print(f"overlap {median:.2f}")
+
+
+if __name__ == "__main__":
+    main()

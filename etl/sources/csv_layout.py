@@ -1,0 +1,233 @@
+"""The columns of a CSV file: which are features, which is the label, and how a line is taken apart."""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# In the standard sizes of struct, which refuse what is too large; the native ones, like numpy, make it infinite.
+DTYPES = {"float32": "f", "float64": "d"}
+QUOTE = b'"'
+UNCLOSED_QUOTE = "a quote is not closed; a field may not go on in the next line"
+GZIP_MAGIC = b"\x1f\x8b"
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# What goes on for longer is no line, and would be read into memory whole.
+LONGEST_LINE_NBYTES = 64 << 20
+# Stricter than Python's float(), which takes underscores, "nan" and "infinity".
+NUMBER = re.compile(rb"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+
+
+@dataclass(frozen=True)
+class CsvLayout:
+    """Of the file at `path`: the names of its columns, where its rows begin, and what is read of them.
+
+    `features` are numbers of columns, `label` the label's or None. Rows begin at byte `begin`, in line `first_line`,
+    counted from 1. Features are parsed as float64 and rounded once to `dtype`; `missing` stands for values that are
+    empty or NaN, None forbids them.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    features: tuple[int, ...]
+    label: int | None
+    begin: int
+    first_line: int
+    delimiter: bytes
+    dtype: str
+    missing: float | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What tells one way of reading the file from another, as JSON values."""
+        return {
+            "features": [self.names[column] for column in self.features],
+            "label": None if self.label is None else self.names[self.label],
+            "first_line": self.first_line,
+            "delimiter": self.delimiter.decode(),
+            "dtype": self.dtype,
+            "missing": None if self.missing is None else str(self.missing),  # JSON has no NaN
+        }
+
+    def parse(self, line: bytes, number: int) -> tuple[np.ndarray, bytes]:
+        """Line `number`, without its end: its features, `dtype` of shape `(columns,)`, read-only, and its label as it
+        is written, empty where there is none. Raises `ValueError` that names file, line and column.
+        """
+        fields = self.split(line, number)
+        # Bound by Python's float, a fifth of a microsecond a column.
+        try:
+            values = [float(fields[column]) for column in self.features]
+            packed = struct.pack(self._packing, *values)
+            is_certain = math.isfinite(sum(values)) and b"_" not in line
+        except (ValueError, OverflowError):
+            is_certain = False
+        if not is_certain:
+            values = [self.parse_number(fields[column], number, column) for column in self.features]
+            packed = struct.pack(self._packing, *values)
+        return np.frombuffer(packed, self._array_dtype), b"" if self.label is None else fields[self.label]
+
+    def split(self, line: bytes, number: int) -> list[bytes]:
+        """The fields of line `number`, without quotes; raises `ValueError` where there are not as many as names."""
+        fields = line.split(self.delimiter)
+        if QUOTE in line:
+            fields = _unquoted(fields, self.delimiter, f"{self.path}, line {number}")
+        if len(fields) != len(self.names):
+            raise ValueError(f"{self.path}, line {number} has {len(fields)} fields, not {len(self.names)}")
+        return fields
+
+    def parse_number(self, field: bytes, number: int, column: int) -> float:
+        """The number that `field` is, or `missing`; raises `ValueError` that names file, line and column."""
+        text = field.decode(errors="replace")
+        try:
+            value = float(field) if field.strip() else math.nan
+        except ValueError:
+            raise self.error(number, column, f"{text!r} is not a number") from None
+        if b"_" in field:
+            raise self.error(number, column, f"{text!r} is not a number")
+        if math.isnan(value):
+            if self.missing is None:
+                raise self.error(number, column, "the value is missing; pass missing=VALUE, or remove the line")
+            return self.missing
+        try:
+            struct.pack(f"={DTYPES[self.dtype]}", value)
+        except OverflowError:
+            value = math.inf
+        if math.isinf(value) and NUMBER.fullmatch(field):
+            raise self.error(number, column, f"{text} is too large for {self.dtype}")
+        return value
+
+    @cached_property
+    def _packing(self) -> str:
+        return f"={len(self.features)}{DTYPES[self.dtype]}"
+
+    @cached_property
+    def _array_dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
+
+    def error(self, number: int, column: int, cause: str) -> ValueError:
+        """The error for `cause` in a column of line `number`."""
+        return ValueError(f"{self.path}, line {number}, column {self.names[column]!r}: {cause}")
+
+
+def read_layout(
+    path: Path,
+    label: str | int | None,
+    *,
+    header: bool,
+    features: Sequence[str | int] | None,
+    delimiter: str,
+    dtype: str,
+    missing: float | None,
+) -> CsvLayout:
+    """The layout of the file at `path`, from its first line; raises `ValueError` where that or an argument is wrong."""
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+        raise ValueError(f"delimiter must be one ASCII character, and no quote or line's end, not {delimiter!r}")
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    mark_nbytes, line = _first_line(path)
+    fields = _unquoted(line.rstrip(b"\r\n").split(delimiter.encode()), delimiter.encode(), f"{path}, line 1")
+    is_named = any(isinstance(column, str) for column in (label, *(features or ())))
+    if header and not is_named and all(map(NUMBER.fullmatch, fields)):
+        raise ValueError(
+            f"{path}, line 1 holds numbers: pass header=False if it is the first row; if they are the names of "
+            "columns, choose label or features by name"
+        )
+    try:
+        names = tuple(field.decode() if header else str(column) for column, field in enumerate(fields))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}, line 1 is not UTF-8 text; convert the file") from None
+    label_column = None if label is None else _find_column(path, names, label)
+    if features is None:
+        chosen = tuple(column for column in range(len(names)) if column != label_column)
+    else:
+        chosen = tuple(_find_column(path, names, column) for column in features)
+    if not chosen:
+        raise ValueError(f"{path} has no columns for features; it has {', '.join(names)}")
+    if label_column is not None and label_column in chosen:
+        raise ValueError(f"{path}: column {names[label_column]!r} cannot be the label and a feature")
+    return CsvLayout(
+        path=path,
+        names=names,
+        features=chosen,
+        label=label_column,
+        begin=mark_nbytes + len(line) * header,
+        first_line=1 + header,
+        delimiter=delimiter.encode(),
+        dtype=dtype,
+        missing=missing,
+    )
+
+
+def _first_line(path: Path) -> tuple[int, bytes]:
+    """The bytes of the byte order mark before it, and the first line with its end."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    with path.open("rb") as file:
+        start = file.read(len(codecs.BOM_UTF8))
+        if start.startswith(GZIP_MAGIC):
+            raise ValueError(f"{path} is a gzip file, whose rows cannot be reached at random; unpack it first")
+        if start.startswith(UTF16_MARKS):
+            raise ValueError(f"{path} is UTF-16 text; convert it to UTF-8")
+        mark_nbytes = len(start) if start == codecs.BOM_UTF8 else 0
+        file.seek(mark_nbytes)
+        line = file.readline(LONGEST_LINE_NBYTES + 1)
+    if not line.strip(b"\r\n"):
+        raise ValueError(f"{path}, line 1 is empty" if line else f"{path} is empty")
+    check_line_length(path, 1, len(line))
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise ValueError(f"{path}, line 1 holds a carriage return; lines end in LF or CR LF, convert the file")
+    return mark_nbytes, line
+
+
+def check_line_length(path: Path, number: int, nbytes: int) -> None:
+    """Raise `ValueError` where a line of `nbytes` bytes is none."""
+    if nbytes > LONGEST_LINE_NBYTES:
+        raise ValueError(f"{path}, line {number} is longer than {LONGEST_LINE_NBYTES >> 20} MiB; is this a CSV file?")
+
+
+def _find_column(path: Path, names: Sequence[str], column: str | int) -> int:
+    shown = ", ".join(names)
+    if isinstance(column, str):
+        if names.count(column) != 1:
+            count = "no" if column not in names else "more than one"
+            raise ValueError(f"{path} has {count} column {column!r}; it has {shown}")
+        return names.index(column)
+    if not -len(names) <= column < len(names):
+        raise ValueError(f"{path} has no column {column}; it has {len(names)}: {shown}")
+    return column % len(names)
+
+
+def _unquoted(pieces: Sequence[bytes], delimiter: bytes, where: str) -> list[bytes]:
+    """The fields of a line that was split at every delimiter, without quotes; `where` is named in errors."""
+    fields: list[bytes] = []
+    parts: list[bytes] = []
+    is_open = False
+    for piece in pieces:
+        parts.append(piece)
+        is_open ^= piece.count(QUOTE) % 2 == 1
+        if not is_open:
+            fields.append(unquote(delimiter.join(parts), where))
+            parts.clear()
+    if is_open:
+        raise ValueError(f"{where}: {UNCLOSED_QUOTE}")
+    return fields
+
+
+def unquote(field: bytes, where: str) -> bytes:
+    """What `field` says, as RFC 4180 quotes it; raises `ValueError` that names `where` for a quote in its middle."""
+    if QUOTE not in field:
+        return field
+    inner = field[1:-1]
+    is_quoted = len(field) > 1 and field.startswith(QUOTE) and field.endswith(QUOTE)
+    if not is_quoted or QUOTE in inner.replace(QUOTE * 2, b""):
+        text = field.decode(errors="replace")
+        raise ValueError(f"{where}: a quote within {text!r}; write it twice and put the field in quotes")
+    return inner.replace(QUOTE * 2, QUOTE)

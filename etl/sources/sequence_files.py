@@ -1,0 +1,167 @@
+"""A folder of CSV files, one for each sequence."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etl.record import Record
+from etl.sources.csv_labels import ClassNames, LabelError, LabelFinder, Labels, Targets
+from etl.sources.csv_layout import CsvLayout, read_layout
+from etl.sources.csv_rows import scan_rows
+
+SUFFIX = ".csv"
+LABELS_FILE = "labels.csv"
+
+
+class SequenceFiles:
+    """Reads the sequences in `files`, paths below `root`, with `options` of `read_layout`.
+
+    `labels`, one for each, or `step_labels`, which says what those in the files mean, are None until they are known.
+    """
+
+    def __init__(self, root: Path, files: list[str], options: dict[str, Any]) -> None:
+        self.root = root
+        self.files = files
+        self.options = options
+        self.first_layout = self.layout(0)
+        self.labels: list[Any] | None = None
+        self.step_labels: Labels | None = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> Record:
+        """Record `index`; raises `ValueError` that names file, line and column."""
+        layout = self.layout(index)
+        steps, labels = [], []
+        for rows in scan_rows(layout):
+            for number, line in enumerate(rows.lines(), rows.first_line):
+                features, text = layout.parse(line, number)
+                steps.append(features)
+                if self.step_labels is not None:
+                    try:
+                        labels.append(self.step_labels.value(text))
+                    except ValueError as error:
+                        raise layout.error(number, layout.label or 0, str(error)) from None
+        if not steps:
+            raise ValueError(f"{layout.path} holds no steps")
+        record: dict[str, Any] = {"features": np.stack(steps)}
+        if self.step_labels is not None:
+            record["label"] = np.array(labels)
+        elif self.labels is not None:
+            record["label"] = self.labels[index]
+        return record
+
+    def count_steps(self, index: int) -> int:
+        """The steps of sequence `index`, without reading their numbers."""
+        return sum(len(rows.starts) for rows in scan_rows(self.layout(index)))
+
+    def describe(self, index: int) -> str:
+        """The path of file `index` below the root."""
+        return self.files[index]
+
+    def layout(self, index: int) -> CsvLayout:
+        """Of file `index`; raises `ValueError` where it has other columns than the first."""
+        layout = read_layout(self.root / self.files[index], **self.options)
+        if index and layout.names != self.first_layout.names:
+            raise ValueError(
+                f"{layout.path} has columns {', '.join(layout.names)}; {self.first_layout.path} has "
+                f"{', '.join(self.first_layout.names)}"
+            )
+        return layout
+
+
+def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression: bool, dtype: str) -> Labels:
+    """What the labels of steps mean, as the first file tells; raises `ValueError` for texts without `classes`."""
+    if regression:
+        return Targets(dtype)
+    layout = files.first_layout
+    finder = LabelFinder(classes)
+    for rows in scan_rows(layout):
+        texts = [layout.parse(line, number)[1] for number, line in enumerate(rows.lines(), rows.first_line)]
+        try:
+            finder.see(texts)
+        except LabelError as error:
+            raise layout.error(rows.first_line + error.position, layout.label or 0, error.cause) from None
+    found = finder.found()
+    if isinstance(found, ClassNames) and classes is None:
+        raise layout.error(layout.first_line, layout.label or 0, "labels are texts; name all of them in classes=[...]")
+    return found
+
+
+def label_sequences(
+    files: SequenceFiles, classes: Sequence[str] | None, regression: bool, dtype: str
+) -> tuple[list[Any], list[str] | None]:
+    """The label of each file, from `labels.csv` beside them, and the names of the classes."""
+    layout = read_layout(
+        files.root / LABELS_FILE,
+        "label",
+        header=True,
+        features=["name"],
+        delimiter=",",
+        dtype=dtype,
+        missing=None,
+    )
+    known = {key: name for name in files.files for key in (name[: -len(SUFFIX)], name)}
+    texts: dict[str, bytes] = {}
+    lines: dict[str, int] = {}
+    for rows in scan_rows(layout):
+        for number, line in enumerate(rows.lines(), rows.first_line):
+            fields = layout.split(line, number)
+            called = fields[layout.features[0]].decode(errors="replace")
+            name = known.get(called)
+            if name is None or name in texts:
+                why = "is no sequence here" if name is None else f"has a label in line {lines[name]} already"
+                raise layout.error(number, layout.features[0], f"{called!r} {why}")
+            texts[name], lines[name] = fields[layout.label or 0], number
+    missing = [name for name in files.files if name not in texts]
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ValueError(f"{layout.path} has no label for {missing[0]}{others}")
+    labels: Labels = Targets(dtype)
+    if not regression:
+        finder = LabelFinder(classes)
+        try:
+            finder.see(list(texts.values()))
+        except LabelError as error:
+            raise layout.error([*lines.values()][error.position], layout.label or 0, error.cause) from None
+        labels = finder.found()
+    values = []
+    for name in files.files:
+        try:
+            values.append(labels.value(texts[name]))
+        except ValueError as error:
+            raise layout.error(lines[name], layout.label or 0, str(error)) from None
+    return values, labels.classes
+
+
+def find_sequences(root: Path) -> tuple[list[str], list[str] | None]:
+    """The names of all files below `root`, sorted, and the sub-folder of each if they lie in sub-folders."""
+    flat = [name for name in _csv_names(root) if name != LABELS_FILE]
+    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    nested = [(folder, name) for folder in folders for name in _csv_names(root / folder)]
+    if flat and nested:
+        raise ValueError(
+            f"{root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0][0]} for one; "
+            "put all into sub-folders, one for each class, or none"
+        )
+    if flat or not nested:
+        return flat, None
+    return [f"{folder}/{name}" for folder, name in nested], [folder for folder, _ in nested]
+
+
+def _csv_names(folder: Path) -> list[str]:
+    names = [entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith(".")]
+    return sorted((name for name in names if name.lower().endswith(SUFFIX)), key=_natural)
+
+
+def _natural(name: str) -> tuple[list[Any], str]:
+    """Sorts `2.csv` before `10.csv`; `02.csv` and `2.csv`, which are equal as numbers, by their text."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)], name

@@ -1,0 +1,133 @@
+"""WebDataset shards: images and labels in plain tar files."""
+
+from __future__ import annotations
+
+import glob
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etl.record import Record
+from etl.sources.positioned_file import PositionedFile
+from etl.sources.tar_index import TarIndex, index_tar
+
+CLASSES_FILE = "classes.txt"
+# Shards open at a time: enough for shuffled reading of most data sets, few enough for a limit of 1,024 files.
+OPEN_SHARDS = 256
+
+
+class Tar:
+    """The samples in WebDataset shards: a tar file, several, all `*.tar` in a folder, or those that a pattern matches.
+
+    Members that stand one after another with one key (the path up to the first dot in the file's name) are a sample,
+    e.g. `0001.jpg` and `0001.cls`. A record has `features`, the bytes of the sample's JPEG, PNG or WebP member as uint8
+    of shape `(bytes,)`, read-only, and `label`, the whole number in its `.cls` member; none where no sample has one.
+    Further members are left alone. Shards found in a folder or by a pattern are sorted by name, otherwise in the order
+    given. `classes` are the names of the classes, by default the lines of `classes.txt` beside the first shard where
+    that is there, otherwise None.
+
+    Opening reads the headers of all members once; an index of shards with many is kept in the user's cache. Images are
+    read where they lie when asked for. May be pickled, with the index, about 40 bytes a record; forked, and used by
+    several threads. Names in a tar file are only compared, nothing is unpacked, so that absolute ones and those with
+    `..` do no harm.
+
+    Raises `ValueError` that names shard and member for compressed, damaged or cut-off shards, links, sparse files, and
+    samples without exactly one image or with a label that is no whole number or beyond `classes`.
+    """
+
+    ragged = ("features",)
+
+    def __init__(self, path: str | Path | Sequence[str | Path], *, classes: Sequence[str] | None = None) -> None:
+        self.name = str(path) if isinstance(path, (str, Path)) else ", ".join(map(str, path))
+        self.shards = _find_shards(path)
+        self._indices = [index_tar(shard) for shard in self.shards]
+        self._ends = list(accumulate(len(index.offsets) for index in self._indices))
+        if not len(self):
+            raise ValueError(f"{self.name} holds no samples")
+        _check_labels_alike(self.shards, self._indices)
+        self.classes = _read_classes(self.shards[0].parent / CLASSES_FILE) if classes is None else list(classes)
+        if self.classes is not None:
+            self._check_labels_below(len(self.classes))
+        self._open = lru_cache(OPEN_SHARDS)(PositionedFile)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Record:
+        shard, sample = self._locate(index)
+        found = self._indices[shard]
+        # A file that the cache lets go of is closed once the last thread has read from it.
+        encoded = self._open(self.shards[shard]).read(int(found.offsets[sample]), int(found.sizes[sample]))
+        if not encoded:
+            raise ValueError("the file is empty")
+        record: Record = {"features": np.frombuffer(encoded, np.uint8)}
+        return record if found.labels is None else {**record, "label": int(found.labels[sample])}
+
+    def describe(self, index: int) -> str:
+        """The shard and the image's name of record `index`, for messages."""
+        shard, sample = self._locate(index)
+        return f"{self.shards[shard].name}: {self._indices[shard].name(sample)}"
+
+    def close(self) -> None:
+        """Give the files back; the next read opens them again."""
+        self._open.cache_clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_open"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _open=lru_cache(OPEN_SHARDS)(PositionedFile))
+
+    def __repr__(self) -> str:
+        return f"Tar({self.name!r}, {len(self):,} samples in {len(self.shards)} shards)"
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        shard = bisect_right(self._ends, index)
+        return shard, int(index) - (self._ends[shard - 1] if shard else 0)
+
+    def _check_labels_below(self, classes: int) -> None:
+        for shard, index in enumerate(self._indices):
+            if index.labels is None:
+                continue
+            wrong = np.flatnonzero((index.labels < 0) | (index.labels >= classes))
+            if len(wrong):
+                name, label = index.name(int(wrong[0])), index.labels[wrong[0]]
+                raise ValueError(f"{self.shards[shard]}: {name} has label {label}, and there are {classes} classes")
+
+
+def _find_shards(path: str | Path | Sequence[str | Path]) -> list[Path]:
+    if not isinstance(path, (str, Path)):
+        shards = [Path(shard) for shard in path]
+        if not shards:
+            raise ValueError("no shards were given")
+        return shards
+    if Path(path).is_dir():
+        shards = sorted(Path(path).glob("*.tar"))
+        if not shards:
+            raise ValueError(f"{path} holds no *.tar files")
+        return shards
+    if not Path(path).exists() and glob.has_magic(str(path)):
+        shards = sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - the pattern may be absolute
+        if not shards:
+            raise ValueError(f"no file matches {path}")
+        return shards
+    return [Path(path)]
+
+
+def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> None:
+    filled = [(shard, index) for shard, index in zip(shards, indices, strict=True) if len(index.offsets)]
+    for shard, index in filled:
+        if (index.labels is None) != (filled[0][1].labels is None):
+            with_labels, without = (filled[0][0], shard) if index.labels is None else (shard, filled[0][0])
+            raise ValueError(f"samples of {with_labels} have labels, those of {without} none; give them to all or none")
+
+
+def _read_classes(path: Path) -> list[str] | None:
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else None
