@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from etl import demonstration, runtime, stages
 from etl.backends import Backend, backend
 from etl.batch import Batch
+from etl.device import DeviceIterator
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
 from etl.iterators.gather_normalised import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
@@ -51,6 +52,7 @@ __all__ = [
     "PresavedIterator",
     "AsyncIterator",
     "SyntheticIterator",
+    "DeviceIterator",
     "BatchIterator",
     "Batch",
     "gather_normalised",

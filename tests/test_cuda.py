@@ -156,3 +156,26 @@ def test_creating_a_model_leaves_the_random_state_of_the_device_as_it_was() -> N
     before = torch.cuda.get_rng_state()
     etl.models.create("mlp", (4,), 2, seed=123)
     assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_batches_copied_ahead_arrive_whole_and_finished_as_on_the_cpu() -> None:
+    random = np.random.default_rng(0)
+    images = [
+        {"features": random.integers(0, 256, (64, 64, 3), np.uint8), "label": number % 10} for number in range(200)
+    ]
+    pipeline = etl.Pipeline([etl.stages.ChannelsFirst(), etl.stages.Normalise()])
+    expected = list(etl.RawIterator(images, pipeline, 32, shuffle=True))
+    below = etl.AsyncIterator(etl.RawIterator(images, etl.Pipeline([]), 32, shuffle=True))
+    busy = torch.ones(2048, 2048, device="cuda")
+    for found, batch in zip(etl.DeviceIterator(below, "cuda", finish=pipeline), expected, strict=True):
+        busy = (busy @ busy).clamp(max=1)  # so that the next copy runs beside compute
+        np.testing.assert_array_equal(found.features.cpu().numpy(), batch.features)
+        np.testing.assert_array_equal(found.labels.cpu().numpy(), batch.labels)
+
+
+def test_memory_of_the_loaders_is_page_locked_below_a_device_iterator() -> None:
+    images = [{"features": np.full((64, 64, 3), number, np.uint8)} for number in range(64)]
+    below = etl.RawIterator(images, etl.Pipeline([]), 32)
+    device = etl.DeviceIterator(below, "cuda")
+    assert all(torch.from_numpy(batch.features).is_pinned() for batch in below)
+    assert [batch.features[:, 0, 0, 0].tolist() for batch in device] == [list(range(32)), list(range(32, 64))]

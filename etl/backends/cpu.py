@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
 from etl.backends.tensors import as_tensor, map_batch, torch_dtype
 from etl.batch import Batch
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A batch that is where it is wanted."""
+
+    batch: Batch
+
+    def receive(self) -> Batch:
+        """The batch."""
+        return self.batch
 
 
 class CpuBackend:
@@ -17,6 +31,14 @@ class CpuBackend:
     def put(self, batch: Batch) -> Batch:
         """Tensors over the arrays of `batch`; nothing is copied."""
         return map_batch(batch, as_tensor)
+
+    def send(self, batch: Batch) -> Arrived:
+        """There is nowhere to go: it has arrived."""
+        return Arrived(self.put(batch))
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        """Any memory."""
+        return np.empty(nbytes, np.uint8)
 
     def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
         """Give the floating parameters of `model` the dtype, in place; returns it."""

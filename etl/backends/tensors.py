@@ -12,8 +12,10 @@ from etl.batch import Batch
 from etl.dtypes import DTYPES, find_dtype
 
 
-def as_tensor(array: np.ndarray) -> torch.Tensor:
+def as_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
     """A tensor over the memory of `array`, no copy; bfloat16 crosses as its bits: torch cannot take it from numpy."""
+    if isinstance(array, torch.Tensor):
+        return array
     if array.dtype == DTYPES["bfloat16"]:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)

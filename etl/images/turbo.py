@@ -38,7 +38,8 @@ def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.n
 
 
 def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Bilinear between the four nearest pixels; where an image shrinks to less than half, some pixels count for nothing.
+    """Bilinear between the four nearest pixels; where an image shrinks to less than half, some pixels count for none.
+
     uint8 of shape `(height, width, 3)`, or `(height, width)` as `pixels` have: `out` where that has this shape and no
     gaps. Raises `ImportError` where OpenCV is not installed.
     """
