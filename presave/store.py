@@ -357,7 +357,14 @@ class Store(Sequence[Arrays]):
                 reader = self._shards.get(shard)
                 if reader is None:
                     files = [self.path / file.name for file in self.manifest.shards[shard].files]
-                    reader = self._format.open_shard(files, self._layout(shard))
+                    layout = self._layout(shard)
+                    expected = len(layout) if self._format.has_file_for_each_column else 1
+                    if len(files) != expected:
+                        raise StoreError(
+                            f"{self.path}: the manifest names {len(files)} files for shard {shard}, "
+                            f"format {self._format.name!r} has {expected}; `etl verify` lists all that is damaged"
+                        )
+                    reader = self._format.open_shard(files, layout)
                     self._shards[shard] = reader
         return reader
 

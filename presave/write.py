@@ -16,7 +16,7 @@ import numpy as np
 
 from presave.columns import ShardBuilder
 from presave.errors import StoreError
-from presave.formats import Format, find_format
+from presave.formats import Format, check_options, find_format
 from presave.manifest import MANIFEST_NAME, Manifest, Skipped, json_values, save_manifest
 from presave.schema import Record, RecordSequence, Schema, conform, infer_schema
 from presave.store import Store, open_store
@@ -92,7 +92,7 @@ def write(
     """
     target = Path(path)
     chosen = find_format(format)
-    chosen.check_options(options or {})
+    check_options(chosen, options or {})
     if target.exists() or target.is_symlink():
         raise StoreError(f"{target} exists already; delete it or choose another path")
     if len(records) == 0:

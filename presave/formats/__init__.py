@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from presave.errors import StoreError
 from presave.formats.format import ColumnReader, Format, ShardReader
 from presave.formats.hdf5 import Hdf5
@@ -32,4 +35,15 @@ def find_format(name: str) -> Format:
         raise StoreError(f"unknown format {name!r}; known: {', '.join(FORMATS)}") from None
 
 
-__all__ = ["FORMATS", "ColumnReader", "Format", "ShardReader", "find_format", "formats"]
+def check_options(format: Format, options: Mapping[str, Any]) -> None:
+    """Raise `StoreError` for options that the format does not have, and values that they cannot have."""
+    unknown = sorted(set(options) - set(format.options))
+    if unknown:
+        raise StoreError(
+            f"format {format.name!r} has no option {', '.join(unknown)}; it has {', '.join(format.options) or 'none'}"
+        )
+    for name, value in options.items():
+        format.options[name](value)
+
+
+__all__ = ["FORMATS", "ColumnReader", "Format", "ShardReader", "check_options", "find_format", "formats"]

@@ -95,9 +95,3 @@ def check_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence
 def unreadable(path: Path, error: BaseException) -> StoreError:
     """The error for a file that cannot be read."""
     return StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged")
-
-
-def refuse_options(format_name: str, options: Mapping[str, object]) -> None:
-    """Raise `StoreError` if there are any."""
-    if options:
-        raise StoreError(f"format {format_name!r} has no option {', '.join(options)}")

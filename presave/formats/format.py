@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +40,10 @@ class ShardReader(Protocol):
         """Give back files and mappings."""
 
 
+# Raises `StoreError` for a value that the option cannot have.
+CheckOption = Callable[[Any], object]
+
+
 class Format(Protocol):
     """A way to keep shards on disk."""
 
@@ -51,8 +55,10 @@ class Format(Protocol):
     shard_records: int | None
     """How many records a shard has, where the format says so; None leaves it to their size."""
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise `StoreError` for options that the format does not have."""
+    has_file_for_each_column: bool
+    """Whether a shard is a file for each column, in their order; otherwise it is one file."""
+    options: Mapping[str, CheckOption]
+    """The options that it has, and for each what refuses a value."""
 
     def write_columns(
         self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]

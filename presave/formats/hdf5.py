@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -19,6 +20,7 @@ import numpy as np
 from presave.columns import Column
 from presave.errors import StoreError
 from presave.formats.arrays import ArrayShard, unreadable
+from presave.formats.format import CheckOption
 
 # The alignment of larger objects in a file: a cache line, so that mapped arrays are aligned for every dtype.
 ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES = 1 << 10, 64
@@ -42,13 +44,9 @@ class Hdf5:
     name = "hdf5"
     is_trusted_only = False
     reads_whole_shards = False
+    has_file_for_each_column = False
+    options: Mapping[str, CheckOption] = MappingProxyType({"compression": lambda name: _filter_arguments(name)})
     shard_records: int | None = None
-
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        unknown = sorted(set(options) - {"compression"})
-        if unknown:
-            raise StoreError(f"format 'hdf5' has no option {', '.join(unknown)}; it has compression")
-        _filter_arguments(options.get("compression"))
 
     def write_columns(
         self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]

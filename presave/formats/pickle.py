@@ -6,13 +6,15 @@ import pickle
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import LoadedShard, check_arrays, refuse_options, unreadable
+from presave.formats.arrays import LoadedShard, check_arrays, unreadable
+from presave.formats.format import CheckOption
 
 PROTOCOL = 5
 
@@ -23,15 +25,17 @@ class Pickle:
     name = "pickle"
     is_trusted_only = True
     reads_whole_shards = True
+    has_file_for_each_column = False
+    options: Mapping[str, CheckOption] = MappingProxyType({})
     shard_records: int | None = 128
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        refuse_options(self.name, options)
-
     def write_columns(
-        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
+        self,
+        folder: Path,
+        shard_name: str,
+        columns: Mapping[str, np.ndarray],
+        options: Mapping[str, Any],  # noqa: ARG002 - it has none
     ) -> list[Path]:
-        refuse_options(self.name, options)
         path = folder / f"batch-{shard_name}.pickle"
         with path.open("wb") as file:
             pickle.dump(dict(columns), file, protocol=PROTOCOL)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import ArrayShard, check_arrays, refuse_options, unreadable
+from presave.formats.arrays import ArrayShard, check_arrays, unreadable
+from presave.formats.format import CheckOption
 
 # The format's names of the types that numpy has too.
 DTYPES = {
@@ -28,15 +30,17 @@ class Safetensors:
     name = "safetensors"
     is_trusted_only = False
     reads_whole_shards = False
+    has_file_for_each_column = False
+    options: Mapping[str, CheckOption] = MappingProxyType({})
     shard_records: int | None = None
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        refuse_options(self.name, options)
-
     def write_columns(
-        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
+        self,
+        folder: Path,
+        shard_name: str,
+        columns: Mapping[str, np.ndarray],
+        options: Mapping[str, Any],  # noqa: ARG002 - it has none
     ) -> list[Path]:
-        refuse_options(self.name, options)
         for name, array in columns.items():
             if array.dtype.str not in DTYPES.values():
                 raise StoreError(f"format 'safetensors' has no {array.dtype}, the dtype of column {name!r}; use 'npy'")
