@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -158,3 +159,15 @@ def test_a_path_without_a_manifest_is_told_from_one_that_does_not_exist(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(presave.StoreError, match="file is a file; a store is a folder"):
         presave.open_store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("format", [name for name in presave.formats() if name != "pickle"])
+def test_a_shard_with_a_file_too_many_is_told_where_it_is_read(format: str, tmp_path: Path) -> None:
+    presave.write(tmp_path / "s", [{"x": np.zeros(3)}], format=format).close()
+    manifest = load_manifest(tmp_path / "s")
+    (shard,) = manifest.shards
+    forged = dataclasses.replace(manifest, shards=(dataclasses.replace(shard, files=shard.files * 2),))
+    save_manifest(forged, tmp_path / "s")
+    message = f"the manifest names 2 files for shard 0, format '{format}' has 1"
+    with presave.open_store(tmp_path / "s") as store, pytest.raises(presave.StoreError, match=message):
+        store[0]
