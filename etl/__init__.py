@@ -18,6 +18,7 @@ from etl.batch import Batch
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
 from etl.iterators.gather_normalised import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
+from etl.padding import Padding
 from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
 from etl.record import Record, RecordError
 from etl.records import Records, records
@@ -47,6 +48,7 @@ __all__ = [
     "SyntheticIterator",
     "BatchIterator",
     "Batch",
+    "Padding",
     "gather_normalised",
     # training
     "Backend",

@@ -54,9 +54,10 @@ class Loading:
         self.loader = loader
         self.numbers = numbers
         self.epoch = epoch
+        # Kept until the batch is done: with it goes what the loader has loaded already to find it out.
+        self._layout = loader.lay_out(numbers, epoch)
         self.arrays = {
-            name: workspaces.empty(len(numbers), most, shape, dtype)
-            for name, (shape, dtype) in loader.lay_out(numbers, epoch).items()
+            name: workspaces.empty(len(numbers), most, shape, dtype) for name, (shape, dtype) in self._layout.items()
         }
         self.task_records = loader.task_records(len(numbers), workers)
         self.skipped: dict[int, RecordError] = {}
