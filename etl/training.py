@@ -54,8 +54,8 @@ def fit(
     steps that are data, of outputs `(batch, steps, classes)`. Where the iterator was given a state to resume, the first
     epoch is the rest of that one.
 
-    Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for a
-    backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
+    Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for
+    a backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
     the iterator is left running.
     """
     torch = import_torch()

@@ -25,7 +25,7 @@ class Loader(Protocol):
     """Loads any records of a data set into arrays. May be used by several threads at once, and pickled."""
 
     def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:
-        """What a batch of the records `numbers` looks like; raises as `load` does."""
+        """What a batch of the records `numbers` looks like; raises as `load` does. Kept until the batch is loaded."""
 
     def task_records(self, records: int, workers: int) -> int:
         """The smallest number of records that is worth a task of its own, in a batch of `records`."""

@@ -135,7 +135,7 @@ class RecordLoader:
                 fields = flatten(pipeline(record, draw, where))
                 self._padder.write(fields, slots, number)
                 found = fields.keys()
-            if len(found) != len(slots) and any(name not in slots for name in batch_fields(found)):
+            if not found <= slots.keys() and any(name not in slots for name in batch_fields(found)):
                 check_as_many(found, slots)
                 raise ValueError(f"it has fields {', '.join(found)}, the records before it {', '.join(slots)}")
         except (StageError, ValueError, TypeError) as error:
@@ -208,6 +208,9 @@ class _LaidOut(dict[str, tuple[tuple[int, ...], np.dtype]]):
     def __init__(self, layout: Layout, finished: Sequence[_Finished]) -> None:
         super().__init__(layout)
         self._finished = finished
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 def _cause(error: Exception) -> BaseException:
