@@ -22,7 +22,10 @@ def flatten(record: Record) -> Record:
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"it is a {type(record).__name__}; a record is a mapping with 'features' and 'label'")
-    if not any(isinstance(record.get(name), tuple) for name in GROUPS):
+    for name in GROUPS:
+        if isinstance(record.get(name), tuple):
+            break
+    else:
         return record
     fields: dict[str, Any] = {}
     for name, value in record.items():

@@ -36,7 +36,7 @@ def record(steps: int, **fields: Any) -> etl.Record:
     ("records", "padding", "message"),
     [
         ([record(2), record(3)], None, r"shape \(3, 2\), the records before it \(2, 2\).*padding=etl.Padding\(\)"),
-        ([record(2), record(9)], etl.Padding(length=8), "has 9 steps and is padded to 8; raise the length"),
+        ([record(2), record(9)], etl.Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
         ([record(2), {"features": np.zeros((2, 3), np.int64)}], etl.Padding(), r"has shape \(2, 3\), the records befo"),
         ([record(2), {"features": np.zeros(2, np.int64)}], etl.Padding(), r"has shape \(2,\), the records before it"),
         ([record(2), record(2, features_mask=[1])], etl.Padding(), "'features_mask' has 1 steps, what it masks 2"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,17 @@ from etl.padding import Padding
 from etl.pipeline import check_fits
 from etl.record import Record
 from etl.several import MASKS, batch_fields, check_as_many, group_of, mask_of, masked_by
+
+NOTHING = np.array(None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What becomes of a field: it is padded with `filling`, is the mask of the padded field `masks`, or is as it is."""
+
+    is_padded: bool = False
+    filling: Any = None
+    masks: str = ""
 
 
 class Padder:
@@ -24,6 +37,8 @@ class Padder:
         self._ragged = frozenset(ragged)
         self._lengths = lengths
         self._dtype = dtype
+        # Looked at once, as records are many and the names and dtypes of a data set's batches the same.
+        self._parts: dict[str, _Part] = {}
 
     def lay_out(self, record: Layout, steps: Mapping[str, int]) -> Layout:
         """The layout of a batch with so many steps of each padded field, before rounding; `record` is that of one."""
@@ -72,34 +87,39 @@ class Padder:
         Raises `ValueError` for one that does not fit.
         """
         for name, slot in slots.items():
-            field = masked_by(name)
-            if field == name and name not in fields:
+            part = self._parts.get(name)
+            if part is None:
+                part = self._parts[name] = self._part(name, slots)
+            if part.masks:
+                self._write_mask(fields, name, slot, len(fields[part.masks]))
+                continue
+            if name not in fields:
                 check_as_many(fields, slots)
-            if field != name and field in slots and self._pads(field) and slots[field].ndim:
-                self._write_mask(fields, name, slot, len(fields[field]))
-            elif field == name and self._pads(name) and slot.ndim:
-                self._write_padded(fields, name, slot, number)
+            if part.is_padded:
+                self._write_padded(fields, name, slot, number, part.filling)
             else:
                 check_fits(fields, name, slot)
                 slot[...] = fields[name]
 
-    def _write_padded(self, fields: Record, name: str, slot: np.ndarray, number: int) -> None:
-        steps = len(fields[name]) if name in fields and np.ndim(fields[name]) else 0
+    def _part(self, name: str, slots: Mapping[str, np.ndarray]) -> _Part:
+        field = masked_by(name)
+        if field not in slots or slots[field].ndim == 0 or not self._pads(field):
+            return _Part()
+        return _Part(masks=field) if field != name else _Part(True, self._padding.filling(name, slots[name].dtype))
+
+    def _write_padded(self, fields: Record, name: str, slot: np.ndarray, number: int, filling: Any) -> None:
+        value = np.asarray(fields[name]) if name in fields else NOTHING
+        steps = len(value) if value.ndim else 0
         if steps <= len(slot):
             # Before the length: whether it is there at all, and has the axes of the others.
             check_fits(fields, name, slot[:steps])
         self._check_length(name, steps, number)
         if steps > len(slot):
-            raise ValueError(
-                f"field {name!r} has {steps} steps and is padded to {len(slot)}; "
-                + (
-                    "raise the length of the padding, or cut it"
-                    if self._padding.length
-                    else "its length is not the same in each call"
-                )
-            )
-        slot[:steps] = fields[name]
-        slot[steps:] = self._padding.filling(name, slot.dtype)
+            # Lengths are known, or found by the very same stages, unless one length was asked for.
+            do = "raise that length" if self._padding.length else "its stages do not give the same each time; seed them"
+            raise ValueError(f"field {name!r} has {steps} steps and is padded to {len(slot)}; {do}")
+        slot[:steps] = value
+        slot[steps:] = filling
 
     def _write_mask(self, fields: Record, name: str, slot: np.ndarray, steps: int) -> None:
         if name not in fields:
