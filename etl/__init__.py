@@ -19,6 +19,7 @@ from etl.device import DeviceIterator
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
 from etl.iterators.gather_normalised import gather_normalised
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
+from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.record import Record, RecordError
 from etl.records import Records, records
@@ -55,6 +56,7 @@ __all__ = [
     "DeviceIterator",
     "BatchIterator",
     "Batch",
+    "Padding",
     "gather_normalised",
     # training
     "Backend",

@@ -12,7 +12,8 @@ class Batch:
     """One batch: `features` and `labels`, each an array whose first axis counts records, or a tuple of such arrays.
 
     Masks are 1 where a time step is data and 0 where it is padding, shape `(batch, steps)`; None where nothing is
-    padded. From an iterator the arrays are numpy, from `Backend.put` tensors. `features, labels = batch` unpacks.
+    padded, and in a tuple of masks for an input that is not. From an iterator the arrays are numpy, from `Backend.put`
+    tensors. `features, labels = batch` unpacks.
     """
 
     features: Any
@@ -37,6 +38,6 @@ class Batch:
         """Every array of the batch, in the order of its fields."""
         for part in (self.features, self.labels, self.features_mask, self.labels_mask):
             if isinstance(part, tuple):
-                yield from part
+                yield from (array for array in part if array is not None)
             elif part is not None:
                 yield part

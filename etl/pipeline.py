@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, MutableSequence, Sequence
+from collections.abc import KeysView, Mapping, MutableSequence, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from etl.dtypes import is_floating
 from etl.record import Record
+from etl.several import check_as_many, flatten
 from etl.stages.draw import Draw
 from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 
@@ -71,14 +72,13 @@ class Pipeline:
         """Whether any of its stages draws at random."""
         return any(map(is_random, self.stages))
 
-    def __call__(self, record: Record, draw: Draw | None = None) -> Record:
+    def __call__(self, record: Record, draw: Draw | None = None, where: MutableSequence[int] | None = None) -> Record:
         """`record` after all stages; raises `StageError` naming the stage that failed.
 
-        `draw` is what random stages are seeded with; without it they raise `ValueError`.
+        `draw` is what random stages are seeded with; without it they raise `ValueError`. `where[1]` is set to the place
+        of each stage before it begins, for those who watch.
         """
-        for step in self._steps:
-            record = step(record, draw)
-        return record
+        return _apply(self._steps, record, draw, where)
 
     def name_at(self, place: int) -> str:
         """The name of the stage with `place` stages before it, counted from the beginning of the whole pipeline."""
@@ -90,28 +90,29 @@ class Pipeline:
         out: Mapping[str, np.ndarray],
         draw: Draw | None = None,
         where: MutableSequence[int] | None = None,
-    ) -> Collection[str]:
+    ) -> KeysView[str]:
         """Apply all stages and store each field into `out[field]`, converted to its dtype; the fields that there were.
 
-        A last stage with `write_into(features, out)` writes straight into a slot of its `written_dtype`. Raises
-        `StageError`, and `ValueError` where a field is missing, or has not the shape of its slot or a dtype that fits
-        into it. `where[1]` is set to the place of each stage before it begins, for those who watch.
+        Those of a tuple are named as `flatten` names them. A last stage with `write_into(features, out)` writes
+        straight into a slot of its `written_dtype`. Raises `StageError`, and `ValueError` where a field is missing, or
+        has not the shape of its slot or a dtype that fits into it. `where` is as in a call.
         """
         steps = self._steps
-        writes = bool(steps) and steps[-1].written_dtype == out["features"].dtype
-        for step in steps[:-1] if writes else steps:
-            if where is not None:
-                where[1] = step.place
-            record = step(record, draw)
+        features = out.get("features")
+        writes = bool(steps) and features is not None and steps[-1].written_dtype == features.dtype
+        record = _apply(steps[:-1] if writes else steps, record, draw, where)
+        fields = flatten(record)
         for name, slot in out.items():
             if not (writes and name == "features"):
-                check_fits(record, name, slot)
-                slot[...] = record[name]
+                if name not in fields:
+                    check_as_many(fields, out)
+                check_fits(fields, name, slot)
+                slot[...] = fields[name]
         if writes:
             if where is not None:
                 where[1] = steps[-1].place
             steps[-1].write(record, out["features"], draw)
-        return record.keys()
+        return fields.keys()
 
     def __repr__(self) -> str:
         return f"Pipeline({' -> '.join(self.names) or 'nothing'})"
@@ -168,6 +169,14 @@ class _Step:
         return (draw.generator(self.place),)
 
 
+def _apply(steps: Sequence[_Step], record: Record, draw: Draw | None, where: MutableSequence[int] | None) -> Record:
+    for step in steps:
+        if where is not None:
+            where[1] = step.place
+        record = step(record, draw)
+    return record
+
+
 def check_fits(record: Record, name: str, slot: np.ndarray) -> None:
     # Without this, numpy would broadcast a smaller value over the slot, and cut off what an integer cannot hold.
     if name not in record:
@@ -175,7 +184,8 @@ def check_fits(record: Record, name: str, slot: np.ndarray) -> None:
     value = np.asarray(record[name])
     if value.shape != slot.shape:
         raise ValueError(
-            f"field {name!r} has shape {value.shape}, the records before it {slot.shape}; resize or pad them"
+            f"field {name!r} has shape {value.shape}, the records before it {slot.shape}; resize them, or pad "
+            f"sequences with padding=etl.Padding()"
         )
     # Features are converted to the floating dtype that was asked for; anything else must not lose a digit.
     if not (is_floating(slot.dtype) or np.can_cast(value.dtype, slot.dtype, "safe")):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from etl.pipeline import Pipeline, StageError
 from etl.record import Record, RecordSequence, record_error, source_name
-from etl.stages.stage import describe_stage, fixes_size, stage_name
+from etl.several import flatten
+from etl.stages.stage import AnyStage, describe_stage, fixes_size, stage_name
 
 
 class Records:
-    """`len(source)` records; `[i]` is `pipeline(source[i])`. What `presave.write` takes; picklable if its parts are.
+    """`len(source)` records; `[i]` is `pipeline(source[i])`, a tuple of arrays as fields `features.0`, `features.1`
+    and so on. What `presave.write` takes; picklable if its parts are.
 
-    `ragged` are the fields whose size varies: those of `source.ragged`, until a stage that `fixes_size`. Where a source
-    has `options`, JSON values that tell what it makes of its files, a write that was interrupted is gone on with only
-    if they are the same.
+    `ragged` are the fields whose size varies: those of `source.ragged`, features until a stage that `fixes_size`. Where
+    a source has `options`, JSON values that tell what it makes of its files, a write that was interrupted is gone on
+    with only if they are the same.
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
@@ -23,7 +26,7 @@ class Records:
         done = (*pipeline.preceding, *pipeline.stages)
         self.stage = stage_name(done[-1]) if done else None
         self.fingerprint = pipeline.fingerprint
-        self.ragged = frozenset() if any(map(fixes_size, done)) else frozenset(getattr(source, "ragged", ()))
+        self.ragged = ragged_after(getattr(source, "ragged", ()), done)
         self.provenance: dict[str, Any] = {
             "source": source_name(source),
             "stages": [describe_stage(stage) for stage in done],
@@ -43,14 +46,24 @@ class Records:
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {source_name(self.source)}, which holds {len(self)}")
         try:
-            return self.pipeline(read_record(self.source, index))
+            record = self.pipeline(read_record(self.source, index))
         except StageError as error:
             raise record_error(self.source, index, error.stage, error.__cause__ or error) from error.__cause__
+        try:
+            return flatten(record)
+        except ValueError as error:
+            raise record_error(self.source, index, "collate", error) from error
 
 
 def records(source: RecordSequence, pipeline: Pipeline) -> Records:
     """The records of `source` after `pipeline`, computed when asked for."""
     return Records(source, pipeline)
+
+
+def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset[str]:
+    """The fields of `ragged` whose size still varies after `stages`."""
+    fixed = {"features"} if any(map(fixes_size, stages)) else set()
+    return frozenset(ragged) - fixed
 
 
 def read_record(source: RecordSequence, index: int) -> Record:

@@ -47,13 +47,16 @@ def fit(
     """Train `model` for `epochs` epochs of `iterator`.
 
     The model is moved to the backend's device and the iterator's dtype, in place. It is called with the batch's
-    features (one argument for each input), and with `mask=features_mask` where the batch has one and its `forward`
-    takes a `mask` or any keyword. `optimizer` is "sgd", "adam", both with `learning_rate` (0.01 if None), or a torch
-    optimizer made by the caller, which has its own; `loss(output, labels)` is cross entropy if None. Where the iterator
-    was given a state to resume, the first epoch is the rest of that one.
+    features (one argument for each input), and with `mask=features_mask` (a tuple for several inputs) where the batch
+    has one and its `forward` takes a `mask` or any keyword. `optimizer` is "sgd", "adam", both with `learning_rate`
+    (0.01 if None), or a torch optimizer made by the caller, which has its own. `loss(output, labels)` is cross entropy
+    if None. Where labels have a mask it is called with `mask=labels_mask`; cross entropy then is the mean over the
+    steps that are data, of outputs `(batch, steps, classes)`. Where the iterator was given a state to resume, the first
+    epoch is the rest of that one.
 
-    Raises `ValueError` for bad arguments, `RuntimeError` for a backend that is not there, and whatever loading raises,
-    at the batch it belongs to. However it ends, no thread of the iterator is left running.
+    Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for
+    a backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
+    the iterator is left running.
     """
     torch = import_torch()
     epochs = whole_number("epochs", epochs, least=1)
@@ -61,7 +64,7 @@ def fit(
     place = find_backend(backend) if isinstance(backend, str) else backend
     place.place(model, iterator.dtype).train()
     update = make_optimizer(model)
-    step = TrainingStep(model, update, loss or torch.nn.functional.cross_entropy)
+    step = TrainingStep(model, update, loss or cross_entropy)
     waits = any(listener.needs_times for listener in listeners)
     result = FitResult()
     scores: list[Any] = []
@@ -86,18 +89,38 @@ class TrainingStep:
         self._model = model
         self._optimizer = optimizer
         self._loss = loss
-        # Wrappers, such as DistributedDataParallel, take any keyword and pass it on.
-        parameters = inspect.signature(model.forward).parameters.values()
-        self._takes_mask = any(each.name == "mask" or each.kind is each.VAR_KEYWORD for each in parameters)
+        self._model_takes_mask = _takes_mask(model.forward)
+        self._loss_takes_mask = _takes_mask(getattr(loss, "forward", loss))
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
-        keywords = {"mask": batch.features_mask} if self._takes_mask and batch.features_mask is not None else {}
+        keywords = {"mask": batch.features_mask} if self._model_takes_mask and batch.features_mask is not None else {}
+        masked = {} if batch.labels_mask is None else {"mask": batch.labels_mask}
+        if masked and not self._loss_takes_mask:
+            raise ValueError("labels are padded, and the loss takes no `mask`: use loss(output, labels, mask=None)")
         self._optimizer.zero_grad(set_to_none=True)
-        loss: torch.Tensor = self._loss(self._model(*inputs, **keywords), batch.labels)
+        loss: torch.Tensor = self._loss(self._model(*inputs, **keywords), batch.labels, **masked)
         loss.backward()
         self._optimizer.step()
         return loss.detach()
+
+
+def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """The mean cross entropy of `output`, `(batch, classes)`; with `mask`, `(batch, steps)`, over the steps of
+    `(batch, steps, classes)` where it is not 0.
+    """
+    entropy = import_torch().nn.functional.cross_entropy
+    loss: torch.Tensor = entropy(output, labels) if mask is None else entropy(output[mask != 0], labels[mask != 0])
+    return loss
+
+
+def _takes_mask(function: Callable[..., Any]) -> bool:
+    # Wrappers, such as DistributedDataParallel, take any keyword and pass it on.
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # compiled functions may have none
+        return False
+    return any(each.name == "mask" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _run_epoch(

@@ -67,19 +67,20 @@ Schema = dict[str, Field]
 def infer_schema(record: Record, ragged: Collection[str] = (), number: int = 0) -> Schema:
     """The schema of `record`, whose fields `ragged` vary in size; Python ints become int64, floats float64.
 
-    `number` is that of the record, for errors. Raises `StoreError` where a field is not an array or a number, would
-    need pickle to be stored, or is named in `ragged` and not there.
+    A name `x` in `ragged` also stands for those of `x.0`, `x.1` and so on that have an axis. `number` is that of the
+    record, for errors. Raises `StoreError` where a field is not an array or a number, would need pickle to be stored,
+    or is named in `ragged` and not there.
     """
     if not isinstance(record, Mapping) or not record:
         raise StoreError(
             f"record {number} is {type(record).__name__}; a record is a mapping of field name to array or number"
         )
-    unknown = sorted(set(ragged) - record.keys())
+    unknown = sorted(set(ragged) - record.keys() - set(map(_group, filter(_is_name, record))))
     if unknown:
         raise StoreError(f"ragged names {', '.join(map(repr, unknown))}, which record {number} does not have")
     schema = {}
     for name, value in record.items():
-        if not isinstance(name, str) or not name:
+        if not _is_name(name):
             raise StoreError(f"record {number}: field name {name!r} is not a string of at least one character")
         array = _as_array(value, name, number)
         if array.dtype.kind not in "biufc":
@@ -89,9 +90,10 @@ def infer_schema(record: Record, ragged: Collection[str] = (), number: int = 0) 
             )
         if name in ragged and array.ndim == 0:
             raise StoreError(f"record {number}: field {name!r} is one number, which cannot be ragged")
-        if array.size == 0 and name not in ragged:
+        is_ragged = name in ragged or (array.ndim > 0 and _group(name) in ragged)
+        if array.size == 0 and not is_ragged:
             raise StoreError(f"record {number}: field {name!r} has shape {array.shape}, which holds nothing to store")
-        shape = (None,) * array.ndim if name in ragged else array.shape
+        shape = (None,) * array.ndim if is_ragged else array.shape
         field = Field(name, array.dtype.newbyteorder("<").str, shape)
         try:
             length = len(field.safe_name)
@@ -129,6 +131,16 @@ def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray
         is_kept = is_same and array.flags.c_contiguous
         arrays[name] = array if is_kept else np.asarray(array, dtype=field.dtype, order="C")
     return arrays
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and bool(name)
+
+
+def _group(name: str) -> str | None:
+    """`"features"` of `"features.0"`."""
+    group, _, place = name.rpartition(".")
+    return group if group and place.isdecimal() else None
 
 
 def _as_array(value: Any, name: str, number: int) -> np.ndarray:

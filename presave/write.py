@@ -75,7 +75,8 @@ def write(
 ) -> Store:
     """Write `records` (`len`, `[i]` giving a mapping of field name to array or number) as a store; returns it open.
 
-    Fields named in `ragged` (or in `records.ragged`) may have another size in each record. Shards of about
+    Fields named in `ragged` (or in `records.ragged`) may have another size in each record; "x" stands for all of
+    "x.0", "x.1" and so on that have an axis. Shards of about
     `shard_nbytes` bytes (by default a 64th of all, from 4 to 256 MiB) are written by `jobs` threads, or under
     `joblib.parallel_config(backend=...)` by whatever that offers; then `records` must be picklable and the folder one
     that all workers share. Each job holds one shard in memory. The bytes do not depend on `jobs`. `options` are the

@@ -85,6 +85,7 @@ def test_gather_returns_the_values_that_were_written_in_any_order_with_repeats(
         for field in ("x/y", "z"):
             assert len(gathered[field]) == len(order)
             assert all(_same(got, records[i][field]) for got, i in zip(gathered[field], order, strict=True))
+            assert [tuple(shape) for shape in store.shapes(field, order)] == [records[i][field].shape for i in order]
             assert _same(store[len(records) - 1][field], records[-1][field])
 
 
@@ -172,6 +173,27 @@ def test_a_buffer_of_another_kind_is_refused(out: dict[str, np.ndarray], message
     records = [{"x/y": np.zeros(2), "z": np.zeros((1, size))} for size in range(3)]
     with _written(records, "npy", {}, 100) as store, pytest.raises(presave.StoreError, match=message):
         store.gather([0], out)
+
+
+def test_the_shapes_of_a_fixed_field_are_all_the_same_and_those_of_no_field_an_error(tmp_path: Path) -> None:
+    with presave.write(tmp_path / "s", [{"x": np.zeros((2, 3)), "y": 1}] * 4) as store:
+        assert store.shapes("x", [3, 0]).tolist() == [[2, 3], [2, 3]]
+        assert store.shapes("y", [1, 2]).shape == (2, 0)
+        with pytest.raises(presave.StoreError, match="has no field 'z'; it has x, y"):
+            store.shapes("z", [0])
+        with pytest.raises(IndexError, match="record 4 of"):
+            store.shapes("x", [4])
+    with pytest.raises(presave.StoreError, match="is closed"):
+        store.shapes("x", [0])
+
+
+def test_one_name_makes_all_numbered_fields_ragged_that_have_an_axis(tmp_path: Path) -> None:
+    records = [{"x.0": np.zeros(length), "x.1": np.zeros((length, 2)), "x.2": 0.5, "x.y": 1} for length in (1, 3)]
+    with presave.write(tmp_path / "s", records, ragged=["x"]) as store:
+        assert [name for name, field in store.fields.items() if field.is_ragged] == ["x.0", "x.1"]
+        assert store.shapes("x.1", [1, 0]).tolist() == [[3, 2], [1, 2]]
+    with pytest.raises(presave.StoreError, match="ragged names 'x', which record 0 does not have"):
+        presave.write(tmp_path / "t", [{"x.y": np.zeros(1)}], ragged=["x"])
 
 
 def test_records_say_which_of_their_fields_are_ragged_and_the_argument_goes_before(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
     def each(part: Any) -> Any:
         if part is None:
             return None
-        return tuple(convert(array) for array in part) if isinstance(part, tuple) else convert(part)
+        return tuple(map(each, part)) if isinstance(part, tuple) else convert(part)
 
     return Batch(each(batch.features), each(batch.labels), each(batch.features_mask), each(batch.labels_mask))
 

@@ -12,17 +12,13 @@ from etl.batch import Batch
 from etl.dtypes import find_dtype
 from etl.iterators.iterator import State
 from etl.iterators.loading import ENDED, Loader, Loading, nowhere
-from etl.iterators.order import Order
+from etl.iterators.order import IDENTITY, Order
 from etl.iterators.skipped import Skipped
 from etl.iterators.workspaces import Workspaces
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# What a state must share with the iterator that loads it for the rest of the epoch to be the same records. Batch size
-# and ranks may change: positions count records of all ranks.
-STATE_IDENTITY = ("records", "shuffle", "seed")
 
 
 class EpochIterator:
@@ -122,16 +118,16 @@ class EpochIterator:
         return {
             "epoch": epoch + 1 if ended else epoch,
             "position": 0 if ended else position,
-            **{name: getattr(self._order, name) for name in STATE_IDENTITY},
+            **self._order.identity,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Go on where `state` was taken: the next epoch iterated is the rest of that one.
 
-        Raises `ValueError` where `state` was taken from other records or with another seed or `shuffle`.
+        Raises `ValueError` where `state` was taken from other records or with another seed, `shuffle` or buckets.
         """
-        for name in STATE_IDENTITY:
-            mine = getattr(self._order, name)
+        for name in IDENTITY:
+            mine = self._order.identity.get(name)
             if state.get(name) != mine:
                 raise ValueError(
                     f"the state was taken with {name}={state.get(name)!r}, this iterator has {name}={mine!r}"

@@ -31,7 +31,7 @@ class Loader(Protocol):
     """Loads any records of a data set into arrays. May be used by several threads at once, and pickled."""
 
     def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:
-        """What a batch of the records `numbers` looks like; raises as `load` does."""
+        """What a batch of the records `numbers` looks like; raises as `load` does. Kept until the batch is loaded."""
 
     def task_records(self, records: int, workers: int) -> int:
         """The smallest number of records that is worth a task of its own, in a batch of `records`."""
@@ -60,9 +60,10 @@ class Loading:
         self.loader = loader
         self.numbers = numbers
         self.epoch = epoch
+        # Kept until the batch is done: with it goes what the loader has loaded already to find it out.
+        self._layout = loader.lay_out(numbers, epoch)
         self.arrays = {
-            name: workspaces.empty(len(numbers), most, shape, dtype)
-            for name, (shape, dtype) in loader.lay_out(numbers, epoch).items()
+            name: workspaces.empty(len(numbers), most, shape, dtype) for name, (shape, dtype) in self._layout.items()
         }
         self.task_records = loader.task_records(len(numbers), workers)
         self.skipped: dict[int, RecordError] = {}

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from etl.iterators.buckets import sort_in_windows
 from etl.whole_number import whole_number
+
+# The highest word of the Philox counter: 0 orders the epoch, 1 is that of random stages (see `Draw`).
+BUCKETS = 2
+# What states share whose rest of an epoch is the same records.
+IDENTITY = ("records", "shuffle", "seed", "bucket_records", "step_records", "lengths")
 
 
 @dataclass(frozen=True)
@@ -17,6 +26,9 @@ class Order:
     A step takes `batch_size` records for every rank from the epoch's order, rank after rank, so that positions count
     records of all ranks and a run saved with two ranks goes on with four. The last step of an epoch shares what is
     left evenly; ranks for which nothing is left then get no batch, and `drop_last` leaves that step out.
+
+    With `bucket_records` windows of so many records are sorted by `lengths`, int64 of shape `(records,)`, so that all
+    records of a step are of similar length.
     """
 
     records: int
@@ -26,10 +38,14 @@ class Order:
     drop_last: bool
     rank: int = 0
     world_size: int = 1
+    bucket_records: int | None = None
+    lengths: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", whole_number("batch_size", self.batch_size, least=1))
         object.__setattr__(self, "seed", whole_number("seed", self.seed, least=0, below=2**64))
+        if self.bucket_records is not None:
+            object.__setattr__(self, "bucket_records", whole_number("bucket_records", self.bucket_records, least=1))
         if self.records < 1:
             raise ValueError("there are no records to make batches of; the source is empty")
         if not 0 <= self.rank < self.world_size:
@@ -46,15 +62,33 @@ class Order:
         whole, left = divmod(self.records, self.step_records)
         return whole + int(not self.drop_last and left > self.rank)
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Those of `IDENTITY` that decide this order; JSON values only.
+
+        Batch size and ranks may change: positions count records of all ranks. In buckets, their product may not.
+        """
+        identity = {name: getattr(self, name) for name in ("records", "shuffle", "seed")}
+        if self.bucket_records is not None and self.lengths is not None:
+            lengths = f"{zlib.crc32(self.lengths.tobytes()):08x}"
+            identity |= {"bucket_records": self.bucket_records, "step_records": self.step_records, "lengths": lengths}
+        return identity
+
     def epoch(self, number: int) -> np.ndarray:
         """The records of epoch `number` in order: int64 of shape `(records,)`, 8 bytes a record.
 
         Shuffled by a Philox generator keyed with seed and epoch, so that no epoch has to be drawn to know the next.
         """
         order = np.arange(self.records, dtype=np.int64)
+        key = np.array([self.seed, number], dtype=np.uint64)
         if self.shuffle:
-            key = np.array([self.seed, number], dtype=np.uint64)
             np.random.Generator(np.random.Philox(key=key)).shuffle(order)
+        if self.bucket_records is not None and self.lengths is not None:
+            random = None
+            if self.shuffle:
+                counter = np.array([0, 0, 0, BUCKETS], dtype=np.uint64)
+                random = np.random.Generator(np.random.Philox(key=key, counter=counter))
+            sort_in_windows(order, self.lengths, self.step_records, self.bucket_records, random)
         return order
 
     def plan(self, number: int, position: int) -> Iterator[tuple[np.ndarray, int]]:

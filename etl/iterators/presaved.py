@@ -13,16 +13,24 @@ import presave
 from etl.dtypes import find_dtype
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.gather_normalised import can_gather_normalised, gather_normalised
+from etl.iterators.lengths import Lengths, bucket_lengths, store_lengths
 from etl.iterators.loading import Layout, Where
 from etl.iterators.order import Order
-from etl.iterators.record_loader import FIELDS, READING, OnError, RecordLoader, batch_dtype
+from etl.iterators.padder import Padder
+from etl.iterators.record_loader import READING, OnError, RecordLoader, batch_dtype
+from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.record import Record, RecordError
+from etl.records import ragged_after
+from etl.several import batch_fields, put_together
 from etl.stages import ChannelsFirst, Normalise
 
 
 class PresavedIterator(EpochIterator):
     """Batches from a store, or the path of one, finished by `pipeline`, the remainder of the one that wrote it.
+
+    Several inputs, `padding` and `bucket_records` are as there; the store says how long records are, unless a stage
+    that is left changes that.
 
     Raises `ValueError` where the store was written by another pipeline or cut after another stage, and as
     `RawIterator` does. A store given as a path is closed with the iterator.
@@ -40,12 +48,19 @@ class PresavedIterator(EpochIterator):
         drop_last: bool = False,
         reuse: bool = True,
         on_error: OnError = "raise",
+        padding: Padding | None = None,
+        bucket_records: int | None = None,
     ) -> None:
         self._owns_store = not isinstance(store, presave.Store)
         self._store = store if isinstance(store, presave.Store) else presave.open_store(store)
         check_remainder(self._store, pipeline)
-        order = Order(len(self._store), batch_size, shuffle, seed, drop_last)
-        loader = choose_loader(self._store, pipeline, find_dtype(dtype), order.seed, on_error)
+        lengths = store_lengths(self._store, pipeline, padding) if padding is not None else None
+        longest = bucket_lengths(lengths, padding, bucket_records, str(self._store.path))
+        order = Order(
+            len(self._store), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest
+        )
+        padder = None if padding is None else make_padder(self._store, pipeline, padding, lengths, find_dtype(dtype))
+        loader = choose_loader(self._store, pipeline, find_dtype(dtype), order.seed, on_error, padder)
         super().__init__(order, loader, dtype, reuse=reuse)
 
     def shard(self, rank: int, world_size: int) -> PresavedIterator:
@@ -64,20 +79,34 @@ class PresavedIterator(EpochIterator):
 class StoreLoader(RecordLoader):
     """Gathers records from a store many at a time, and applies what is left of the pipeline to each."""
 
-    def __init__(self, store: presave.Store, pipeline: Pipeline, dtype: np.dtype, seed: int, on_error: OnError) -> None:
-        super().__init__(store, pipeline, dtype, seed, on_error)
+    def __init__(
+        self,
+        store: presave.Store,
+        pipeline: Pipeline,
+        dtype: np.dtype,
+        seed: int,
+        on_error: OnError,
+        padder: Padder | None = None,
+    ) -> None:
+        super().__init__(store, pipeline, dtype, seed, on_error, padder)
         self._store = store
         self._wanted_dtype = dtype
-        self._fields = [name for name in FIELDS if name in store.fields]
+        self._fields = batch_fields(store.fields)
+        self._has_tuples = list(put_together(dict.fromkeys(self._fields))) != self._fields
         self._gathered = _Buffers()
 
     def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002 - other loaders go by them
         """One, or all of them where parts of a batch cost more than the whole."""
         return 1 if self._store.is_mapped else records
 
-    def reader(self, numbers: np.ndarray) -> Callable[[int], Record]:
-        """Gives each of the records `numbers`, gathered at once into memory that this thread has for that."""
-        arrays = self._store.gather(numbers, {name: self._buffer(name, len(numbers)) for name in self._fields})
+    def reader(self, numbers: np.ndarray, lasting: bool = False) -> Callable[[int], Record]:
+        """Gives each of the records `numbers`, gathered at once, into memory that this thread has for that unless they
+        are to be `lasting`.
+        """
+        buffers = {name: None if lasting else self._buffer(name, len(numbers)) for name in self._fields}
+        arrays = self._store.gather(numbers, buffers)
+        if self._has_tuples:
+            return lambda row: put_together({name: array[row] for name, array in arrays.items()})
         return lambda row: {name: array[row] for name, array in arrays.items()}
 
     def _buffer(self, name: str, records: int) -> np.ndarray | None:
@@ -95,7 +124,7 @@ class StoreLoader(RecordLoader):
         return {**super().__getstate__(), "_gathered": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gathered=_Buffers())
+        super().__setstate__({**state, "_gathered": _Buffers()})
 
 
 class WholeLoader(StoreLoader):
@@ -160,15 +189,31 @@ class _Buffers(threading.local):
 
 
 def choose_loader(
-    store: presave.Store, pipeline: Pipeline, dtype: np.dtype, seed: int, on_error: OnError
+    store: presave.Store,
+    pipeline: Pipeline,
+    dtype: np.dtype,
+    seed: int,
+    on_error: OnError,
+    padder: Padder | None = None,
 ) -> RecordLoader:
     """The one that does the least for what `pipeline` leaves to do."""
-    fields = [store.fields[name] for name in FIELDS if name in store.fields]
+    if padder is not None:
+        return StoreLoader(store, pipeline, dtype, seed, on_error, padder)
+    fields = [store.fields[name] for name in batch_fields(store.fields)]
     is_finished = not pipeline.stages and not any(field.is_ragged for field in fields)
     normalise = find_normalise(store, pipeline, dtype)
-    if "features" in store.fields and (is_finished or normalise is not None):
+    has_features = "features" in store.fields or "features.0" in store.fields
+    if has_features and (is_finished or normalise is not None):
         return WholeLoader(store, pipeline, dtype, seed, on_error, normalise)
     return StoreLoader(store, pipeline, dtype, seed, on_error)
+
+
+def make_padder(
+    store: presave.Store, pipeline: Pipeline, padding: Padding, lengths: Lengths | None, dtype: np.dtype
+) -> Padder:
+    """Pads what `store` says to vary, unless a stage that is left makes it alike."""
+    ragged = [name for name, field in store.fields.items() if field.is_ragged]
+    return Padder(padding, ragged_after(ragged, pipeline.stages), lengths, dtype)
 
 
 def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) -> Normalise | None:
@@ -181,7 +226,7 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) ->
     if store.reads_whole_shards:  # once for the features and again for the labels
         return None
     normalise = pipeline.stages[-1]
-    fixed = all(not store.fields[name].is_ragged for name in FIELDS if name in store.fields)
+    fixed = not any(store.fields[name].is_ragged for name in batch_fields(store.fields))
     if isinstance(normalise, Normalise) and fixed and can_gather_normalised(store, normalise):
         return normalise
     return None

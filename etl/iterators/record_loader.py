@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy as np
 from etl.batch import Batch
 from etl.dtypes import is_floating
 from etl.iterators.loading import Layout, Where
+from etl.iterators.padder import Padder
 from etl.pipeline import Pipeline, StageError
 from etl.record import Record, RecordError, record_error
 from etl.records import read_record
+from etl.several import batch_fields, check_as_many, flatten, put_together
 from etl.stages.draw import Draw
 
-FIELDS = ("features", "label", "features_mask", "labels_mask")
 NOTHING_LEFT = Pipeline([])
 READING = -1
 
@@ -26,10 +28,19 @@ class RecordLoader:
     """Reads records one by one, applies `pipeline` to each, and stores the results in arrays, one for each field.
 
     Floating features, labels and masks take `dtype`; integers keep theirs. The first record tells names, shapes and
-    dtypes; a later one that differs is an error. `seed` is that of random stages. Implements `Loader`.
+    dtypes; a later one that differs is an error, but for the lengths that `padder` makes alike. `seed` is that of
+    random stages. Implements `Loader`.
     """
 
-    def __init__(self, source: Any, pipeline: Pipeline, dtype: np.dtype, seed: int, on_error: OnError) -> None:
+    def __init__(
+        self,
+        source: Any,
+        pipeline: Pipeline,
+        dtype: np.dtype,
+        seed: int,
+        on_error: OnError,
+        padder: Padder | None = None,
+    ) -> None:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
         self._source = source
@@ -37,32 +48,30 @@ class RecordLoader:
         self._dtype = dtype
         self._seed = seed
         self._on_error = on_error
+        self._padder = padder
+        # That of one record.
         self._layout: Layout | None = None
-        # The record that told the layout, which is not worked on twice.
-        self._first: tuple[int, int, Record] | None = None
+        # Records that were finished to lay out a batch, by number and epoch; they live as long as its layout.
+        self._finished: weakref.WeakValueDictionary[tuple[int, int], _Finished] = weakref.WeakValueDictionary()
 
     def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002 - other loaders go by them
         """One: a record may take long."""
         return 1
 
     def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:
-        """What batches look like, found out from the first record that does not fail."""
-        if self._layout is None:
-            error: RecordError | None = None
-            for number in numbers.tolist():
-                try:
-                    record = self._finish_first(number, epoch)
-                except RecordError as failed:
-                    if self._on_error == "raise":
-                        raise
-                    error = error or failed
-                else:
-                    self._first = (number, epoch, record)
-                    break
-            else:
-                raise error or ValueError("there are no records to lay a batch out for")
+        """What a batch of `numbers` looks like. Names and dtypes are found out from the first record that does not
+        fail; steps from what the data set says of them, otherwise by loading all of the batch here.
+        """
+        finished = self._finish_first(numbers, epoch) if self._layout is None else []
         assert self._layout is not None  # noqa: S101 - for the type checker
-        return self._layout
+        layout = self._layout
+        if self._padder is not None:
+            longest = self._padder.longest(layout, numbers)
+            if longest is None:
+                finished = self._finish(numbers, epoch)
+                longest = self._padder.longest_of(layout, [each.record for each in finished if each.error is None])
+            layout = self._padder.lay_out(layout, longest)
+        return _LaidOut(layout, finished) if finished else layout
 
     def load(
         self, numbers: np.ndarray, epoch: int, arrays: Mapping[str, np.ndarray], where: Where
@@ -95,10 +104,16 @@ class RecordLoader:
         return record_error(self._source, number, stage, cause)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_first": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_finished"}
 
-    def reader(self, numbers: np.ndarray) -> Callable[[int], Record]:
-        """What gives by its row each of the records `numbers` before the pipeline, or raises `RecordError`."""
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _finished=weakref.WeakValueDictionary())
+
+    def reader(self, numbers: np.ndarray, lasting: bool = False) -> Callable[[int], Record]:  # noqa: ARG002
+        """What gives by its row each of the records `numbers` before the pipeline, or raises `RecordError`.
+
+        Unless they are to be `lasting`, records may be overwritten by those that this thread reads next.
+        """
         return lambda row: read_record(self._source, int(numbers[row]))
 
     def _load_one(
@@ -110,43 +125,94 @@ class RecordLoader:
         slots: Mapping[str, np.ndarray],
         where: Where,
     ) -> None:
-        first = self._first
-        if first is not None and first[:2] == (number, epoch):
-            self._first = None
-            record, pipeline = first[2], NOTHING_LEFT
-        else:
-            record, pipeline = read(row), self._pipeline
+        done = self._finished.get((number, epoch))
+        if done is not None and done.error is not None:
+            raise done.error
+        record, pipeline = (read(row), self._pipeline) if done is None else (done.record, NOTHING_LEFT)
+        draw = Draw(self._seed, epoch, number)
         try:
-            found = pipeline.write_into(record, slots, Draw(self._seed, epoch, number), where)
-            if len(found) != len(slots) and any(name in found and name not in slots for name in FIELDS):
+            if self._padder is None:
+                found = pipeline.write_into(record, slots, draw, where)
+            else:
+                fields = flatten(pipeline(record, draw, where))
+                self._padder.write(fields, slots, number)
+                found = fields.keys()
+            if not found <= slots.keys() and any(name not in slots for name in batch_fields(found)):
+                check_as_many(found, slots)
                 raise ValueError(f"it has fields {', '.join(found)}, the records before it {', '.join(slots)}")
         except (StageError, ValueError, TypeError) as error:
             raise self._named(number, error) from _cause(error)
 
-    def _finish_first(self, number: int, epoch: int) -> Record:
-        record = self.reader(np.array([number]))(0)
-        try:
-            finished = self._pipeline(record, Draw(self._seed, epoch, number))
-            self._layout = self._describe(finished)
-        except (StageError, ValueError, TypeError) as error:
-            raise self._named(number, error) from _cause(error)
+    def _finish_first(self, numbers: np.ndarray, epoch: int) -> list[_Finished]:
+        """Finish records until one does not fail, and describe that."""
+        finished: list[_Finished] = []
+        for place in range(len(numbers)):
+            finished += self._finish(numbers[place : place + 1], epoch)
+            if finished[-1].error is None:
+                try:
+                    self._layout = self._describe(finished[-1].record)
+                except (ValueError, TypeError) as error:
+                    raise self._named(int(numbers[place]), error) from error
+                return finished
+        raise finished[0].error or ValueError("there are no records to lay a batch out for")
+
+    def _finish(self, numbers: np.ndarray, epoch: int) -> list[_Finished]:
+        """The records `numbers` after the pipeline, for `load` to find; raises as `load` does."""
+        read = self.reader(numbers, lasting=True)
+        finished = []
+        for row, number in enumerate(numbers.tolist()):
+            done = self._finished.get((number, epoch))
+            if done is None:
+                done = self._finish_one(read, row, number, epoch)
+                self._finished[number, epoch] = done
+            finished.append(done)
         return finished
+
+    def _finish_one(self, read: Callable[[int], Record], row: int, number: int, epoch: int) -> _Finished:
+        try:
+            record = read(row)
+            try:
+                return _Finished(flatten(self._pipeline(record, Draw(self._seed, epoch, number))))
+            except (StageError, ValueError, TypeError) as error:
+                raise self._named(number, error) from _cause(error)
+        except RecordError as error:
+            if self._on_error == "raise":
+                raise
+            return _Finished({}, error)
 
     def _named(self, number: int, error: Exception) -> RecordError:
         stage = error.stage if isinstance(error, StageError) else "collate"
         return record_error(self._source, number, stage, _cause(error))
 
     def _describe(self, record: Record) -> Layout:
-        if not isinstance(record, Mapping):
-            raise ValueError(f"it is a {type(record).__name__}; a record is a mapping with 'features' and 'label'")
         layout = {}
-        for name in FIELDS:
-            if name in record:
-                value = np.asarray(record[name])
-                layout[name] = (value.shape, batch_dtype(value.dtype, self._dtype))
-        if "features" not in layout:
+        for name in batch_fields(record):
+            value = np.asarray(record[name])
+            layout[name] = (value.shape, batch_dtype(value.dtype, self._dtype))
+        if "features" not in layout and "features.0" not in layout:
             raise ValueError(f"it has no field 'features'; it has {', '.join(map(repr, record)) or 'none'}")
+        if self._padder is not None:
+            self._padder.check(layout)
         return layout
+
+
+class _Finished:
+    """A flat record after the pipeline, or the error that it ended with."""
+
+    def __init__(self, record: Record, error: RecordError | None = None) -> None:
+        self.record = record
+        self.error = error
+
+
+class _LaidOut(dict[str, tuple[tuple[int, ...], np.dtype]]):
+    """A layout that holds the records that were finished to find it."""
+
+    def __init__(self, layout: Layout, finished: Sequence[_Finished]) -> None:
+        super().__init__(layout)
+        self._finished = finished
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 def _cause(error: Exception) -> BaseException:
@@ -160,5 +226,6 @@ def batch_dtype(stored: np.dtype, wanted: np.dtype) -> np.dtype:
 
 
 def to_batch(arrays: Mapping[str, np.ndarray]) -> Batch:
-    """The batch of arrays named as the fields of a record; records without a label give labels None."""
-    return Batch(arrays["features"], arrays.get("label"), arrays.get("features_mask"), arrays.get("labels_mask"))
+    """The batch of arrays named as the flat fields of a record; records without a label give labels None."""
+    record = put_together(arrays)
+    return Batch(record["features"], record.get("label"), record.get("features_mask"), record.get("labels_mask"))

@@ -15,6 +15,7 @@ class ChannelsFirst:
     """
 
     name: ClassVar[str] = "channels_first"
+    changes_length: ClassVar[bool] = True
 
     def __call__(self, record: Record) -> Record:
         pixels = record["features"]

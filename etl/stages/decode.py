@@ -34,6 +34,7 @@ class Decode:
     decoder: str = "pillow"
     at_least: tuple[int, int] | None = field(default=None, metadata=ADDED_LATER)
     name: ClassVar[str] = "decode"
+    changes_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.decoder not in DECODERS:

@@ -23,9 +23,10 @@ class Stage(Protocol):
 
     A frozen dataclass is the usual form: its class, its `version` where it has one, and its fields identify it.
     Calls must not change the record they are given, and give equal bytes for equal records. What a stage may say of
-    itself in attributes: `fixes_size = True` where all records have features of one size after it; `is_random = True`
-    where it draws at random, and then it is called with the record and a `numpy.random.Generator` of its own, seeded by
-    seed, epoch and record.
+    itself in attributes: `fixes_size = True` where all records have features of one size after it;
+    `changes_length = True` where the first axis of a field may have another size after it than before it;
+    `is_random = True` where it draws at random, and then it is called with the record and a `numpy.random.Generator` of
+    its own, seeded by seed, epoch and record.
     """
 
     @property
@@ -65,6 +66,11 @@ def stage_name(stage: AnyStage) -> str:
 def fixes_size(stage: AnyStage) -> bool:
     """Whether the stage says that all records have features of one size after it."""
     return bool(getattr(stage, "fixes_size", False))
+
+
+def changes_length(stage: AnyStage) -> bool:
+    """Whether the stage says that sequences may have another number of steps after it."""
+    return fixes_size(stage) or bool(getattr(stage, "changes_length", False))
 
 
 def is_random(stage: AnyStage) -> bool:
