@@ -186,6 +186,8 @@ class AsyncIterator:
         self._end_epoch()
         if self._pool is not None:
             self._pool.close()
+        if self._workspaces is not None:
+            self._workspaces.clear()
         self._iterator.close()
 
     def __enter__(self) -> Self:

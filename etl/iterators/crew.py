@@ -26,12 +26,13 @@ class Job:
     batch: Batch | None = None
     is_done: bool = False
 
-    def claim(self, workers: int) -> tuple[int, int]:
+    def claim(self, workers: int, least: int = 1) -> tuple[int, int]:
         """The next part: half of an even share of what is left, so that all workers end at nearly the same time with
         few parts to hand out (guided self-scheduling: Polychronopoulos and Kuck 1987, doi:10.1109/TC.1987.5009495).
+        No fewer records than `least`, except at the end.
         """
         left = len(self.loading) - self.unclaimed
-        size = min(left, max(self.loading.task_records, left // (2 * workers)))
+        size = min(left, max(self.loading.task_records, least, left // (2 * workers)))
         first, self.unclaimed = self.unclaimed, self.unclaimed + size
         return first, self.unclaimed
 

@@ -15,6 +15,8 @@ from etl.iterators.worker_process import Failed, Ready, Task
 
 # Parts that a worker has at a time: while it loads one, the next is there already.
 PARTS_AHEAD = 2
+# How many parts of a batch there are for each worker, at most: handing one out and hearing of it costs 0.1 ms.
+MOST_PARTS = 4
 # How long to wait for what loads in this process, once it was found to hang.
 HUNG_PATIENCE_SECONDS = 0.1
 
@@ -56,7 +58,7 @@ class ProcessCrew(Crew):
         self._hung = True
         cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
         busy = sorted((worker for worker in self._pool.alive if worker.parts), key=lambda worker: worker.heard)
-        at_next = [worker for worker in busy if any(part.job is self._jobs[0] for part in worker.parts)]
+        at_next = [worker for worker in busy if any(part.job in list(self._jobs)[:1] for part in worker.parts)]
         error = (at_next or busy)[0].error_at_first_part(cause) if busy else cause
         # Whichever of them hang, the next epoch has others.
         for worker in busy:
@@ -103,7 +105,8 @@ class ProcessCrew(Crew):
                     job = self._find_unclaimed()
                     if job is None:
                         return
-                    part = Part(self, job, *job.claim(len(workers)))
+                    least = -(-len(job.loading) // (MOST_PARTS * len(workers)))
+                    part = Part(self, job, *job.claim(len(workers), least))
                     worker.parts.append(part)
                 self._send(worker, part)
 

@@ -25,7 +25,7 @@ from etl.iterators.loading import Loader
 from etl.iterators.record_loader import READING
 from etl.iterators.shared_memory import SharedMemory
 from etl.iterators.shared_object import SharedObject
-from etl.iterators.worker_process import Done, Failed, Ready, Task, describe
+from etl.iterators.worker_process import Done, Failed, Ready, Task, describe, run
 from etl.record import RecordError
 
 START_METHODS = ("forkserver", "spawn")
@@ -93,14 +93,14 @@ class Worker:
 
     def start(self) -> None:
         """Start the process; what goes wrong is told by `death`."""
+        process = None
         try:
             process = self._context.Process(
                 target=exec, args=(START, self._arguments()), name="etl-worker", daemon=True
             )
-            process.start()
+            _start_shielded(process)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
-            self._start_error = error
-            process = None
+            self._start_error, process = error, None
         self._theirs.close()
         with self._lock:
             self._process = process
@@ -131,7 +131,8 @@ class Worker:
 
     def has_ended(self) -> bool:
         """Whether it was lost, or its process has ended."""
-        return self.is_lost or (self.sentinel is not None and bool(wait([self.sentinel], timeout=0)))
+        with self._lock:
+            return self.is_lost or (self._process is not None and self._process.exitcode is not None)
 
     def end(self, patience: float) -> None:
         """Have the process end, kill it after `patience` seconds, and give back what this one has of it."""
@@ -265,7 +266,7 @@ class WorkerPool:
     def _start(self, workers: list[Worker]) -> None:
         self._started = time.monotonic()
         # In a thread, because the first one waits until the server process has imported the program's script.
-        starter = threading.Thread(target=_start, args=(self._context, workers), name="etl-start-workers", daemon=True)
+        starter = threading.Thread(target=_start, args=(workers,), name="etl-start-workers", daemon=True)
         self._starters = [each for each in self._starters if each.is_alive()] + [starter]
         starter.start()
 
@@ -280,15 +281,32 @@ class _Descriptor:
         return functools.partial, (DupFd(self._fd).detach,)
 
 
-def _start(context: Any, workers: list[Worker]) -> None:
-    # These must not inherit what comes next: the processes that the program itself starts have them in common.
-    multiprocessing.resource_tracker.ensure_running()
-    if context.get_start_method() == "forkserver":
-        multiprocessing.forkserver.ensure_running()
-    # A new interpreter inherits the mask of the thread that starts it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+def _start(workers: list[Worker]) -> None:
     for worker in workers:
         worker.start()
+
+
+def _start_shielded(process: Any) -> None:
+    """Start `process` so that a Ctrl-C does not reach it before it has blocked that."""
+    # These must not inherit the mask: the processes that the program itself starts have them in common.
+    multiprocessing.resource_tracker.ensure_running()
+    if isinstance(process, multiprocessing.context.ForkServerProcess):
+        _preload()
+        multiprocessing.forkserver.ensure_running()
+    # A new interpreter inherits the mask of the thread that starts it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _preload() -> None:
+    """Have the server process, if it is yet to start, import what workers need, once for all of them."""
+    # There is no public way to add to what the program itself has chosen.
+    chosen = multiprocessing.forkserver._forkserver._preload_modules  # type: ignore[attr-defined]
+    if run.__module__ not in chosen:
+        multiprocessing.set_forkserver_preload([*chosen, run.__module__])
 
 
 def _waited_for(worker: Worker) -> list[Any]:
