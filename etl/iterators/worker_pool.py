@@ -25,7 +25,7 @@ from etl.iterators.loading import Loader
 from etl.iterators.record_loader import READING
 from etl.iterators.shared_memory import SharedMemory
 from etl.iterators.shared_object import SharedObject
-from etl.iterators.worker_process import Done, Failed, Ready, Task, describe, run
+from etl.iterators.worker_process import Done, Failed, Ready, Task, describe
 from etl.record import RecordError
 
 START_METHODS = ("forkserver", "spawn")
@@ -33,6 +33,10 @@ START_METHODS = ("forkserver", "spawn")
 START_LIMIT_SECONDS = 120
 # How long workers have to finish the record they are at when they are to end.
 END_PATIENCE_SECONDS = 1.0
+# How long to wait for processes that are being started when they are to end; they are killed then.
+START_PATIENCE_SECONDS = 0.1
+# What the server process imports; the last undoes what it was started with.
+PRELOADED = ("etl.iterators.worker_process", "etl.iterators.fork_server")
 # Where a worker is: two of the numbers in a cache line of its own.
 WHERE_NUMBERS = 8
 
@@ -254,9 +258,9 @@ class WorkerPool:
         deadline = time.monotonic() + END_PATIENCE_SECONDS
         for starter in self._starters:
             if starter is not threading.current_thread():
-                starter.join(max(0.0, deadline - time.monotonic()))
+                starter.join(START_PATIENCE_SECONDS)
         for worker in self.workers:
-            worker.end(max(0.0, deadline - time.monotonic()))
+            worker.end(max(0.0, deadline - time.monotonic()) if worker.is_ready else 0)
         self.memory.close()
         self._loader.close()
 
@@ -288,14 +292,14 @@ def _start(workers: list[Worker]) -> None:
 
 def _start_shielded(process: Any) -> None:
     """Start `process` so that a Ctrl-C does not reach it before it has blocked that."""
-    # These must not inherit the mask: the processes that the program itself starts have them in common.
+    # It unblocks SIGINT when it starts its process, and so comes first.
     multiprocessing.resource_tracker.ensure_running()
-    if isinstance(process, multiprocessing.context.ForkServerProcess):
-        _preload()
-        multiprocessing.forkserver.ensure_running()
-    # A new interpreter inherits the mask of the thread that starts it.
+    # A new interpreter, the server's too, inherits the mask of the thread that starts it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
+        if isinstance(process, multiprocessing.context.ForkServerProcess):
+            _preload()
+            multiprocessing.forkserver.ensure_running()
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -305,8 +309,8 @@ def _preload() -> None:
     """Have the server process, if it is yet to start, import what workers need, once for all of them."""
     # There is no public way to add to what the program itself has chosen.
     chosen = multiprocessing.forkserver._forkserver._preload_modules  # type: ignore[attr-defined]
-    if run.__module__ not in chosen:
-        multiprocessing.set_forkserver_preload([*chosen, run.__module__])
+    if PRELOADED[-1] not in chosen:
+        multiprocessing.set_forkserver_preload([*chosen, *PRELOADED])
 
 
 def _waited_for(worker: Worker) -> list[Any]:
