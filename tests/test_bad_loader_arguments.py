@@ -91,7 +91,7 @@ def test_prefetch_size_is_a_whole_number_of_at_least_0(prefetch_size: Any) -> No
 
 
 def test_workers_that_do_not_exist_are_refused_and_not_ignored() -> None:
-    with pytest.raises(ValueError, match="workers must be 'thread', not 'gpu'"):
+    with pytest.raises(ValueError, match="workers must be 'thread' or 'process', not 'gpu'"):
         etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), workers="gpu")
 
 

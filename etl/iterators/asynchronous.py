@@ -1,19 +1,24 @@
-"""Strategy `async`: background threads load the next batches while the caller computes on this one."""
+"""Strategy `async`: threads or processes load the next batches while the caller computes on this one."""
 
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from etl.batch import Batch
+from etl.iterators.crew import Crew
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.iterator import BatchIterator, State
 from etl.iterators.loading import Loading
+from etl.iterators.processes import ProcessCrew
 from etl.iterators.skipped import Skipped
 from etl.iterators.threads import ThreadCrew
+from etl.iterators.worker_pool import START_METHODS, WorkerPool
+from etl.iterators.workspaces import Workspaces
 from etl.runtime.cpus import available_cpus
 from etl.runtime.thread_policy import compute_threads_in_force
 from etl.whole_number import whole_number
@@ -31,7 +36,15 @@ class AsyncIterator:
     An exception while loading is raised at the batch it belongs to, and after `timeout` seconds of waiting for a batch
     an error that names the record that a thread is at. Leaving the loop ends the threads.
 
-    Raises `ValueError` for an iterator that must not be wrapped, and says why.
+    `workers="process"` is for sources and stages in Python that hold the interpreter's lock: `processes` share the
+    records (as many as `threads` by default), and write them in memory that they share with this one, which is what
+    batches are made of. They start with this object, while the caller does something else, each with a copy of the
+    source and the stages as they are then, and end with it; `start_method` "forkserver" or "spawn" is how. One that is
+    killed is an error at its batch that names the record it was at, as is one that hangs, which is killed after
+    `timeout`; the next epoch has others.
+
+    Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes, a source or
+    stage that cannot be pickled, and processes on another system than Linux; and says why.
     """
 
     async_supported = False
@@ -44,17 +57,24 @@ class AsyncIterator:
         *,
         workers: str = "thread",
         threads: int | None = None,
+        processes: int | None = None,
+        start_method: str = "forkserver",
         timeout: float | None = None,
     ) -> None:
         self._prefetch_size = whole_number("prefetch_size", prefetch_size, least=0)
-        if workers != "thread":
-            raise ValueError(f"workers must be 'thread', not {workers!r}")
+        if workers not in ("thread", "process"):
+            raise ValueError(f"workers must be 'thread' or 'process', not {workers!r}")
+        if start_method not in START_METHODS:
+            raise ValueError(f"start_method must be {' or '.join(map(repr, START_METHODS))}, not {start_method!r}")
         if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
             raise ValueError(f"timeout must be a number of seconds above 0, or None, not {timeout!r}")
         if not iterator.async_supported:
             reason = getattr(iterator, "async_unsupported_reason", "its async_supported is False")
             raise ValueError(f"{type(iterator).__name__} must not be wrapped in AsyncIterator: {reason}")
         self._threads = None if threads is None else whole_number("threads", threads, least=1)
+        self._processes = None if processes is None else whole_number("processes", processes, least=1)
+        self._workers = workers
+        self._start_method = start_method
         self._timeout = timeout
         self._iterator = iterator
         self._epoch = iterator.epoch
@@ -63,6 +83,15 @@ class AsyncIterator:
         self._read_ahead = False
         # Weak, so that the threads end when the caller leaves its loop and nobody else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
+        self._pool: WorkerPool | None = None
+        # None: those of the wrapped iterator.
+        self._workspaces: Workspaces | None = None
+        if workers == "process":
+            self._check_processes()
+        if self.processes and isinstance(iterator, EpochIterator):
+            self._pool = WorkerPool(iterator.loader, self.processes, start_method)
+            self._workspaces = Workspaces(iterator.reuse, self._prefetch_size + 2, self._pool.memory.allocate)
+            weakref.finalize(self, self._pool.close)
 
     @property
     def batch_size(self) -> int:
@@ -81,14 +110,19 @@ class AsyncIterator:
 
     @property
     def threads(self) -> int:
-        """Threads that load; 0 where the caller's own does."""
-        if self._prefetch_size == 0:
+        """Threads that load; 0 where the caller's own does, or processes do."""
+        if self._prefetch_size == 0 or self._workers == "process":
             return 0
         if not isinstance(self._iterator, EpochIterator):
             return 1
-        if self._threads is not None:
-            return self._threads
-        return max(1, available_cpus() - compute_threads_in_force())
+        return self._threads or _workers_by_default()
+
+    @property
+    def processes(self) -> int:
+        """Processes that load; 0 where threads do."""
+        if self._prefetch_size == 0 or self._workers == "thread":
+            return 0
+        return self._processes or _workers_by_default()
 
     @property
     def epoch(self) -> int:
@@ -105,14 +139,15 @@ class AsyncIterator:
         self._end_epoch()
         if self._read_ahead:
             self._iterator.set_epoch(self._epoch)
-        loadings = (
-            _spread(self._iterator, self.threads, self._prefetch_size)
-            if isinstance(self._iterator, EpochIterator)
-            else _whole(self._iterator)
-        )
+        loadings = self._begin_loadings()
         self._state = self._iterator.state_dict()
         self._read_ahead = True
-        epoch = _Epoch(self, ThreadCrew(loadings, self._prefetch_size, self.threads), self._timeout)
+        crew: Crew = (
+            ThreadCrew(loadings, self._prefetch_size, self.threads)
+            if self._pool is None
+            else ProcessCrew(loadings, self._prefetch_size, self._pool)
+        )
+        epoch = _Epoch(self, crew, self._timeout)
         self._running = weakref.ref(epoch)
         return epoch
 
@@ -136,11 +171,23 @@ class AsyncIterator:
         """A new asynchronous iterator over the part of each epoch that belongs to `rank`; starts at the same epoch."""
         part = self._iterator.shard(rank, world_size)
         part.set_epoch(self.epoch)  # the wrapped iterator may have read ahead into the next one
-        return AsyncIterator(part, self._prefetch_size, threads=self._threads, timeout=self._timeout)
+        return AsyncIterator(
+            part,
+            self._prefetch_size,
+            workers=self._workers,
+            threads=self._threads,
+            processes=self._processes,
+            start_method=self._start_method,
+            timeout=self._timeout,
+        )
 
     def close(self) -> None:
-        """End the threads and close the wrapped iterator."""
+        """End the threads or processes and close the wrapped iterator."""
         self._end_epoch()
+        if self._pool is not None:
+            self._pool.close()
+        if self._workspaces is not None:
+            self._workspaces.clear()
         self._iterator.close()
 
     def __enter__(self) -> Self:
@@ -150,6 +197,26 @@ class AsyncIterator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_processes(self) -> None:
+        if not isinstance(self._iterator, EpochIterator):
+            raise ValueError(
+                f"workers='process' needs an iterator whose batches can be made in parts, such as RawIterator and "
+                f"PresavedIterator; {type(self._iterator).__name__} makes them itself, which one thread can do: use "
+                "workers='thread'"
+            )
+        if sys.platform != "linux":
+            raise ValueError("workers='process' needs Linux, for memory without a name; use workers='thread'")
+
+    def _begin_loadings(self) -> Iterator[tuple[Loading, State]]:
+        iterator = self._iterator
+        if not isinstance(iterator, EpochIterator):
+            batches = iter(iterator)
+            return ((_WholeBatch(batch), iterator.state_dict()) for batch in batches)
+        iterator.begin_epoch(batches_held=self._prefetch_size + 1)
+        epoch = iterator.epoch
+        loadings = iterator.loadings(self.threads or self.processes, self._workspaces)
+        return ((loading, iterator.state_at(epoch, after)) for loading, after in loadings)
 
     def _end_epoch(self) -> None:
         epoch = self._running() if self._running is not None else None
@@ -176,7 +243,7 @@ class AsyncIterator:
 class _Epoch(Iterator[Batch]):
     """One epoch in progress."""
 
-    def __init__(self, owner: AsyncIterator, crew: ThreadCrew, timeout: float | None) -> None:
+    def __init__(self, owner: AsyncIterator, crew: Crew, timeout: float | None) -> None:
         self._owner = owner
         self._crew = crew
         self._timeout = timeout
@@ -222,12 +289,5 @@ class _WholeBatch(Loading):
         return self._batch
 
 
-def _spread(iterator: EpochIterator, threads: int, prefetch_size: int) -> Iterator[tuple[Loading, State]]:
-    iterator.begin_epoch(batches_held=prefetch_size + 1)
-    epoch = iterator.epoch
-    return ((loading, iterator.state_at(epoch, after)) for loading, after in iterator.loadings(threads))
-
-
-def _whole(iterator: BatchIterator) -> Iterator[tuple[Loading, State]]:
-    batches = iter(iterator)
-    return ((_WholeBatch(batch), iterator.state_dict()) for batch in batches)
+def _workers_by_default() -> int:
+    return max(1, available_cpus() - compute_threads_in_force())

@@ -53,6 +53,16 @@ class EpochIterator:
         """The epoch that is, or is next, iterated."""
         return self._epoch
 
+    @property
+    def loader(self) -> Loader:
+        """What loads its records, for workers of any kind."""
+        return self._loader
+
+    @property
+    def reuse(self) -> bool:
+        """Whether the memory of a batch serves another one."""
+        return self._workspaces.reuse
+
     def __len__(self) -> int:
         """Batches of one whole epoch."""
         return self._order.batches
@@ -97,11 +107,14 @@ class EpochIterator:
         self._epoch += 1
         self._position = 0
 
-    def loadings(self, workers: int) -> Iterator[tuple[Loading, int]]:
-        """The rest of the epoch, batch by batch, to be loaded by so many workers; and the position after each."""
+    def loadings(self, workers: int, workspaces: Workspaces | None = None) -> Iterator[tuple[Loading, int]]:
+        """The rest of the epoch, batch by batch, to be loaded by so many workers, into `workspaces` rather than its
+        own; and the position after each.
+        """
         epoch, most = self._epoch, self.batch_size
+        workspaces = self._workspaces if workspaces is None else workspaces
         for numbers, after in self._order.plan(epoch, self._position):
-            yield Loading(self._loader, numbers, epoch, self._workspaces, most, workers), after
+            yield Loading(self._loader, numbers, epoch, workspaces, most, workers), after
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,23 @@ class Workspaces:
     A batch is the caller's for as long as anything of it is referred to: a view, or a tensor that shares its memory,
     counts, so keeping one needs no copy and no call. Filling memory that was used before spares its page faults; a
     fresh batch of 38 MB took 2.5 times as long to fill. At most `most_free` unused arrays of a size are kept.
+
+    `allocate(nbytes)` gives memory of another kind as a uint8 array, which goes back when nothing refers to it.
     """
 
-    def __init__(self, reuse: bool, most_free: int = 2) -> None:
+    def __init__(self, reuse: bool, most_free: int = 2, allocate: Callable[[int], np.ndarray] | None = None) -> None:
         self.reuse = reuse
         self.most_free = most_free
+        self._allocate = allocate
         self._free: dict[int, deque[np.ndarray]] = {}
 
     def empty(self, count: int, most: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of shape `(count, *shape)` with any content, in memory for `most` of them."""
         nbytes = most * math.prod(shape) * dtype.itemsize
-        if not self.reuse or nbytes < SMALLEST_NBYTES:
+        if self._allocate is None and (not self.reuse or nbytes < SMALLEST_NBYTES):
             return np.empty((count, *shape), dtype)
-        free = self._free.setdefault(nbytes, deque())
-        try:
-            memory = free.pop()  # the last one back is the likeliest to be in the cache
-        except IndexError:
-            memory = np.empty(nbytes, np.uint8)
-        lent = np.asarray(_Loan(self, memory))
-        return lent[: count * math.prod(shape) * dtype.itemsize].view(dtype).reshape(count, *shape)
+        memory = np.asarray(_Loan(self, self._find(nbytes))) if self.reuse else self._find(nbytes)
+        return memory[: count * math.prod(shape) * dtype.itemsize].view(dtype).reshape(count, *shape)
 
     def give_back(self, memory: np.ndarray) -> None:
         """Keep `memory` for another batch. Takes no lock: the garbage collector may call this anywhere."""
@@ -49,7 +48,13 @@ class Workspaces:
         self._free = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"reuse": self.reuse, "most_free": self.most_free, "_free": {}}
+        return {"reuse": self.reuse, "most_free": self.most_free, "_allocate": None, "_free": {}}
+
+    def _find(self, nbytes: int) -> np.ndarray:
+        try:
+            return self._free.setdefault(nbytes, deque()).pop()  # the last one back is the likeliest to be in the cache
+        except IndexError:
+            return np.empty(nbytes, np.uint8) if self._allocate is None else self._allocate(nbytes)
 
 
 class _Loan:

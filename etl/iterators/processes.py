@@ -1,0 +1,180 @@
+"""The processes behind `AsyncIterator`: each batch is spread over all of them, and made of memory that they share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from etl.iterators.crew import Crew
+from etl.iterators.iterator import State
+from etl.iterators.loading import Loading
+from etl.iterators.worker_pool import Part, Worker, WorkerPool
+from etl.iterators.worker_process import Failed, Ready, Task
+
+# Parts that a worker has at a time: while it loads one, the next is there already.
+PARTS_AHEAD = 2
+# How many parts of a batch there are for each worker, at most: handing one out and hearing of it costs 0.1 ms.
+MOST_PARTS = 4
+# How long to wait for what loads in this process, once it was found to hang.
+HUNG_PATIENCE_SECONDS = 0.1
+
+
+class ProcessCrew(Crew):
+    """Has the workers of `pool` load the batches of one epoch. The arrays of `loadings` are in the pool's memory.
+
+    A thread of this process begins batches, hands out their parts and hears when these are loaded. Workers that were
+    lost in the epoch before are renewed; what others of them are still loading for it is not waited for.
+    """
+
+    def __init__(self, loadings: Iterator[tuple[Loading, State]], prefetch_size: int, pool: WorkerPool) -> None:
+        super().__init__(loadings, prefetch_size)
+        pool.renew([worker for worker in pool.workers if worker.has_ended()])
+        self._pool = pool
+        self._hung = False
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have no further part begun. Workers go on with the parts they have, which nobody waits for."""
+        with self._changed:
+            self.is_stopped = True
+            self._jobs.clear()
+            self._make_known()
+        # The collector may run this in the crew's own thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung else None)
+
+    def _make_known(self) -> None:
+        super()._make_known()
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+    def _check_timeout(self, timeout: float) -> None:
+        if self._pool.is_starting:
+            return
+        self._hung = True
+        cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
+        busy = sorted((worker for worker in self._pool.alive if worker.parts), key=lambda worker: worker.heard)
+        at_next = [worker for worker in busy if any(part.job in list(self._jobs)[:1] for part in worker.parts)]
+        error = (at_next or busy)[0].error_at_first_part(cause) if busy else cause
+        # Whichever of them hang, the next epoch has others.
+        for worker in busy:
+            worker.kill()
+        raise error from (None if error is cause else cause)
+
+    def _direct(self) -> None:
+        try:
+            while not self.is_stopped:
+                while self._may_begin():
+                    self._begin()
+                    self._hand_out()
+                self._hand_out()
+                heard, ended = self._pool.wait(self._bell)
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
+                for worker in heard:
+                    self._hear(worker)
+                for worker in ended:
+                    self._lose(worker, worker.death())
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
+            self._fail(error)
+        finally:
+            with self._changed:
+                os.close(self._bell)
+                self._bell = -1
+
+    def _may_begin(self) -> bool:
+        with self._changed:
+            may = self._room > 0 and not self._is_exhausted and not self.is_stopped
+            if may:
+                self._room -= 1
+                self._is_beginning = True
+            return may
+
+    def _hand_out(self) -> None:
+        """Give every worker the parts that it is to have, the first to all of them before the second to any."""
+        workers = self._pool.alive
+        for ahead in range(PARTS_AHEAD):
+            for worker in workers:
+                if len(worker.parts) > ahead:
+                    continue
+                with self._changed:
+                    job = self._find_unclaimed()
+                    if job is None:
+                        return
+                    least = -(-len(job.loading) // (MOST_PARTS * len(workers)))
+                    part = Part(self, job, *job.claim(len(workers), least))
+                    worker.parts.append(part)
+                self._send(worker, part)
+
+    def _send(self, worker: Worker, part: Part) -> None:
+        loading = part.job.loading
+        places = {
+            name: self._pool.memory.place(array[part.first : part.last]) for name, array in loading.arrays.items()
+        }
+        worker.send(Task(loading.numbers[part.first : part.last].tobytes(), loading.epoch, places))
+
+    def _hear(self, worker: Worker) -> None:
+        message = worker.receive()
+        if message is None:
+            self._lose(worker, worker.death())
+        elif isinstance(message, Ready):
+            worker.is_ready = True
+        elif isinstance(message, Failed) and not worker.is_ready:
+            self._lose(worker, message.unpack())
+        else:
+            with self._changed:
+                part = worker.parts.popleft()
+            if part.crew is not self:
+                return
+            if isinstance(message, Failed):
+                part.job.errors.append((part.first, message.unpack()))
+            else:
+                for row, error in message.skipped.items():
+                    part.job.loading.skipped[part.first + row] = error
+            self._end_part(part.job, part.last - part.first)
+
+    def _lose(self, worker: Worker, cause: BaseException) -> None:
+        """`worker` has ended: the batch that it was at has failed, and with no worker left all that are not loaded."""
+        worker.is_lost = True
+        with self._changed:
+            parts = list(worker.parts)
+        if parts and parts[0].crew is not self:  # it was at a batch that nobody waits for
+            self._replace(worker, [part for part in parts if part.crew is self])
+            return
+        error = worker.error_at_first_part(cause) if parts and worker.is_ready else cause
+        if parts:
+            parts[0].job.errors.append((parts[0].first, error))
+        else:
+            with self._changed:
+                self._begin_error, self._is_exhausted = error, True
+        for part in parts:
+            self._end_part(part.job, part.last - part.first)
+        while not self._pool.alive:
+            with self._changed:
+                job = self._find_unclaimed()
+                if job is None:
+                    return
+                first, job.unclaimed = job.unclaimed, len(job.loading)
+            job.errors.append((first, error))
+            self._end_part(job, len(job.loading) - first)
+
+    def _replace(self, worker: Worker, parts: list[Part]) -> None:
+        [renewed] = self._pool.renew([worker])
+        with self._changed:
+            renewed.parts.extend(parts)
+        for part in parts:
+            self._send(renewed, part)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be loaded any more."""
+        with self._changed:
+            self._begin_error, self._is_exhausted = error, True
+            for job in self._jobs:
+                if not job.is_done:
+                    job.errors.append((0, error))
+                    job.is_done = True
+            self._changed.notify_all()

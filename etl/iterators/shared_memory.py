@@ -1,0 +1,127 @@
+"""Memory that worker processes write batches into, without a name that could be left behind."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY
+SMALLEST_CHUNK_NBYTES = 1 << 20
+
+
+class Place(NamedTuple):
+    """Where an array is in a `SharedMemory`, for another process."""
+
+    chunk: int
+    chunk_nbytes: int
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class SharedMemory:
+    """An anonymous file in memory that processes with its descriptor map (`memfd_create`): it needs no room in
+    `/dev/shm`, and is gone with the last process that has it, however that ends.
+
+    It grows in chunks that double its size, because Python keeps a descriptor open for each mapping; a chunk takes no
+    memory before it is written to.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name)
+        self._nbytes = 0
+        self._chunks: list[_Chunk] = []
+        self._free: dict[int, deque[tuple[_Chunk, int]]] = {}
+        self._lock = threading.Lock()
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        """Zeroed uint8 memory of shape `(nbytes,)`, given back to the system when nothing refers to it any more."""
+        whole = max(1, -(-nbytes // PAGE_NBYTES)) * PAGE_NBYTES
+        with self._lock:
+            chunk, start = self._find(whole)
+        return np.asarray(_Block(self._free, chunk, start, whole))[:nbytes]
+
+    def place(self, array: np.ndarray) -> Place:
+        """Where `array` is; it is contiguous, and made of memory from `allocate`."""
+        address = array.__array_interface__["data"][0]
+        for chunk in self._chunks:
+            start = address - chunk.address
+            if 0 <= start < chunk.nbytes or not array.nbytes:
+                return Place(chunk.offset, chunk.nbytes, start if array.nbytes else 0, array.shape, array.dtype)
+        raise ValueError("the array is not in this shared memory")
+
+    def close(self) -> None:
+        """Close its descriptor: nothing is allocated from now on. What was allocated stays valid."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _find(self, nbytes: int) -> tuple[_Chunk, int]:
+        free = self._free.setdefault(nbytes, deque())
+        try:
+            return free.pop()
+        except IndexError:
+            pass
+        if not self._chunks or self._chunks[-1].unused < nbytes:
+            size = max(nbytes, self._nbytes, SMALLEST_CHUNK_NBYTES)
+            os.ftruncate(self.fd, self._nbytes + size)
+            self._chunks.append(_Chunk(self.fd, self._nbytes, size))
+            self._nbytes += size
+        return self._chunks[-1], self._chunks[-1].take(nbytes)
+
+
+class SharedView:
+    """A `SharedMemory` as another process sees it, through a descriptor of its own."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._chunks: dict[int, mmap.mmap] = {}
+
+    def array(self, place: Place) -> np.ndarray:
+        """The array that is at `place`."""
+        if place.chunk not in self._chunks:
+            self._chunks[place.chunk] = mmap.mmap(self._fd, place.chunk_nbytes, offset=place.chunk)
+        return np.ndarray(place.shape, place.dtype, self._chunks[place.chunk], place.start)
+
+
+class _Chunk:
+    """A part of the file, mapped; blocks are cut off its unused end."""
+
+    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
+        self.offset = offset
+        self.nbytes = nbytes
+        self.mapping = mmap.mmap(fd, nbytes, offset=offset)
+        self.array = np.frombuffer(self.mapping, np.uint8)
+        self.address = self.array.__array_interface__["data"][0]
+        self._used = 0
+
+    @property
+    def unused(self) -> int:
+        return self.nbytes - self._used
+
+    def take(self, nbytes: int) -> int:
+        start, self._used = self._used, self._used + nbytes
+        return start
+
+
+class _Block:
+    """What an array made from a part of a chunk refers to: numpy lets go of it with the last view."""
+
+    _remove = mmap.MADV_REMOVE
+
+    def __init__(self, free: dict[int, deque[tuple[_Chunk, int]]], chunk: _Chunk, start: int, nbytes: int) -> None:
+        self._free = free
+        self._chunk = chunk
+        self._start = start
+        self._nbytes = nbytes
+        self.__array_interface__ = chunk.array[start : start + nbytes].__array_interface__
+
+    def __del__(self) -> None:
+        # Takes no lock: the garbage collector may call this anywhere.
+        self._chunk.mapping.madvise(self._remove, self._start, self._nbytes)
+        self._free[self._nbytes].append((self._chunk, self._start))

@@ -1,0 +1,318 @@
+"""The worker processes of one iterator: started once, told what to load, ended with it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+
+from etl.iterators.crew import Crew, Job
+from etl.iterators.loading import Loader, nowhere
+from etl.iterators.record_loader import READING
+from etl.iterators.shared_memory import SharedMemory
+from etl.iterators.shared_object import SharedObject
+from etl.iterators.worker_process import Done, Failed, Ready, Task, describe
+from etl.record import RecordError
+
+START_METHODS = ("forkserver", "spawn")
+# How long workers may take to start before that counts as hanging: they import what the program imports.
+START_LIMIT_SECONDS = 120
+# How long workers have to finish the record they are at when they are to end.
+END_PATIENCE_SECONDS = 1.0
+# How long to wait for processes that are being started when they are to end; they are killed then.
+START_PATIENCE_SECONDS = 0.1
+# What the server process imports; the last undoes what it was started with.
+PRELOADED = ("etl.iterators.worker_process", "etl.iterators.fork_server")
+# Where a worker is: three of the numbers in a cache line of its own.
+WHERE_NUMBERS = 8
+
+# The first thing that a worker does, before it imports what takes long: a Ctrl-C, which the terminal sends to it too,
+# is the parent's to handle.
+START = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+from etl.iterators.worker_process import run
+run(connection, memory(), where, loader(), parts)
+"""
+ADVICE = (
+    "the traceback above says more. Worker processes import the program's script: what it does must be under "
+    "if __name__ == '__main__':"
+)
+
+
+@dataclass(eq=False)
+class Part:
+    """Records of a batch that one worker has to load. What it writes to lives as long as this."""
+
+    crew: Crew
+    job: Job
+    first: int
+    last: int
+
+
+class Worker:
+    """One process, and what it has been told to load and has not answered."""
+
+    def __init__(self, context: Any, memory: SharedMemory, where: np.ndarray, loader: SharedObject) -> None:
+        self.connection, self._theirs = context.Pipe()
+        self.where = where
+        self.where[:] = nowhere()
+        self.parts: deque[Part] = deque()
+        self.is_ready = False
+        self.is_lost = False
+        # When it was last known to do something.
+        self.heard = time.monotonic()
+        self._context = context
+        self._memory = memory
+        self._loader = loader
+        self._process: Any = None
+        self._start_error: Exception | None = None
+        self._is_to_end = False
+        # Re-entrant, because the collector may end the pool in a thread that is inside it.
+        self._lock = threading.RLock()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number; None before it has started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def sentinel(self) -> int | None:
+        """What `wait` returns once the process has ended; None before it has started."""
+        return None if self._process is None else self._process.sentinel
+
+    def start(self) -> None:
+        """Start the process; what goes wrong is told by `death`."""
+        process = None
+        try:
+            process = self._context.Process(
+                target=exec, args=(START, self._arguments()), name="etl-worker", daemon=True
+            )
+            _start_shielded(process)
+        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
+            self._start_error, process = error, None
+        self._theirs.close()
+        with self._lock:
+            self._process = process
+            is_to_end = self._is_to_end
+        if is_to_end:
+            self._end_process(0)
+
+    def send(self, task: Task) -> None:
+        """Have it do `task` after those that it has."""
+        with contextlib.suppress(OSError):  # it has ended, which `receive` tells
+            self.connection.send_bytes(pickle.dumps(task))
+
+    def receive(self) -> Ready | Done | Failed | None:
+        """Its next message; None once it has ended."""
+        try:
+            message: Ready | Done | Failed = pickle.loads(self.connection.recv_bytes())  # noqa: S301 - our own process
+        except (EOFError, OSError):
+            return None
+        self.heard = time.monotonic()
+        return message
+
+    def kill(self) -> None:
+        """End the process at once, or as soon as it has started."""
+        with self._lock:
+            self._is_to_end = self.is_lost = True
+            if self._process is not None:
+                self._process.kill()
+
+    def has_ended(self) -> bool:
+        """Whether it was lost, or its process has ended."""
+        with self._lock:
+            return self.is_lost or (self._process is not None and self._process.exitcode is not None)
+
+    def end(self, patience: float) -> None:
+        """Have the process end, kill it after `patience` seconds, and give back what this one has of it."""
+        with self._lock:
+            self._is_to_end = self.is_lost = True
+            self.connection.close()
+        self._end_process(patience)
+        self.parts.clear()
+
+    def death(self) -> Exception:
+        """Why it has ended."""
+        if self._start_error is not None:
+            return ChildProcessError(f"a worker process cannot be started ({describe(self._start_error)}); {ADVICE}")
+        with self._lock:
+            if self._process is None:
+                return ChildProcessError("a worker process was ended")
+            self._process.join(END_PATIENCE_SECONDS)
+            code = self._process.exitcode
+        if code is not None and code < 0:
+            reason = " (out of memory?)" if -code == signal.SIGKILL else ""
+            ended = f"worker process {self.pid} was killed by signal {-code}{reason}"
+        else:
+            ended = f"worker process {self.pid} ended with exit code {code}"
+        return ChildProcessError(ended if self.is_ready else f"{ended} while it started; {ADVICE}")
+
+    def error_at_first_part(self, cause: BaseException) -> RecordError:
+        """The error for `cause` having happened to the first of its parts."""
+        part = self.parts[0]
+        number, place = int(self.where[0]), int(self.where[1])
+        if number < 0:  # it had not begun
+            number, place = int(part.job.loading.numbers[part.first]), READING
+        error = part.job.loading.loader.error_at([number, place, 0], cause)
+        error.__cause__ = cause
+        return error
+
+    def _arguments(self) -> dict[str, Any]:
+        # Only what the standard library can unpickle: see START.
+        return {
+            "connection": self._theirs,
+            "memory": _Descriptor(self._memory.fd),
+            "where": tuple(self._memory.place(self.where))[:3],
+            "loader": _Descriptor(self._loader.fd),
+            "parts": self._loader.parts,
+        }
+
+    def _end_process(self, patience: float) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        process.join(patience)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        process.close()
+
+
+class WorkerPool:
+    """`count` processes with a copy of `loader`, started at once, in the background.
+
+    Raises `ValueError` where `loader` cannot be sent to them.
+    """
+
+    def __init__(self, loader: Loader, count: int, start_method: str) -> None:
+        try:
+            self._loader = SharedObject(loader)
+        except Exception as error:
+            raise ValueError(
+                f"the source and the stages cannot be sent to worker processes ({describe(error)}); leave open files, "
+                "locks and the like out of them, or use workers='thread'"
+            ) from error
+        self.memory = SharedMemory("etl-batches")
+        self._context = multiprocessing.get_context(start_method)
+        self._wheres = self.memory.allocate(count * WHERE_NUMBERS * 8).view(np.int64).reshape(count, WHERE_NUMBERS)
+        self.workers = [self._make_worker(place) for place in range(count)]
+        self._owner = os.getpid()
+        self._starters: list[threading.Thread] = []
+        self._start(self.workers)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """Those that may be told to load something."""
+        return [worker for worker in self.workers if not worker.is_lost]
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether workers are about to tell that they have started."""
+        late = time.monotonic() > self._started + START_LIMIT_SECONDS
+        return not late and not all(worker.is_ready for worker in self.alive)
+
+    def wait(self, bell: int) -> tuple[list[Worker], list[Worker]]:
+        """Wait for messages or ends of workers, or for `bell`; those that have sent something, and those that ended
+        without.
+        """
+        alive = self.alive
+        ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
+        heard = [worker for worker in alive if worker.connection in ready]
+        ended = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
+        return heard, ended
+
+    def renew(self, workers: list[Worker]) -> list[Worker]:
+        """Those that take the places of `workers`, which are ended."""
+        places = [self.workers.index(worker) for worker in workers]
+        for worker in workers:
+            worker.end(0)
+        for place in places:
+            self.workers[place] = self._make_worker(place)
+        renewed = [self.workers[place] for place in places]
+        if renewed:
+            self._start(renewed)
+        return renewed
+
+    def close(self) -> None:
+        """End all processes; one that is at a record is killed when that takes longer than `END_PATIENCE_SECONDS`."""
+        if os.getpid() != self._owner:  # a fork of the process they belong to
+            return
+        for worker in self.workers:
+            worker.connection.close()
+        deadline = time.monotonic() + END_PATIENCE_SECONDS
+        for starter in self._starters:
+            if starter is not threading.current_thread():
+                starter.join(START_PATIENCE_SECONDS)
+        for worker in self.workers:
+            worker.end(max(0.0, deadline - time.monotonic()) if worker.is_ready else 0)
+        self.memory.close()
+        self._loader.close()
+
+    def _make_worker(self, place: int) -> Worker:
+        return Worker(self._context, self.memory, self._wheres[place, :3], self._loader)
+
+    def _start(self, workers: list[Worker]) -> None:
+        self._started = time.monotonic()
+        # In a thread, because the first one waits until the server process has imported the program's script.
+        starter = threading.Thread(target=_start, args=(workers,), name="etl-start-workers", daemon=True)
+        self._starters = [each for each in self._starters if each.is_alive()] + [starter]
+        starter.start()
+
+
+class _Descriptor:
+    """A descriptor for a process that is being started; unpickled there, it is a function that gives the descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __reduce__(self) -> Any:
+        return functools.partial, (DupFd(self._fd).detach,)
+
+
+def _start(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.start()
+
+
+def _start_shielded(process: Any) -> None:
+    """Start `process` so that a Ctrl-C does not reach it before it has blocked that."""
+    # It unblocks SIGINT when it starts its process, and so comes first.
+    multiprocessing.resource_tracker.ensure_running()
+    # A new interpreter, the server's too, inherits the mask of the thread that starts it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        if isinstance(process, multiprocessing.context.ForkServerProcess):
+            _preload()
+            multiprocessing.forkserver.ensure_running()
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _preload() -> None:
+    """Have the server process, if it is yet to start, import what workers need, once for all of them."""
+    # There is no public way to add to what the program itself has chosen.
+    chosen = multiprocessing.forkserver._forkserver._preload_modules  # type: ignore[attr-defined]
+    if PRELOADED[-1] not in chosen:
+        multiprocessing.set_forkserver_preload([*chosen, *PRELOADED])
+
+
+def _waited_for(worker: Worker) -> list[Any]:
+    sentinel = worker.sentinel
+    return [worker.connection] if sentinel is None else [worker.connection, sentinel]
