@@ -73,14 +73,14 @@ class WorkerTracebackError(Exception):
 def run(connection: Connection, memory: int, where: tuple[int, int, int], loader: int, parts: Parts) -> None:
     """Do what is asked for over `connection`, until it is closed.
 
-    `memory` and `loader` are descriptors, `where` is the place of two int64 that tell where this worker is.
+    `memory` and `loader` are descriptors, `where` is the place of three int64 that tell where this worker is.
     """
     end_with_parent()
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     with contextlib.suppress(EOFError, ConnectionError):
         try:
             view = SharedView(memory)
-            at = view.array(Place(*where, (2,), np.dtype(np.int64)))
+            at = view.array(Place(*where, (3,), np.dtype(np.int64)))
             worker = _Worker(load_shared(loader, parts), view, cast(Where, at.data))
             os.close(loader)
         except Exception as error:  # noqa: BLE001 - it is the parent's to raise
@@ -121,7 +121,7 @@ class _Worker:
             return Done(self._loader.load(numbers, task.epoch, arrays, self._where))
         except BaseException as error:  # noqa: BLE001 - it is the parent's to raise
             number = self._where[0] if self._where[0] >= 0 else numbers[0]
-            return _failed(error, self._loader.error_at([int(number), self._where[1]], error))
+            return _failed(error, self._loader.error_at([int(number), self._where[1], 0], error))
         finally:
             self._where[0] = -1
 
