@@ -5,11 +5,12 @@
     train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
     etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
 
-Importing this loads no torch; `backend`, `fit` and `models` do when they are first used.
+Importing this loads no torch; `backend`, `fit`, `models` and `TorchDataset` do when they are first used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from etl import demonstration, runtime, stages
@@ -21,16 +22,18 @@ from etl.listeners import Iteration, Listener, Performance, PerformanceListener
 from etl.pipeline import Pipeline, digits_pipeline, image_pipeline
 from etl.record import Record, RecordError
 from etl.records import Records, records
-from etl.sources import Idx, ImageFolder, open_source
+from etl.sources import Idx, ImageFolder, MapDataset, open_source
 from etl.training import FitResult, fit
 
 if TYPE_CHECKING:
     from etl import models
+    from etl.torch_dataset import TorchDataset
 
 __all__ = [
     # sources and pipelines
     "ImageFolder",
     "Idx",
+    "MapDataset",
     "open_source",
     "Pipeline",
     "image_pipeline",
@@ -48,6 +51,7 @@ __all__ = [
     "BatchIterator",
     "Batch",
     "gather_normalised",
+    "TorchDataset",
     # training
     "Backend",
     "backend",
@@ -65,8 +69,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":  # loads torch, which a writer on a cluster does not need
-        import importlib
-
+    # These load torch, which a writer on a cluster does not need.
+    if name == "models":
         return importlib.import_module("etl.models")
+    if name == "TorchDataset":
+        return importlib.import_module("etl.torch_dataset").TorchDataset
     raise AttributeError(f"module 'etl' has no attribute {name!r}")
