@@ -168,9 +168,11 @@ class AsyncIterator:
 
     def _ended(self, skipped: Skipped) -> None:
         """The last batch was handed out."""
-        if isinstance(self._iterator, EpochIterator):
-            self._iterator.end_epoch(skipped)
-        self._stands_with_wrapped()
+        try:
+            if isinstance(self._iterator, EpochIterator):
+                self._iterator.end_epoch(skipped)
+        finally:  # warnings may be errors
+            self._stands_with_wrapped()
 
 
 class _Epoch(Iterator[Batch]):

@@ -97,9 +97,10 @@ class EpochIterator:
 
     def end_epoch(self, skipped: Skipped) -> None:
         """Go on to the next epoch, and say what this one has left out."""
-        skipped.warn(self._epoch, self._order.records)
+        ended = self._epoch
         self._epoch += 1
         self._position = 0
+        skipped.warn(ended, self._order.records)  # last, because warnings may be errors
 
     def loadings(self, workers: int) -> Iterator[tuple[Loading, int]]:
         """The rest of the epoch, batch by batch, to be loaded by so many workers; and the position after each."""

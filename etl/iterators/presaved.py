@@ -80,6 +80,11 @@ class StoreLoader(RecordLoader):
         arrays = self._store.gather(numbers, {name: self._buffer(name, len(numbers)) for name in self._fields})
         return lambda row: {name: array[row] for name, array in arrays.items()}
 
+    def _finish_first(self, number: int, epoch: int) -> Record:
+        record = super()._finish_first(number, epoch)
+        self._gathered.arrays.clear()  # the record is kept, and may be a view of what was gathered
+        return record
+
     def _buffer(self, name: str, records: int) -> np.ndarray | None:
         """Where to gather a field before the pipeline reads it; None for a ragged one, which takes another amount each
         time.

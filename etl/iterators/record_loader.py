@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -48,19 +49,17 @@ class RecordLoader:
     def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:
         """What batches look like, found out from the first record that does not fail."""
         if self._layout is None:
-            error: RecordError | None = None
-            for number in numbers.tolist():
+            # All records of the first batches may be such that are left out: any other tells the layout as well.
+            for number in chain(numbers.tolist(), range(len(self._source))):
                 try:
-                    record = self._finish_first(number, epoch)
-                except RecordError as failed:
+                    self._first = (number, epoch, self._finish_first(number, epoch))
+                    break
+                except RecordError:
                     if self._on_error == "raise":
                         raise
-                    error = error or failed
-                else:
-                    self._first = (number, epoch, record)
-                    break
             else:
-                raise error or ValueError("there are no records to lay a batch out for")
+                first = int(numbers[0])
+                self._first = (first, epoch, self._finish_first(first, epoch))
         assert self._layout is not None  # noqa: S101 - for the type checker
         return self._layout
 
@@ -79,7 +78,8 @@ class RecordLoader:
             except RecordError as error:
                 if self._on_error == "raise":
                     raise
-                skipped[row] = error
+                # Its traceback would keep the memory of the batch.
+                skipped[row] = RecordError(*error.args)
         return skipped
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:

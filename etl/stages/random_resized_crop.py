@@ -11,6 +11,7 @@ from PIL import Image
 
 from etl.images import pillow, turbo
 from etl.record import Record
+from etl.slot import store
 from etl.stages.resize import RESIZERS
 
 TRIES = 10
@@ -53,7 +54,7 @@ class RandomResizedCrop:
         """Crop and resize `features` into `out`, uint8 of the new shape."""
         cropped = self._crop(features, random, out)
         if cropped is not out:
-            out[...] = cropped
+            store("features", cropped, out)
 
     def draw(self, height: int, width: int, random: np.random.Generator) -> tuple[int, int, int, int]:
         """First row, first column, height and width of a rectangle in an image of `height` x `width`."""
