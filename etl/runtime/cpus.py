@@ -41,7 +41,8 @@ def _own_groups(own: Path) -> tuple[Path, Path]:
     except OSError:
         lines = []
     for line in lines:
-        _, controllers, path = line.split(":", 2)
+        _, _, found = line.partition(":")
+        controllers, _, path = found.partition(":")
         for controller in controllers.split(","):
             if controller in groups:
                 groups[controller] = Path(path.lstrip("/"))
