@@ -45,6 +45,11 @@ class Watched(list[Any]):
         return f"{index}.jpg"
 
 
+def as_it_is(record: etl.Record) -> etl.Record:
+    """Hands on the gathered arrays: what is gathered for another part must not get into them."""
+    return record
+
+
 def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
     return [batch.labels.tolist() for batch in iterator]
 
@@ -60,18 +65,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
         yield opened
 
 
+def make(kind: str, store: presave.Store, batch_size: int) -> EpochIterator:
+    if kind == "raw":
+        return etl.RawIterator(RECORDS, NOTHING, batch_size, shuffle=True)
+    return etl.PresavedIterator(
+        store, NOTHING if kind == "whole" else etl.Pipeline([as_it_is]), batch_size, shuffle=True
+    )
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 31), st.sampled_from(["raw", "whole", "views"]))
 def test_batches_and_states_are_those_of_the_plain_iterator(
     store: presave.Store, threads: int, prefetch_size: int, batch_size: int, kind: str
 ) -> None:
-    def make() -> EpochIterator:
-        if kind == "raw":
-            return etl.RawIterator(RECORDS, NOTHING, batch_size, shuffle=True)
-        # A pipeline that hands the gathered arrays on as they are: what another thread gathers must not get into them.
-        rest = NOTHING if kind == "whole" else etl.Pipeline([dict])
-        return etl.PresavedIterator(store, rest, batch_size, shuffle=True)
-
     def seen(iterator: etl.BatchIterator) -> list[Any]:
         return [
             (batch.labels.tolist(), batch.features.tolist(), iterator.state_dict())
@@ -79,8 +85,20 @@ def test_batches_and_states_are_those_of_the_plain_iterator(
             for batch in iterator
         ]
 
-    assert seen(etl.AsyncIterator(make(), prefetch_size, threads=threads)) == seen(make())
+    iterator = etl.AsyncIterator(make(kind, store, batch_size), prefetch_size, threads=threads)
+    assert seen(iterator) == seen(make(kind, store, batch_size))
     assert prefetch_threads() == []
+
+
+@pytest.mark.parametrize("kind", ["raw", "whole", "views"])
+def test_the_parts_of_a_batch_may_be_loaded_in_any_order(store: presave.Store, kind: str) -> None:
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2]):
+        (loading, _), *_ = make(kind, store, 4).loadings(workers=2)
+        for row in order:
+            loading.load(row, row + 1, [0, 0])
+        batch = loading.finish()
+        assert batch is not None
+        assert batch.features[:, 0].tolist() == batch.labels.tolist()
 
 
 class Counted:
@@ -140,7 +158,7 @@ def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threa
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("hanging", [1, 12])
 def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(threads: int, hanging: int) -> None:
-    records = Watched(waiting={hanging})
+    records = Watched(waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too
     iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=0.2)
     message = (
         rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 0.2 s of wait"
