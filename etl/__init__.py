@@ -5,11 +5,12 @@
     train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
     etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
 
-Importing this loads no torch; `backend`, `fit` and `models` do when they are first used.
+Importing this loads no torch; `backend`, `fit`, `models` and `TorchDataset` do when they are first used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from etl import demonstration, runtime, stages
@@ -23,12 +24,13 @@ from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.record import Record, RecordError
 from etl.records import Records, records
-from etl.sources import Cifar10, Csv, Idx, ImageFolder, Sequences, Tar, open_source
+from etl.sources import Cifar10, Csv, Idx, ImageFolder, MapDataset, Sequences, Tar, open_source
 from etl.training import FitResult, fit
 from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
 
 if TYPE_CHECKING:
     from etl import models
+    from etl.torch_dataset import TorchDataset
 
 __all__ = [
     # sources and pipelines
@@ -38,6 +40,7 @@ __all__ = [
     "Csv",
     "Sequences",
     "Tar",
+    "MapDataset",
     "open_source",
     "Pipeline",
     "image_pipeline",
@@ -58,6 +61,7 @@ __all__ = [
     "Batch",
     "Padding",
     "gather_normalised",
+    "TorchDataset",
     # training
     "Backend",
     "backend",
@@ -75,8 +79,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":  # loads torch, which a writer on a cluster does not need
-        import importlib
-
+    # These load torch, which a writer on a cluster does not need.
+    if name == "models":
         return importlib.import_module("etl.models")
+    if name == "TorchDataset":
+        return importlib.import_module("etl.torch_dataset").TorchDataset
     raise AttributeError(f"module 'etl' has no attribute {name!r}")

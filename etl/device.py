@@ -33,7 +33,8 @@ class DeviceIterator:
     the stages give. Stages ChannelsFirst, Normalise and Cast can be done there; others are a `ValueError`. Floating
     features have the iterator's dtype in the end.
 
-    The loaders below write into memory that the device reads itself, where it has such.
+    Threads below it write batches into memory that the device reads itself, where it has such; those of processes are
+    copied into such memory first.
     """
 
     async_supported = False
@@ -50,7 +51,7 @@ class DeviceIterator:
         self._read_ahead = False
         self._running: object | None = None
         allocate_with = getattr(iterator, "allocate_with", None)
-        if allocate_with is not None:
+        if allocate_with is not None and self._backend.device.type != "cpu":
             allocate_with(self._backend.allocate)
 
     @property

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from etl.dtypes import is_floating
 from etl.record import Record
 from etl.several import check_as_many, flatten
+from etl.slot import SlotError, find_value, store
 from etl.stages.draw import Draw
 from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 
@@ -106,8 +106,7 @@ class Pipeline:
             if not (writes and name == "features"):
                 if name not in fields:
                     check_as_many(fields, out)
-                check_fits(fields, name, slot)
-                slot[...] = fields[name]
+                store(name, find_value(fields, name), slot)
         if writes:
             if where is not None:
                 where[1] = steps[-1].place
@@ -141,11 +140,13 @@ class _Step:
         self._stage: Any = stage if before is None or following is None else before(following)
         self._is_random = is_random(stage)
         self.place = place
-        self.written_dtype: np.dtype | None = getattr(stage, "written_dtype", None)
+        written_dtype = getattr(stage, "written_dtype", None)
+        self.written_dtype: np.dtype | None = written_dtype if _writes_what_it_returns(stage) else None
 
     def __call__(self, record: Record, draw: Draw | None) -> Record:
+        random = self._random(draw)
         try:
-            done: Record = self._stage(record, *self._random(draw))
+            done: Record = self._stage(record, *random)
         except UNRELATED_TO_THE_RECORD:
             raise
         except Exception as error:
@@ -153,10 +154,10 @@ class _Step:
         return done
 
     def write(self, record: Record, out: np.ndarray, draw: Draw | None) -> None:
+        random = self._random(draw)
         try:
-            features = record["features"]
-            self._stage.write_into(features, out, *self._random(draw))
-        except UNRELATED_TO_THE_RECORD:
+            self._stage.write_into(record["features"], out, *random)
+        except (SlotError, *UNRELATED_TO_THE_RECORD):
             raise
         except Exception as error:
             raise StageError(self._name) from error
@@ -165,7 +166,10 @@ class _Step:
         if not self._is_random:
             return ()
         if draw is None:
-            raise ValueError("it draws at random, which needs a seed, an epoch and a record; iterators have these")
+            raise ValueError(
+                f"stage {self._name!r} draws at random, which needs a seed, an epoch and a record: "
+                "load with an iterator, which has these, or pass etl.stages.Draw(seed, epoch, record)"
+            )
         return (draw.generator(self.place),)
 
 
@@ -177,19 +181,14 @@ def _apply(steps: Sequence[_Step], record: Record, draw: Draw | None, where: Mut
     return record
 
 
-def check_fits(record: Record, name: str, slot: np.ndarray) -> None:
-    # Without this, numpy would broadcast a smaller value over the slot, and cut off what an integer cannot hold.
-    if name not in record:
-        raise ValueError(f"it has no field {name!r}, which the records before it have")
-    value = np.asarray(record[name])
-    if value.shape != slot.shape:
-        raise ValueError(
-            f"field {name!r} has shape {value.shape}, the records before it {slot.shape}; resize them, or pad "
-            f"sequences with padding=etl.Padding()"
-        )
-    # Features are converted to the floating dtype that was asked for; anything else must not lose a digit.
-    if not (is_floating(slot.dtype) or np.can_cast(value.dtype, slot.dtype, "safe")):
-        raise ValueError(f"field {name!r} is {value.dtype}, the records before it {slot.dtype}; use one dtype for all")
+def _writes_what_it_returns(stage: Any) -> bool:
+    """Whether `write_into` does what calling the stage does: a subclass may have changed the call alone."""
+    for kind in type(stage).__mro__:
+        if "write_into" in vars(kind):
+            return True
+        if "__call__" in vars(kind):
+            return False
+    return False
 
 
 def _fingerprint(stages: Sequence[AnyStage]) -> str:

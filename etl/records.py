@@ -8,7 +8,7 @@ from typing import Any
 from etl.pipeline import Pipeline, StageError
 from etl.record import Record, RecordSequence, record_error, source_name
 from etl.several import flatten
-from etl.stages.stage import AnyStage, describe_stage, fixes_size, stage_name
+from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
 
 
 class Records:
@@ -17,10 +17,16 @@ class Records:
 
     `ragged` are the fields whose size varies: those of `source.ragged`, features until a stage that `fixes_size`. Where
     a source has `options`, JSON values that tell what it makes of its files, a write that was interrupted is gone on
-    with only if they are the same.
+    with only if they are the same. Raises `ValueError` for a pipeline with random stages.
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
+        if pipeline.is_random:
+            drawing = next(stage_name(stage) for stage in pipeline.stages if is_random(stage))
+            raise ValueError(
+                f"stage {drawing!r} draws at random: presaved, every epoch would meet the same draw. Cut the pipeline "
+                f"before {drawing!r}, and give the rest to the iterator"
+            )
         self.source = source
         self.pipeline = pipeline
         done = (*pipeline.preceding, *pipeline.stages)

@@ -21,6 +21,15 @@ def as_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """An array over the memory of `tensor`, which is on the CPU, no copy; raises `TypeError` for one that is not."""
+    values = tensor.detach()
+    if values.dtype == torch.bfloat16:
+        return values.view(torch.uint16).numpy().view(DTYPES["bfloat16"])
+    array: np.ndarray = values.numpy()
+    return array
+
+
 def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
     """`batch` with `convert` applied to each of its arrays."""
 

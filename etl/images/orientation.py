@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ FIRST_SIDEWAYS = 5
 # Segments of a JPEG file (ITU-T T.81, B.1.1.3): 0xFF, the marker, and for most the length of what follows.
 START_OF_SCAN, APP1 = 0xDA, 0xE1
 EXIF_HEADER = b"Exif\0\0"
+XMP_HEADER = b"http://ns.adobe.com/xap/1.0/\0"
+XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
 def orientation_of_image(image: Image.Image) -> Any:
@@ -46,16 +49,25 @@ def orientation_of_image(image: Image.Image) -> Any:
 
 
 def orientation_of_jpeg(encoded: np.ndarray) -> Any:
-    """The EXIF orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`; None as above."""
-    exif = _find_exif(encoded.data)
-    if exif is None:
-        return None
+    """The orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow finds it: in the EXIF data, or
+    the XMP data where that says none; None as above.
+    """
+    exif = xmp = b""
+    for content in _app1_segments(encoded.data):
+        if content.startswith(EXIF_HEADER):
+            exif += content[len(EXIF_HEADER) :] if exif else content
+        elif content.startswith(XMP_HEADER):
+            xmp = content
     found = Image.Exif()
     try:
-        found.load(exif)
+        if exif:
+            found.load(exif)
+        if ExifTags.Base.Orientation in found:
+            return found[ExifTags.Base.Orientation]
     except (SyntaxError, struct.error):
         return None
-    return found.get(ExifTags.Base.Orientation)
+    match = XMP_ORIENTATION.search(xmp)
+    return int(match[1]) if match else None
 
 
 def is_sideways(orientation: Any) -> bool:
@@ -63,14 +75,15 @@ def is_sideways(orientation: Any) -> bool:
     return orientation in UPRIGHT_PIXELS and orientation >= FIRST_SIDEWAYS
 
 
-def _find_exif(encoded: memoryview) -> bytes | None:
+def _app1_segments(encoded: memoryview) -> Iterator[bytes]:
     position = 2
     while position + 4 <= len(encoded) and encoded[position] == 0xFF:
         marker, nbytes = encoded[position + 1], int.from_bytes(encoded[position + 2 : position + 4], "big")
         if marker == START_OF_SCAN:
-            return None
-        content = encoded[position + 4 : position + 2 + nbytes]
-        if marker == APP1 and bytes(content[: len(EXIF_HEADER)]) == EXIF_HEADER:
-            return bytes(content)
+            return
+        if marker == 0xFF:  # padding
+            position += 1
+            continue
+        if marker == APP1:
+            yield bytes(encoded[position + 4 : position + 2 + nbytes])
         position += 2 + max(nbytes, 2)
-    return None

@@ -29,15 +29,22 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
             opened.draft(None, (width, height))
         turn = UPRIGHT_IMAGE.get(orientation)
         image = opened if turn is None else opened.transpose(turn)
-        if image.mode.startswith("I;16") or image.mode == "I":
-            grey = (np.asarray(image) >> 8).astype(np.uint8)
-            return Image.fromarray(grey).convert("RGB")
-        # Alpha is dropped, and Pillow would warn that it cannot be kept.
-        image.info.pop("transparency", None)
-        if image.mode != "RGB":
-            return image.convert("RGB")
-        image.load()  # errors in the data belong to decoding, and closing the file must not lose the pixels
-        return image
+        return to_rgb(image)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """`image` decoded, of mode RGB: greyscale, palette and CMYK are converted, alpha is dropped, 16 bits a channel keep
+    their upper 8.
+    """
+    if image.mode.startswith("I;16") or image.mode == "I":
+        grey = (np.asarray(image) >> 8).astype(np.uint8)
+        return Image.fromarray(grey).convert("RGB")
+    # Alpha is dropped, and Pillow would warn that it cannot be kept.
+    image.info.pop("transparency", None)
+    if image.mode != "RGB":
+        return image.convert("RGB")
+    image.load()  # errors in the data belong to decoding, and closing the file must not lose the pixels
+    return image
 
 
 def to_pixels(image: Image.Image) -> np.ndarray:

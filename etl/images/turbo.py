@@ -18,30 +18,31 @@ COLOURSPACES = ("RGB", "YCbCr", "YCC", "Gray")
 def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.ndarray:
     """The pixels in a file's bytes, uint8 of shape `(bytes,)`: upright RGB, uint8 of shape `(height, width, 3)`.
 
-    The bits that Pillow gives, where both use libjpeg-turbo. Files that are not JPEG, or are in CMYK, are read by
-    Pillow. With `at_least`, a height and width, at the smallest of the eighths of its size that has these (Pillow has
-    only the powers of two). Raises `ValueError` or `OSError` for bytes that are not a whole image, and `ImportError`
-    where simplejpeg is not installed.
+    The bits that Pillow gives, where both use libjpeg-turbo. Files that are not JPEG, are in CMYK, or are damaged are
+    left to Pillow. With `at_least`, a height and width, at the smallest of the eighths of its size that has these
+    (Pillow has only the powers of two). Raises `ValueError` or `OSError` for bytes that are not a whole image, and
+    `ImportError` where simplejpeg is not installed.
     """
     simplejpeg = import_simplejpeg()
     if not _is_usual_jpeg(simplejpeg, encoded):
         return pillow.to_pixels(pillow.open_image(encoded, at_least))
     orientation = orientation_of_jpeg(encoded)
-    pixels: np.ndarray
-    if at_least is None:
-        pixels = simplejpeg.decode_jpeg(encoded, "RGB")
-    else:
-        height, width = at_least[::-1] if is_sideways(orientation) else at_least
-        pixels = simplejpeg.decode_jpeg(encoded, "RGB", min_height=height, min_width=width, min_factor=1)
+    height, width = at_least or (0, 0)  # 0 is no minimum
+    if is_sideways(orientation):
+        height, width = width, height
+    try:
+        pixels: np.ndarray = simplejpeg.decode_jpeg(encoded, "RGB", min_height=height, min_width=width, min_factor=1)
+    except ValueError:  # damaged: Pillow reads what can be read, and says what cannot
+        return pillow.to_pixels(pillow.open_image(encoded, at_least))
     turn = UPRIGHT_PIXELS.get(orientation)
     return pixels if turn is None else np.ascontiguousarray(turn(pixels))
 
 
 def resize(pixels: np.ndarray, height: int, width: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Bilinear between the four nearest pixels; where an image shrinks to less than half, some pixels count for none.
+    """Bilinear between the four nearest pixels; where an image shrinks to less than half, some count for nothing.
 
-    uint8 of shape `(height, width, 3)`, or `(height, width)` as `pixels` have: `out` where that has this shape and no
-    gaps. Raises `ImportError` where OpenCV is not installed.
+    uint8 of shape `(height, width, 3)`, or `(height, width)` as `pixels` have; it is `out` where that is given, of this
+    shape and dtype, and contiguous. Raises `ImportError` where OpenCV is not installed.
     """
     cv2 = import_cv2()
     resized: np.ndarray = cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from etl.batch import Batch
 from etl.iterators.crew import Crew
@@ -33,6 +36,8 @@ class AsyncIterator:
     At most `prefetch_size` batches are finished or being made beside the one the caller holds; 0 is the plain
     iterator. `threads` share the records of each batch (by default as many as there are CPUs for this process, less
     those that a `ThreadPolicy` in force gives to compute); an iterator of the caller's own is advanced by one thread.
+    With `memory_budget`, bytes for all batches, the caller's included, as many are loaded ahead as have room in it, by
+    the size of an epoch's first.
     An exception while loading is raised at the batch it belongs to, and after `timeout` seconds of waiting for a batch
     an error that names the record that a thread is at. Leaving the loop ends the threads.
 
@@ -43,7 +48,7 @@ class AsyncIterator:
     killed is an error at its batch that names the record it was at, as is one that hangs, which is killed after
     `timeout`; the next epoch has others.
 
-    Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes, a source or
+    Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes or a budget, a source or
     stage that cannot be pickled, and processes on another system than Linux; and says why.
     """
 
@@ -60,6 +65,7 @@ class AsyncIterator:
         processes: int | None = None,
         start_method: str = "forkserver",
         timeout: float | None = None,
+        memory_budget: int | None = None,
     ) -> None:
         self._prefetch_size = whole_number("prefetch_size", prefetch_size, least=0)
         if workers not in ("thread", "process"):
@@ -76,6 +82,7 @@ class AsyncIterator:
         self._workers = workers
         self._start_method = start_method
         self._timeout = timeout
+        self._memory_budget = None if memory_budget is None else whole_number("memory_budget", memory_budget, least=1)
         self._iterator = iterator
         self._epoch = iterator.epoch
         self._state = iterator.state_dict()
@@ -88,6 +95,10 @@ class AsyncIterator:
         self._workspaces: Workspaces | None = None
         if workers == "process":
             self._check_processes()
+        if memory_budget is not None and not isinstance(iterator, EpochIterator):
+            raise ValueError(
+                f"memory_budget needs an iterator that tells its batches' size; {type(iterator).__name__} does not"
+            )
         if self.processes and isinstance(iterator, EpochIterator):
             self._pool = WorkerPool(iterator.loader, self.processes, start_method)
             self._workspaces = Workspaces(iterator.reuse, self._prefetch_size + 2, self._pool.memory.allocate)
@@ -139,17 +150,26 @@ class AsyncIterator:
         self._end_epoch()
         if self._read_ahead:
             self._iterator.set_epoch(self._epoch)
+        state = self._iterator.state_dict()
         loadings = self._begin_loadings()
-        self._state = self._iterator.state_dict()
+        prefetch_size = self._prefetch_size
+        if self._memory_budget is not None:
+            prefetch_size, loadings = _within(self._memory_budget, loadings)
+        self._state = state
         self._read_ahead = True
         crew: Crew = (
-            ThreadCrew(loadings, self._prefetch_size, self.threads)
+            ThreadCrew(loadings, prefetch_size, self.threads)
             if self._pool is None
-            else ProcessCrew(loadings, self._prefetch_size, self._pool)
+            else ProcessCrew(loadings, prefetch_size, self._pool)
         )
         epoch = _Epoch(self, crew, self._timeout)
         self._running = weakref.ref(epoch)
         return epoch
+
+    def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
+        """Have threads make batches in memory from `allocate(nbytes)`; processes have memory of their own."""
+        if isinstance(self._iterator, EpochIterator):
+            self._iterator.allocate_with(allocate)
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch."""
@@ -179,6 +199,7 @@ class AsyncIterator:
             processes=self._processes,
             start_method=self._start_method,
             timeout=self._timeout,
+            memory_budget=self._memory_budget,
         )
 
     def close(self) -> None:
@@ -235,9 +256,11 @@ class AsyncIterator:
 
     def _ended(self, skipped: Skipped) -> None:
         """The last batch was handed out."""
-        if isinstance(self._iterator, EpochIterator):
-            self._iterator.end_epoch(skipped)
-        self._stands_with_wrapped()
+        try:
+            if isinstance(self._iterator, EpochIterator):
+                self._iterator.end_epoch(skipped)
+        finally:  # warnings may be errors
+            self._stands_with_wrapped()
 
 
 class _Epoch(Iterator[Batch]):
@@ -287,6 +310,20 @@ class _WholeBatch(Loading):
 
     def finish(self) -> Batch:
         return self._batch
+
+
+def _within(budget: int, loadings: Iterator[tuple[Loading, State]]) -> tuple[int, Iterator[tuple[Loading, State]]]:
+    """How many batches to load ahead so that they and the caller's have room in `budget` bytes, and all `loadings`."""
+    first = next(loadings, None)
+    if first is None:
+        return 1, loadings
+    nbytes = max(1, sum(array.nbytes for array in first[0].arrays.values()))
+    if budget < 2 * nbytes:
+        raise ValueError(
+            f"memory_budget is {budget / 1e6:,.1f} MB; a batch is {nbytes / 1e6:,.1f} MB, and two are needed to load one "
+            "beside the caller's"
+        )
+    return budget // nbytes - 1, chain([first], loadings)
 
 
 def _workers_by_default() -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from etl.batch import Batch
 from etl.dtypes import find_dtype
@@ -89,6 +91,10 @@ class EpochIterator:
             del batch
         self.end_epoch(skipped)
 
+    def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
+        """Make batches from now on in memory from `allocate(nbytes)`, uint8 of shape `(nbytes,)`."""
+        self._workspaces = Workspaces(self._workspaces.reuse, self._workspaces.most_free, allocate)
+
     def begin_epoch(self, batches_held: int = 1) -> object:
         """Stand where the next epoch begins, which ends the one before; what `_running` is until that is ended itself.
 
@@ -103,9 +109,10 @@ class EpochIterator:
 
     def end_epoch(self, skipped: Skipped) -> None:
         """Go on to the next epoch, and say what this one has left out."""
-        skipped.warn(self._epoch, self._order.records)
+        ended = self._epoch
         self._epoch += 1
         self._position = 0
+        skipped.warn(ended, self._order.records)  # last, because warnings may be errors
 
     def loadings(self, workers: int, workspaces: Workspaces | None = None) -> Iterator[tuple[Loading, int]]:
         """The rest of the epoch, batch by batch, to be loaded by so many workers, into `workspaces` rather than its

@@ -11,9 +11,9 @@ import numpy as np
 from etl.iterators.lengths import Lengths
 from etl.iterators.loading import Layout
 from etl.padding import Padding
-from etl.pipeline import check_fits
 from etl.record import Record
 from etl.several import MASKS, batch_fields, check_as_many, group_of, mask_of, masked_by
+from etl.slot import check, find_value, store
 
 NOTHING = np.array(None)
 
@@ -98,8 +98,7 @@ class Padder:
             if part.is_padded:
                 self._write_padded(fields, name, slot, number, part.filling)
             else:
-                check_fits(fields, name, slot)
-                slot[...] = fields[name]
+                store(name, find_value(fields, name), slot)
 
     def _part(self, name: str, slots: Mapping[str, np.ndarray]) -> _Part:
         field = masked_by(name)
@@ -112,7 +111,7 @@ class Padder:
         steps = len(value) if value.ndim else 0
         if steps <= len(slot):
             # Before the length: whether it is there at all, and has the axes of the others.
-            check_fits(fields, name, slot[:steps])
+            check(name, find_value(fields, name), slot[:steps])
         self._check_length(name, steps, number)
         if steps > len(slot):
             # Lengths are known, or found by the very same stages, unless one length was asked for.
@@ -127,8 +126,7 @@ class Padder:
         else:
             if len(fields[name]) != steps:
                 raise ValueError(f"field {name!r} has {len(fields[name])} steps, what it masks {steps}")
-            check_fits(fields, name, slot[:steps])
-            slot[:steps] = fields[name]
+            store(name, find_value(fields, name), slot[:steps])
         slot[steps:] = 0
 
     def _check_length(self, name: str, steps: int, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -90,7 +91,8 @@ class RecordLoader:
             except RecordError as error:
                 if self._on_error == "raise":
                     raise
-                skipped[row] = error
+                # Its traceback would keep the memory of the batch.
+                skipped[row] = RecordError(*error.args)
         return skipped
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
@@ -146,13 +148,14 @@ class RecordLoader:
     def _finish_first(self, numbers: np.ndarray, epoch: int) -> list[_Finished]:
         """Finish records until one does not fail, and describe that."""
         finished: list[_Finished] = []
-        for place in range(len(numbers)):
-            finished += self._finish(numbers[place : place + 1], epoch)
+        # All records of the first batches may be such that are left out: any other tells the layout as well.
+        for number in chain(numbers.tolist(), range(len(self._source))):
+            finished += self._finish(np.array([number]), epoch)
             if finished[-1].error is None:
                 try:
                     self._layout = self._describe(finished[-1].record)
                 except (ValueError, TypeError) as error:
-                    raise self._named(int(numbers[place]), error) from error
+                    raise self._named(number, error) from error
                 return finished
         raise finished[0].error or ValueError("there are no records to lay a batch out for")
 

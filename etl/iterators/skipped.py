@@ -14,17 +14,21 @@ class Skipped:
     """Collects the errors of the records that were left out of one epoch."""
 
     def __init__(self) -> None:
-        self._errors: list[RecordError] = []
+        self._count = 0
+        self._first: list[RecordError] = []
 
     def add(self, loading: Loading) -> None:
         """Take note of what was left out of one batch."""
-        self._errors.extend(error for _, error in sorted(loading.skipped.items()))
+        self._count += len(loading.skipped)
+        if len(self._first) < SHOWN:
+            errors = [error for _, error in sorted(loading.skipped.items())]
+            self._first += errors[: SHOWN - len(self._first)]
 
     def warn(self, epoch: int, records: int) -> None:
         """Warn with their number and the first of them, if there are any."""
-        if not self._errors:
+        if not self._count:
             return
-        shown = "; ".join(map(str, self._errors[:SHOWN])) + ("; ..." if len(self._errors) > SHOWN else "")
+        shown = "; ".join(map(str, self._first)) + ("; ..." if self._count > SHOWN else "")
         warnings.warn(
-            f"epoch {epoch} left out {len(self._errors):,} of {records:,} records: {shown}", UserWarning, stacklevel=3
+            f"epoch {epoch} left out {self._count:,} of {records:,} records: {shown}", UserWarning, stacklevel=3
         )

@@ -45,10 +45,12 @@ class ThreadCrew(Crew):
 
     def _check_timeout(self, timeout: float) -> None:
         self._hung = True
-        at = [where for where in self._wheres if where[0] >= 0]
         cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
-        if at and self._jobs:
-            raise self._jobs[0].loading.loader.error_at(at[0], cause) from cause
+        if self._jobs:
+            awaited = self._jobs[0].loading
+            at = [where for where in self._wheres if where[0] >= 0 and where[0] in awaited.numbers]
+            if at:
+                raise awaited.loader.error_at(at[0], cause) from cause
         raise cause
 
     def _work(self, where: Where) -> None:

@@ -31,7 +31,7 @@ class Workspaces:
 
     def empty(self, count: int, most: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of shape `(count, *shape)` with any content, in memory for `most` of them."""
-        nbytes = most * math.prod(shape) * dtype.itemsize
+        nbytes = round_up(most * math.prod(shape) * dtype.itemsize)
         if self._allocate is None and (not self.reuse or nbytes < SMALLEST_NBYTES):
             return np.empty((count, *shape), dtype)
         memory = np.asarray(_Loan(self, self._find(nbytes))) if self.reuse else self._find(nbytes)
@@ -55,6 +55,14 @@ class Workspaces:
             return self._free.setdefault(nbytes, deque()).pop()  # the last one back is the likeliest to be in the cache
         except IndexError:
             return np.empty(nbytes, np.uint8) if self._allocate is None else self._allocate(nbytes)
+
+
+def round_up(nbytes: int) -> int:
+    """`nbytes` rounded up to one of four sizes for each power of two, so that batches that are padded to many lengths
+    share memory of few sizes.
+    """
+    unit = 1 << max(0, nbytes.bit_length() - 3)
+    return -(-nbytes // unit) * unit
 
 
 class _Loan:

@@ -55,8 +55,9 @@ class _Compiled:
         with self._lock:
             if self._loading is None:
                 # No daemon: the interpreter must not go away under LLVM while it works.
-                self._loading = threading.Thread(target=self._load, name="etl-load-numba", daemon=False)
-                self._loading.start()
+                loading = threading.Thread(target=self._load, name="etl-load-numba", daemon=False)
+                loading.start()
+                self._loading = loading  # from here on others may join it
 
     def wait(self) -> None:
         """Have it loaded."""
@@ -64,10 +65,17 @@ class _Compiled:
         if self._loading is not None:
             self._loading.join()
 
-    def wait_if_begun(self) -> None:
-        """Before a fork: the child would inherit modules that are half imported, and nobody to finish them."""
+    def before_fork(self) -> None:
+        """Wait if it was begun, and let nobody begin: the child would inherit modules that are half imported, and
+        nobody to finish them.
+        """
+        self._lock.acquire()
         if self._loading is not None and self._loading is not threading.current_thread():
             self._loading.join()
+
+    def after_fork(self) -> None:
+        """Let others begin again, in the parent and in the child."""
+        self._lock.release()
 
     def _load(self) -> None:
         if importlib.util.find_spec("numba") is None:
@@ -86,4 +94,6 @@ class _Compiled:
 
 
 _COMPILED = _Compiled()
-os.register_at_fork(before=_COMPILED.wait_if_begun)
+os.register_at_fork(
+    before=_COMPILED.before_fork, after_in_parent=_COMPILED.after_fork, after_in_child=_COMPILED.after_fork
+)

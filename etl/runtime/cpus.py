@@ -24,21 +24,33 @@ def available_cpus() -> int:
 
 def cgroup_quota(root_2: Path = CGROUP_2, root_1: Path = CGROUP_1, own: Path = OWN_GROUP) -> float | None:
     """CPUs that this process's control group and those it is in allow; None where none sets a limit."""
-    quotas = []
-    for path in _own_groups(own):
-        quotas += [_quota_2(root_2 / each) for each in (path, *path.parents)]
-    quotas.append(_quota_2(root_2))
-    quotas.append(_quota_1(root_1))
+    groups_2, groups_1 = _own_groups(own)
+    quotas = [_quota_2(root_2 / each) for each in _with_parents(groups_2)]
+    quotas += [_quota_1(root_1 / each) for each in _with_parents(groups_1)]
     found = [quota for quota in quotas if quota is not None]
     return min(found) if found else None
 
 
-def _own_groups(own: Path) -> list[Path]:
+def _own_groups(own: Path) -> tuple[Path, Path]:
+    """This process's groups below the roots of version 2 and of version 1's controller "cpu"; the roots where `own`,
+    lines of `hierarchy:controllers:/path`, names none. In a container the roots often are its own groups.
+    """
+    groups = {"": Path(), "cpu": Path()}
     try:
         lines = own.read_text().splitlines()
     except OSError:
-        return []
-    return [Path(line.removeprefix("0::").lstrip("/")) for line in lines if line.startswith("0::")]
+        lines = []
+    for line in lines:
+        _, _, found = line.partition(":")
+        controllers, _, path = found.partition(":")
+        for controller in controllers.split(","):
+            if controller in groups:
+                groups[controller] = Path(path.lstrip("/"))
+    return groups[""], groups["cpu"]
+
+
+def _with_parents(group: Path) -> list[Path]:
+    return [group, *group.parents]
 
 
 def _quota_2(group: Path) -> float | None:

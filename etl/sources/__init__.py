@@ -4,8 +4,19 @@ from etl.sources.cifar10 import Cifar10
 from etl.sources.csv import Csv
 from etl.sources.idx import Idx
 from etl.sources.image_folder import ImageFolder
+from etl.sources.map_dataset import MapDataset
 from etl.sources.open_source import open_source, usual_pipeline
 from etl.sources.sequences import Sequences
 from etl.sources.tar import Tar
 
-__all__ = ["Cifar10", "Csv", "Idx", "ImageFolder", "Sequences", "Tar", "open_source", "usual_pipeline"]
+__all__ = [
+    "Cifar10",
+    "Csv",
+    "Idx",
+    "ImageFolder",
+    "MapDataset",
+    "Sequences",
+    "Tar",
+    "open_source",
+    "usual_pipeline",
+]

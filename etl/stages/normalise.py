@@ -10,7 +10,7 @@ import numpy as np
 
 from etl.kernels import CHANNELS, find_normalise_rows
 from etl.record import Record
-from etl.stages.stage import check_slot
+from etl.slot import check_shape
 
 # Mean and standard deviation of ImageNet's training images, in units of 1 (Krizhevsky's statistics as torchvision
 # publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).
@@ -49,7 +49,7 @@ class Normalise:
         """Normalise `features` into `out`, float32 of the same shape, without a temporary."""
         if features.shape[0] != len(self.mean) or features.ndim != 3:
             raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
-        check_slot(features.shape, out)
+        check_shape("features", features.shape, out)
         if features.dtype == np.uint8 and len(features) == CHANNELS and out.flags.c_contiguous:
             # As pixels lie in an image: one pass over them, which costs a tenth of two over transposed ones.
             pixels = np.ascontiguousarray(features.transpose(1, 2, 0))

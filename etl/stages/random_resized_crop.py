@@ -11,8 +11,8 @@ from PIL import Image
 
 from etl.images import pillow, turbo
 from etl.record import Record
+from etl.slot import store
 from etl.stages.resize import RESIZERS
-from etl.stages.stage import check_slot
 
 TRIES = 10
 
@@ -54,8 +54,7 @@ class RandomResizedCrop:
         """Crop and resize `features` into `out`, uint8 of the new shape."""
         cropped = self._crop(features, random, out)
         if cropped is not out:
-            check_slot(cropped.shape, out)
-            out[...] = cropped
+            store("features", cropped, out)
 
     def draw(self, height: int, width: int, random: np.random.Generator) -> tuple[int, int, int, int]:
         """First row, first column, height and width of a rectangle in an image of `height` x `width`."""

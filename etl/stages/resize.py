@@ -10,7 +10,8 @@ from PIL import Image
 
 from etl.images import pillow, turbo
 from etl.record import Record
-from etl.stages.stage import ADDED_LATER, check_slot
+from etl.slot import store
+from etl.stages.stage import ADDED_LATER
 
 RESIZERS = ("pillow", "opencv")
 
@@ -43,8 +44,7 @@ class Resize:
         """Resize `features` into `out`, uint8 of the new shape."""
         resized = self._resize(features, out)
         if resized is not out:
-            check_slot(resized.shape, out)
-            out[...] = resized
+            store("features", resized, out)
 
     def _resize(self, features: Any, out: np.ndarray | None) -> np.ndarray:
         if isinstance(features, Image.Image):

@@ -49,12 +49,6 @@ class RandomStage(Protocol):
 AnyStage = Stage | RandomStage | Callable[[Record], Record]
 
 
-def check_slot(shape: tuple[int, ...], slot: np.ndarray) -> None:
-    """Raise `ValueError` unless what has this shape fills the slot of a batch."""
-    if shape != slot.shape:
-        raise ValueError(f"features have shape {shape}, the records before it {slot.shape}; resize or pad them")
-
-
 def stage_name(stage: AnyStage) -> str:
     """The stage's `name`, or a plain function's own."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)

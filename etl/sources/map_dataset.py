@@ -1,0 +1,107 @@
+"""A data set of torch's kind as a source: anything with `len` and `[i]` that gives pairs or mappings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from etl.images import pillow
+from etl.record import Record, source_name
+
+
+class MapStyle(Protocol):
+    """What torch calls a map-style `Dataset`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class MapDataset:
+    """The records of `dataset`, whose items are pairs `(features, label)`, or mappings with these under the keys
+    `features` and `label` (one of a Hugging Face data set: `MapDataset(dataset, features="image")`).
+
+    Tensors are taken without a copy, images of Pillow as uint8 pixels of shape `(height, width, 3)`, not turned by
+    their EXIF orientation; an image that is the label, such as a mask of segments, keeps its mode. `ragged` names the
+    fields whose size varies, for presaving. Transforms inside stay as they are: what they draw at random is not
+    repeated by equal seeds, and would be frozen by presaving. `AsyncIterator` takes items in several threads at once;
+    pass it `threads=1` where the data set does not allow that.
+
+    May be pickled if `dataset` may. Raises `ValueError` for what is no map-style data set.
+    """
+
+    def __init__(
+        self, dataset: MapStyle, *, features: str = "features", label: str = "label", ragged: Sequence[str] = ()
+    ) -> None:
+        torch = sys.modules.get("torch")
+        is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
+        if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise ValueError(
+                f"a {type(dataset).__name__} is not a map-style data set: records are taken by their number, which "
+                "needs __len__ and __getitem__; write a stream to a store first, with presave.write"
+            )
+        self.name = source_name(dataset)
+        self.dataset = dataset
+        self.ragged = tuple(ragged)
+        self._keys = {"features": features, "label": label}
+        classes = getattr(dataset, "classes", None)
+        if isinstance(classes, list) and all(isinstance(each, str) for each in classes):
+            self.classes = classes
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Record:
+        """Record `index`; raises `ValueError` for an item of another form, and what the data set raises."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
+        try:
+            item = self.dataset[index]
+        except IndexError as error:  # the record is there: what is not is something that it needs
+            raise LookupError(f"IndexError: {error}") from error
+        if isinstance(item, Mapping):
+            missing = self._keys["features"] not in item
+            values = {name: item[key] for name, key in self._keys.items() if key in item}
+        else:
+            missing = not (isinstance(item, (tuple, list)) and len(item) == len(self._keys))
+            values = {} if missing else dict(zip(self._keys, item, strict=True))
+        if missing:
+            raise ValueError(
+                f"its item is {_describe(item)}; needed is a pair (features, label), or a mapping with "
+                f"{self._keys['features']!r} and {self._keys['label']!r} (MapDataset takes other names for these)"
+            )
+        return {name: _as_array(name, value) for name, value in values.items()}
+
+    def describe(self, index: int) -> str:
+        """The file of record `index` in a data set that lists its `samples`, as those of torchvision; for messages."""
+        samples = getattr(self.dataset, "samples", None)
+        sample = samples[index] if isinstance(samples, (list, tuple)) and index < len(samples) else None
+        return str(sample[0]) if isinstance(sample, (tuple, list)) and sample else ""
+
+    def __repr__(self) -> str:
+        return f"MapDataset({self.name!r}, {len(self):,} records)"
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    torch = sys.modules.get("torch")  # whoever gives tensors has loaded it
+    if torch is not None and isinstance(value, torch.Tensor):
+        from etl.backends.tensors import as_array
+
+        return as_array(value)
+    if isinstance(value, Image.Image):
+        return pillow.to_pixels(pillow.to_rgb(value)) if name == "features" else np.asarray(value)
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        raise ValueError(f"its {name} are {_describe(value)}, not numbers; give a tensor, an array or an image")
+    return array
+
+
+def _describe(value: Any) -> str:
+    kind = f"a {type(value).__name__}"
+    if isinstance(value, Mapping):
+        return f"{kind} with {', '.join(map(repr, value)) or 'nothing'}"
+    return f"{kind} of {len(value)}" if isinstance(value, (tuple, list)) else kind
