@@ -170,7 +170,7 @@ def test_after_a_fault_it_can_be_closed_at_once(fault: Path) -> None:
         list(iterator)
     iterator.close()
     fault.unlink()
-    assert set(multiprocessing.active_children()) == before
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_records_that_are_left_out_are_counted_as_by_the_plain_iterator(fault: Path) -> None:

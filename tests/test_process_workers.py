@@ -78,8 +78,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def shared_names() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108
+def mapped_names(pids: set[int]) -> set[str]:
+    """The named shared memory that any of the processes has mapped, which would be left if all were killed."""
+    maps = [Path(f"/proc/{pid}/maps") for pid in pids if is_running(pid)]
+    return {line.split()[-1] for each in maps for line in each.read_text().splitlines() if " /dev/shm/" in line}
 
 
 def descriptors() -> int:
@@ -194,8 +196,7 @@ def test_without_reuse_every_batch_has_memory_of_its_own_that_goes_with_it() -> 
         assert psutil.Process().memory_full_info().shared < before + 4 * 4 * HELD_NBYTES
 
 
-def test_epochs_leave_no_descriptor_and_no_thread_and_no_name() -> None:
-    names = shared_names()
+def test_epochs_leave_no_descriptor_and_use_no_named_memory() -> None:
     with make_async(Workers(16)) as iterator:
         list(iterator)
         gc.collect()
@@ -204,10 +205,10 @@ def test_epochs_leave_no_descriptor_and_no_thread_and_no_name() -> None:
             for _ in iterator:
                 if epoch % 3 == 0:
                     break
-        assert shared_names() == names
         assert descriptors() <= before
         pids = workers_of(iterator)
         assert len(pids) <= 2
+        assert mapped_names(pids) == set()
     assert_ended(pids)
 
 
@@ -277,22 +278,19 @@ def start(tmp_path: Path, hang: str, end: str) -> tuple[subprocess.Popen[str], s
 
 @pytest.mark.parametrize("end", ["", "os._exit(0)"])
 def test_workers_end_with_the_interpreter(tmp_path: Path, end: str) -> None:
-    names = shared_names()
     process, pids = start(tmp_path, "time.sleep(0.01)", end)
     _, noise = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, noise) == (0, "")
     assert_ended(pids)
-    assert shared_names() == names
 
 
 def test_workers_end_with_a_program_that_is_killed_even_while_one_holds_the_interpreters_lock(tmp_path: Path) -> None:
-    names = shared_names()
     hang = "ctypes.PyDLL(None).sleep(600)"
     process, pids = start(tmp_path, hang, "time.sleep(600)")
+    assert mapped_names(pids) == set()
     process.kill()
     process.communicate(timeout=LIMIT_SECONDS)
     assert_ended(pids)
-    assert shared_names() == names
 
 
 def test_an_interrupt_ends_the_program_with_its_own_traceback_alone(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ class AsyncIterator:
     killed is an error at its batch that names the record it was at, as is one that hangs, which is killed after
     `timeout`; the next epoch has others.
 
-    Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes or a budget, a source or
-    stage that cannot be pickled, and processes on another system than Linux; and says why.
+    Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes or a budget, a
+    source or stage that cannot be pickled, and processes on another system than Linux; and says why.
     """
 
     async_supported = False
@@ -97,7 +97,8 @@ class AsyncIterator:
             self._check_processes()
         if memory_budget is not None and not isinstance(iterator, EpochIterator):
             raise ValueError(
-                f"memory_budget needs an iterator that tells its batches' size; {type(iterator).__name__} does not"
+                f"memory_budget needs to know how large batches are, which {type(iterator).__name__} does not tell; "
+                "use prefetch_size"
             )
         if self.processes and isinstance(iterator, EpochIterator):
             self._pool = WorkerPool(iterator.loader, self.processes, start_method)
@@ -320,8 +321,7 @@ def _within(budget: int, loadings: Iterator[tuple[Loading, State]]) -> tuple[int
     nbytes = max(1, sum(array.nbytes for array in first[0].arrays.values()))
     if budget < 2 * nbytes:
         raise ValueError(
-            f"memory_budget is {budget / 1e6:,.1f} MB; a batch is {nbytes / 1e6:,.1f} MB, and two are needed to load one "
-            "beside the caller's"
+            f"memory_budget is {budget:,} bytes and a batch {nbytes:,}; it must hold two, the caller's and the next"
         )
     return budget // nbytes - 1, chain([first], loadings)
 

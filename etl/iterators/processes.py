@@ -15,8 +15,8 @@ from etl.iterators.worker_process import Failed, Ready, Task
 
 # Parts that a worker has at a time: while it loads one, the next is there already.
 PARTS_AHEAD = 2
-# How many parts of a batch there are for each worker, at most: handing one out and hearing of it costs 0.1 ms.
-MOST_PARTS = 4
+# How many parts of a batch there are for each worker, at most: one costs 0.1 to 0.2 ms, most of it to wake the worker.
+MOST_PARTS = 2
 # How long to wait for what loads in this process, once it was found to hang.
 HUNG_PATIENCE_SECONDS = 0.1
 

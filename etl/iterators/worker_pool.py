@@ -269,7 +269,7 @@ class WorkerPool:
 
     def _start(self, workers: list[Worker]) -> None:
         self._started = time.monotonic()
-        # In a thread, because the first one waits until the server process has imported the program's script.
+        # In a thread, because the first one waits until the server process has imported what it is to.
         starter = threading.Thread(target=_start, args=(workers,), name="etl-start-workers", daemon=True)
         self._starters = [each for each in self._starters if each.is_alive()] + [starter]
         starter.start()
