@@ -1,0 +1,105 @@
+"""All loaders on the same work: prepared, checked, and measured in interleaved rounds."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.environments import NotInstalled, make_environment
+from benchmarks.peers.inputs import Inputs
+from benchmarks.peers.loader import RAW, Loader
+from benchmarks.peers.process import Failed, ask
+from benchmarks.peers.same_work import TOLERANCE
+from benchmarks.peers.samples import Samples
+
+# Told what is being done and to whom.
+Progress = Callable[[str, Loader], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Loaders, and what they are compared on. `folder` holds environments and prepared files.
+
+    `interpreter` runs all of them, or with None each runs in an environment of its own, which is made.
+    """
+
+    loaders: Sequence[Loader]
+    inputs: Inputs
+    batch_size: int
+    threads: int
+    folder: Path
+    interpreter: str | None = None
+
+    def run(self, rounds: int, samples: Samples, progress: Progress) -> dict[str, str]:
+        """Measure what `samples` does not hold yet; for each loader that dropped out, by its key, the reason."""
+        missing: dict[str, str] = {}
+        interpreters: dict[str, str] = {}
+        for loader in self.loaders:
+            try:
+                progress("installing", loader)
+                interpreters[loader.key] = self._find_interpreter(loader)
+                progress("preparing", loader)
+                self._prepare(loader, interpreters[loader.key], samples)
+                progress("checking", loader)
+                self._ask(loader, interpreters[loader.key], "check")
+            except (NotInstalled, Failed) as error:
+                missing[loader.key] = str(error)
+                progress(f"left out ({error})", loader)
+        for number in range(rounds):
+            order = [loader for loader in self.loaders if number not in samples.figures_of(loader.key)]
+            random.Random(number).shuffle(order)
+            for loader in order:
+                if loader.key in missing:
+                    continue
+                progress(f"round {number + 1} of {rounds}", loader)
+                try:
+                    samples.add(loader.key, number, self._ask(loader, interpreters[loader.key], "sample"))
+                except Failed as error:
+                    missing[loader.key] = f"in round {number + 1}: {error}"
+                    progress(f"left out ({error})", loader)
+        return missing
+
+    def _find_interpreter(self, loader: Loader) -> str:
+        return self.interpreter or make_environment(loader.peer, self.folder / "environments")
+
+    def _prepared(self, loader: Loader) -> Path:
+        # Loaders that read the same files share them.
+        name = "photographs" if loader.prepare is None else f"{loader.peer}-{loader.prepare.__name__}"
+        return Path(self.inputs.photographs).with_name(name)
+
+    def _prepare(self, loader: Loader, interpreter: str, samples: Samples) -> None:
+        """Write the files of `loader`, where they are not there."""
+        if loader.prepare is None:
+            return
+        target = self._prepared(loader)
+        seconds = target.with_suffix(".seconds")
+        if not seconds.exists():
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir()
+            asked = self._ask(loader, interpreter, "prepare")
+            seconds.write_text(repr(asked["seconds"]))
+        samples.add_prepared(loader.key, float(seconds.read_text()))
+
+    def _ask(self, loader: Loader, interpreter: str, action: str) -> dict[str, Any]:
+        function = loader.prepare if action == "prepare" else loader.load
+        return ask(
+            interpreter,
+            {
+                "action": action,
+                "module": loader.module,
+                "function": getattr(function, "__qualname__", ""),
+                "imports": loader.imports,
+                "source": self.inputs.photographs if loader.task == RAW else self.inputs.images,
+                "folder": str(self._prepared(loader)),
+                "expected": self.inputs.expected,
+                "records": self.inputs.records,
+                "batch_size": self.batch_size,
+                "threads": self.threads,
+                "tolerance": TOLERANCE[loader.task],
+                "channels_last": loader.channels_last,
+            },
+        )
