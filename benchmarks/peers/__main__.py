@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.peers.comparison import Comparison
+from benchmarks.peers.comparison import ALL, Comparison
 from benchmarks.peers.inputs import make_inputs
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
 from benchmarks.peers.process import ROOT
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     errors = Console(stderr=True)
     chosen = options.only or PEERS
-    unknown = sorted({*chosen} - {*PEERS})
+    interpreters = dict(_interpreter(given) for given in options.python)
+    unknown = sorted({*chosen, *interpreters} - {*PEERS, ALL})
     if unknown:
         errors.print(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}", style="red")
         return 2
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "photographs": options.photographs,
         "threads": options.threads,
         "batch_size": options.batch_size,
-        "python": options.python or "an environment for each",
+        "python": sorted(options.python),
         "code": digest_of_code(),
     }
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors.print(f"Samples are kept in {samples.path}.", highlight=False)
     with errors.status("making photographs and their pixels") as status:
         inputs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
-        comparison = Comparison(loaders, inputs, options.batch_size, options.threads, FOLDER, options.python)
+        comparison = Comparison(loaders, inputs, options.batch_size, options.threads, FOLDER, interpreters)
 
         def progress(action: str, loader: Loader) -> None:
             status.update(f"{action}: {loader.task}, {loader.name}")
@@ -85,9 +86,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"of {', '.join(PEERS)}"
     )
-    parser.add_argument("--python", metavar="PYTHON", help="an interpreter for all of them, instead of environments")
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="[NAME=]PYTHON",
+        help="an interpreter that has what a peer needs, or all of them, instead of an environment made for it",
+    )
     parser.add_argument("--json", metavar="FILE", help="where samples are kept (default: below .asv/peers)")
     return parser.parse_args(arguments)
+
+
+def _interpreter(given: str) -> tuple[str, str]:
+    name, _, path = given.rpartition("=")
+    return name or ALL, path
 
 
 def digest_of_code() -> str:

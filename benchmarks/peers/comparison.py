@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import random
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,16 @@ from benchmarks.peers.process import Failed, ask
 from benchmarks.peers.same_work import TOLERANCE
 from benchmarks.peers.samples import Samples
 
+# The name under which an interpreter is given for all peers that have none of their own.
+ALL = ""
 # Told what is being done and to whom.
 Progress = Callable[[str, Loader], None]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Loaders, and what they are compared on. `folder` holds environments and prepared files.
-
-    `interpreter` runs all of them, or with None each runs in an environment of its own, which is made.
+    """Loaders, and what they are compared on. Each runs in an environment of its own, made in `folder`, or where
+    `interpreters` has one for its peer, or for all of them under "", in that.
     """
 
     loaders: Sequence[Loader]
@@ -32,20 +35,20 @@ class Comparison:
     batch_size: int
     threads: int
     folder: Path
-    interpreter: str | None = None
+    interpreters: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, rounds: int, samples: Samples, progress: Progress) -> dict[str, str]:
         """Measure what `samples` does not hold yet; for each loader that dropped out, by its key, the reason."""
         missing: dict[str, str] = {}
-        interpreters: dict[str, str] = {}
+        found: dict[str, str] = {}
         for loader in self.loaders:
             try:
                 progress("installing", loader)
-                interpreters[loader.key] = self._find_interpreter(loader)
+                found[loader.key] = self._find_interpreter(loader)
                 progress("preparing", loader)
-                self._prepare(loader, interpreters[loader.key], samples)
+                self._prepare(loader, found[loader.key], samples)
                 progress("checking", loader)
-                self._ask(loader, interpreters[loader.key], "check")
+                self._ask(loader, found[loader.key], "check")
             except (NotInstalled, Failed) as error:
                 missing[loader.key] = str(error)
                 progress(f"left out ({error})", loader)
@@ -57,19 +60,23 @@ class Comparison:
                     continue
                 progress(f"round {number + 1} of {rounds}", loader)
                 try:
-                    samples.add(loader.key, number, self._ask(loader, interpreters[loader.key], "sample"))
+                    samples.add(loader.key, number, self._ask(loader, found[loader.key], "sample"))
                 except Failed as error:
                     missing[loader.key] = f"in round {number + 1}: {error}"
                     progress(f"left out ({error})", loader)
         return missing
 
     def _find_interpreter(self, loader: Loader) -> str:
-        return self.interpreter or make_environment(loader.peer, self.folder / "environments")
+        given = self.interpreters.get(loader.peer) or self.interpreters.get(ALL)
+        return given or make_environment(loader.peer, self.folder / "environments")
 
     def _prepared(self, loader: Loader) -> Path:
-        # Loaders that read the same files share them.
-        name = "photographs" if loader.prepare is None else f"{loader.peer}-{loader.prepare.__name__}"
-        return Path(self.inputs.photographs).with_name(name)
+        photographs = Path(self.inputs.photographs)
+        if loader.prepare is None:
+            return photographs
+        # Loaders that read the same files share them; code that has changed writes others.
+        digest = hashlib.sha256(inspect.getsource(loader.prepare).encode()).hexdigest()[:8]
+        return photographs.with_name(f"{loader.peer}-{loader.prepare.__name__}-{digest}")
 
     def _prepare(self, loader: Loader, interpreter: str, samples: Samples) -> None:
         """Write the files of `loader`, where they are not there."""
