@@ -119,7 +119,7 @@ LOADERS = (
         load_jpeg,
         imports=IMPORTS,
         prepare=prepare_jpeg,
-        note="photographs encoded again at quality 90; resized by area",
+        note="encoded again at quality 90, decoded with the fast DCT, resized by area",
     ),
     Loader(
         "FFCV, channels last",

@@ -38,7 +38,7 @@ class LoadZarr:
         self.batch_size = batch_size
 
     def __iter__(self) -> Any:
-        order = np.random.default_rng().permutation(len(self.images))
+        order = np.random.default_rng().permutation(self.images.shape[0])
         batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
         ahead = [self.images[indices].read() for indices in batches[:2]]
         for number, indices in enumerate(batches):
