@@ -35,7 +35,8 @@ def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
             image *= PIXEL_SCALE
             return image, record["number"]
 
-    dataset = Photographs(folder, shuffle=True)
+    # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
+    dataset = Photographs(folder, shuffle=True, batch_decode=0)
     return StreamingDataLoader(dataset, batch_size=batch_size, num_workers=threads, persistent_workers=True)
 
 
@@ -60,7 +61,8 @@ def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
             image *= PIXEL_SCALE
             return image, record["number"]
 
-    dataset = Photographs(folder, shuffle=True)
+    # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
+    dataset = Photographs(folder, shuffle=True, batch_decode=0)
     return StreamingDataLoader(dataset, batch_size=batch_size, num_workers=threads, persistent_workers=True)
 
 
