@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors.print(str(error), style="red", markup=False)
         return 2
     errors.print(f"Samples are kept in {samples.path}.", highlight=False)
+    try:
+        missing = measure(loaders, options, samples, interpreters, errors)
+    except KeyboardInterrupt:
+        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        return 130
+    show(loaders, samples, missing, Console() if sys.stdout.isatty() else Console(width=190))
+    return 0
+
+
+def measure(
+    loaders: Sequence[Loader],
+    options: argparse.Namespace,
+    samples: Samples,
+    interpreters: Mapping[str, str],
+    errors: Console,
+) -> dict[str, str]:
+    """Measure what is missing in `samples`, with progress on `errors`; why loaders are left out, by their keys."""
     with errors.status("making photographs and their pixels") as status:
         inputs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
         comparison = Comparison(loaders, inputs, options.batch_size, options.threads, FOLDER, interpreters)
@@ -64,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not errors.is_terminal:
                 errors.print(f"{action}: {loader.task}, {loader.name}", highlight=False)
 
-        missing = comparison.run(options.rounds, samples, progress)
-    show(loaders, samples, missing, Console() if sys.stdout.isatty() else Console(width=190))
-    return 0
+        return comparison.run(options.rounds, samples, progress)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -39,36 +39,49 @@ class Comparison:
 
     def run(self, rounds: int, samples: Samples, progress: Progress) -> dict[str, str]:
         """Measure what `samples` does not hold yet; for each loader that dropped out, by its key, the reason."""
-        missing: dict[str, str] = {}
-        found: dict[str, str] = {}
-        for loader in self.loaders:
+        wanted = [each for each in self.loaders if not {*range(rounds)} <= {*samples.figures_of(each.key)}]
+        interpreters, missing = self._find_interpreters(wanted, progress)
+        for loader in wanted:
+            if loader.key in missing:
+                continue
             try:
-                progress("installing", loader)
-                found[loader.key] = self._find_interpreter(loader)
                 progress("preparing", loader)
-                self._prepare(loader, found[loader.key], samples)
+                self._prepare(loader, interpreters[loader.peer], samples)
                 progress("checking", loader)
-                self._ask(loader, found[loader.key], "check")
-            except (NotInstalled, Failed) as error:
+                self._ask(loader, interpreters[loader.peer], "check")
+            except Failed as error:
                 missing[loader.key] = str(error)
                 progress(f"left out ({error})", loader)
         for number in range(rounds):
-            order = [loader for loader in self.loaders if number not in samples.figures_of(loader.key)]
+            order = [loader for loader in wanted if number not in samples.figures_of(loader.key)]
             random.Random(number).shuffle(order)
             for loader in order:
                 if loader.key in missing:
                     continue
                 progress(f"round {number + 1} of {rounds}", loader)
                 try:
-                    samples.add(loader.key, number, self._ask(loader, found[loader.key], "sample"))
+                    samples.add(loader.key, number, self._ask(loader, interpreters[loader.peer], "sample"))
                 except Failed as error:
                     missing[loader.key] = f"in round {number + 1}: {error}"
                     progress(f"left out ({error})", loader)
         return missing
 
-    def _find_interpreter(self, loader: Loader) -> str:
-        given = self.interpreters.get(loader.peer) or self.interpreters.get(ALL)
-        return given or make_environment(loader.peer, self.folder / "environments")
+    def _find_interpreters(
+        self, loaders: Sequence[Loader], progress: Progress
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """For each peer its interpreter, and for each loader whose peer has none the reason."""
+        interpreters, reasons = dict[str, str](), dict[str, str]()
+        for loader in loaders:
+            if loader.peer in interpreters or loader.peer in reasons:
+                continue
+            given = self.interpreters.get(loader.peer) or self.interpreters.get(ALL)
+            progress("installing", loader)
+            try:
+                interpreters[loader.peer] = given or make_environment(loader.peer, self.folder / "environments")
+            except NotInstalled as error:
+                reasons[loader.peer] = str(error)
+                progress(f"left out ({error})", loader)
+        return interpreters, {loader.key: reasons[loader.peer] for loader in loaders if loader.peer in reasons}
 
     def _prepared(self, loader: Loader) -> Path:
         photographs = Path(self.inputs.photographs)

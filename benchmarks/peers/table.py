@@ -43,7 +43,7 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
         rows = [loader for loader in loaders if loader.task == task]
         if not rows:
             continue
-        table = Table(title=TITLES[task], title_justify="left", caption=CAPTION, caption_justify="left")
+        table = Table(title=TITLES[task], title_justify="left")
         table.add_column("loader")
         for column in COLUMNS:
             table.add_column(column, justify="right")
@@ -56,6 +56,7 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
             if loader not in measured:
                 table.add_row(loader.name, *["n/a"] * len(COLUMNS), missing.get(loader.key, "not measured yet"))
         console.print(table)
+    console.print(CAPTION, highlight=False)
 
 
 def find_ratios(theirs: Mapping[int, Figures], ours: Mapping[int, Figures]) -> list[float]:
