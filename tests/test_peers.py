@@ -155,7 +155,7 @@ def compare(inputs: Inputs, tmp_path: Path) -> Compare:
     """Measures loaders in this interpreter; the samples, and the reason for each that is left out."""
 
     def run(*loaders: Loader, rounds: int = 1, told: list[str] | None = None) -> tuple[Samples, dict[str, str]]:
-        comparison = Comparison(loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable})
+        comparison = Comparison(loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, seconds_per_figure=0)
         samples = Samples(tmp_path / "samples.json", {})
         steps = [] if told is None else told
         missing = comparison.run(rounds, samples, lambda action, loader: steps.append(f"{action}: {loader.name}"))

@@ -18,6 +18,8 @@ from benchmarks.peers.process import Failed, ask
 from benchmarks.peers.same_work import TOLERANCE
 from benchmarks.peers.samples import Samples
 
+# An epoch from a store is over in a tenth of that, too short for the ticks in which the kernel counts CPU time.
+SECONDS_PER_FIGURE = 1.0
 # The name under which an interpreter is given for all peers that have none of their own.
 ALL = ""
 # Told what is being done and to whom.
@@ -36,6 +38,7 @@ class Comparison:
     threads: int
     folder: Path
     interpreters: Mapping[str, str] = field(default_factory=dict)
+    seconds_per_figure: float = SECONDS_PER_FIGURE
 
     def run(self, rounds: int, samples: Samples, progress: Progress) -> dict[str, str]:
         """Measure what `samples` does not hold yet; for each loader that dropped out, by its key, the reason."""
@@ -121,5 +124,6 @@ class Comparison:
                 "threads": self.threads,
                 "tolerance": TOLERANCE[loader.task],
                 "channels_last": loader.channels_last,
+                "seconds_per_figure": self.seconds_per_figure,
             },
         )
