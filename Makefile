@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: bench preview test clean
+.PHONY: bench peers preview test clean
 
 bench: .venv/bench
 	$(BIN)/asv machine --yes > /dev/null
@@ -13,6 +13,9 @@ bench: .venv/bench
 	$(BIN)/asv run --record-samples --show-stderr 'HEAD^!'
 	$(BIN)/asv publish
 	@$(BIN)/python -m benchmarks.publish.table
+
+peers: .venv/bench
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 preview: .venv/bench
 	$(BIN)/asv preview

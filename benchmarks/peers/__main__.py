@@ -1,0 +1,142 @@
+"""Loaders of other projects against this project's, on the same photographs: `python -m benchmarks.peers`.
+
+Each runs in an environment of its own, made below .asv/peers, as its own documentation says, and is measured only
+after it has been seen to deliver the same images. An interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.peers.comparison import ALL, Comparison
+from benchmarks.peers.inputs import make_inputs
+from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
+from benchmarks.peers.process import ROOT
+from benchmarks.peers.samples import OtherRun, Samples
+from benchmarks.peers.table import show
+from benchmarks.workload import find_photographs
+
+FOLDER = ROOT / ".asv" / "peers"
+# What decides about a figure. A change of any of it makes another run of it.
+MEASURED = ("etl", "presave", "benchmarks/peers", "benchmarks/clock.py", "benchmarks/memory.py")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 2 where the call was wrong."""
+    options = parse(arguments)
+    errors = Console(stderr=True)
+    chosen = options.only or PEERS
+    interpreters = dict(_interpreter(given) for given in options.python)
+    unknown = sorted({*chosen, *interpreters} - {*PEERS, ALL})
+    if unknown:
+        errors.print(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}", style="red")
+        return 2
+    loaders = find_loaders(TASKS if options.task == "all" else (options.task,), {OURS, *chosen})
+    settings = {
+        "photographs": options.photographs,
+        "threads": options.threads,
+        "batch_size": options.batch_size,
+        "python": sorted(options.python),
+        "code": digest_of_code(),
+    }
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    try:
+        samples = Samples(
+            Path(options.json) if options.json else FOLDER / f"samples-{_digest(settings)}.json", settings
+        )
+    except OtherRun as error:
+        errors.print(str(error), style="red", markup=False)
+        return 2
+    errors.print(f"Samples are kept in {samples.path}.", highlight=False)
+    try:
+        missing = measure(loaders, options, samples, interpreters, errors)
+    except KeyboardInterrupt:
+        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        return 130
+    show(loaders, samples, missing, Console() if sys.stdout.isatty() else Console(width=190))
+    return 0
+
+
+def measure(
+    loaders: Sequence[Loader],
+    options: argparse.Namespace,
+    samples: Samples,
+    interpreters: Mapping[str, str],
+    errors: Console,
+) -> dict[str, str]:
+    """Measure what is missing in `samples`, with progress on `errors`; why loaders are left out, by their keys."""
+    with errors.status("making photographs and their pixels") as status:
+        inputs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
+        comparison = Comparison(loaders, inputs, options.batch_size, options.threads, FOLDER, interpreters)
+
+        def progress(action: str, loader: Loader) -> None:
+            status.update(f"{action}: {loader.task}, {loader.name}")
+            if not errors.is_terminal:
+                errors.print(f"{action}: {loader.task}, {loader.name}", highlight=False)
+
+        return comparison.run(options.rounds, samples, progress)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=_above_zero, default=5, metavar="N", help="interleaved rounds (default: 5)")
+    parser.add_argument("--photographs", type=_above_zero, default=2048, metavar="N", help="default: 2048")
+    parser.add_argument("--batch-size", type=_above_zero, default=64, metavar="N", help="default: 64")
+    parser.add_argument(
+        "--threads",
+        type=_above_zero,
+        default=2,
+        metavar="N",
+        help="threads or workers, and cores for them (default: 2)",
+    )
+    parser.add_argument("--task", choices=[*TASKS, "all"], default="all", help="which work (default: all)")
+    parser.add_argument(
+        "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"of {', '.join(PEERS)}"
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="[NAME=]PYTHON",
+        help="an interpreter that has what a peer needs, or all of them, instead of an environment made for it",
+    )
+    parser.add_argument("--json", metavar="FILE", help="where samples are kept (default: below .asv/peers)")
+    return parser.parse_args(arguments)
+
+
+def _interpreter(given: str) -> tuple[str, str]:
+    name, _, path = given.rpartition("=")
+    return name or ALL, path
+
+
+def digest_of_code() -> str:
+    """12 digits that change with the code of the loaders and of the measurement."""
+    digest = hashlib.sha256()
+    for name in MEASURED:
+        path = ROOT / name
+        for file in sorted(path.rglob("*.*")) if path.is_dir() else [path]:
+            if file.suffix in (".py", ".txt"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _digest(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:12]
+
+
+def _above_zero(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""NVIDIA DALI on the CPU: docs.nvidia.com/deeplearning/dali."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.imagenet import MEAN, SIZE, STD
+from benchmarks.peers.loader import PRESAVED, RAW, Loader
+
+
+class LoadRaw:
+    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
+        from nvidia.dali import fn, pipeline_def, types
+
+        @pipeline_def(batch_size=batch_size, num_threads=threads, device_id=None)
+        def photographs() -> Any:
+            encoded, numbers = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="reader")
+            pixels = fn.decoders.image(encoded, device="cpu")
+            pixels = fn.resize(pixels, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=False)
+            mean, std = ([255 * value for value in values] for values in (MEAN, STD))
+            return fn.crop_mirror_normalize(pixels, mean=mean, std=std, output_layout="CHW"), numbers
+
+        self.pipeline = photographs()
+        self.pipeline.build()
+        self.batches = -(-self.pipeline.reader_meta("reader")["epoch_size"] // batch_size)
+
+    def __iter__(self) -> Any:
+        for _ in range(self.batches):
+            images, numbers = self.pipeline.run()
+            yield np.asarray(images.as_tensor()), np.asarray(numbers.as_tensor())[:, 0]
+
+
+def prepare_npy(source: str, folder: str) -> None:
+    for number, pixels in enumerate(np.load(source, mmap_mode="r")):
+        np.save(Path(folder) / f"{number:06d}.npy", pixels)
+
+
+class LoadNpy:
+    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
+        from nvidia.dali import fn, pipeline_def
+
+        @pipeline_def(batch_size=batch_size, num_threads=threads, device_id=None)
+        def photographs() -> Any:
+            pixels = fn.readers.numpy(file_root=folder, file_filter="*.npy", shuffle_after_epoch=True, name="reader")
+            pixels = fn.reinterpret(pixels, layout="HWC")
+            mean, std = ([255 * value for value in values] for values in (MEAN, STD))
+            normalised = fn.crop_mirror_normalize(pixels, mean=mean, std=std, output_layout="CHW")
+            return normalised, fn.get_property(pixels, key="source_info")
+
+        self.pipeline = photographs()
+        self.pipeline.build()
+        self.batches = -(-self.pipeline.reader_meta("reader")["epoch_size"] // batch_size)
+
+    def __iter__(self) -> Any:
+        for _ in range(self.batches):
+            images, names = self.pipeline.run()
+            numbers = [int(Path(bytes(np.asarray(name)).decode()).stem) for name in names]
+            yield np.asarray(images.as_tensor()), numbers
+
+
+IMPORTS = ("nvidia.dali.fn", "nvidia.dali.types")
+
+LOADERS = (
+    Loader("DALI on the CPU", RAW, LoadRaw, imports=IMPORTS, note="its own decoder"),
+    Loader("DALI, npy", PRESAVED, LoadNpy, imports=IMPORTS, prepare=prepare_npy),
+)

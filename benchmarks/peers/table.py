@@ -1,0 +1,96 @@
+"""The samples as tables, one for each kind of work."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peers.loader import OURS, PRESAVED, RAW, TASKS, Loader
+from benchmarks.peers.samples import Figures, Samples
+from benchmarks.peers.user_code import count_lines
+
+TITLES = {
+    RAW: "Photographs decoded in every epoch",
+    PRESAVED: "Pixels kept as uint8, gathered and normalised",
+}
+COLUMNS = (
+    "images/s",
+    "of ours",
+    "95% interval",
+    "waiting images/s",
+    "first batch s",
+    "CPU s per 1,000",
+    "peak MB",
+    "lines",
+    "to prepare s",
+)
+CAPTION = (
+    "Medians over rounds. of ours: images/s over those of fair-etl in the same round, with a bootstrap interval; "
+    "waiting: with 50 ms of compute a batch that needs no CPU; first batch: from calling the user's code to a batch in "
+    "memory; CPU and peak memory (with mapped pages of files) of the loader and its workers; lines: of user code to "
+    "load + to prepare."
+)
+RESAMPLES = 10_000
+
+
+def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str], console: Console) -> None:
+    """Print a table for each task: fastest first, and below it who could not be measured, with the reason."""
+    for task in TASKS:
+        rows = [loader for loader in loaders if loader.task == task]
+        if not rows:
+            continue
+        table = Table(title=TITLES[task], title_justify="left")
+        table.add_column("loader")
+        for column in COLUMNS:
+            table.add_column(column, justify="right")
+        table.add_column("note", ratio=1)
+        ours = next((samples.figures_of(loader.key) for loader in rows if loader.peer == OURS), {})
+        measured = [loader for loader in rows if loader.key not in missing and samples.figures_of(loader.key)]
+        for loader in sorted(measured, key=lambda each: -_median(samples, each, "images_per_second")):
+            table.add_row(loader.name, *_cells(loader, samples, ours), loader.note)
+        for loader in rows:
+            if loader not in measured:
+                table.add_row(loader.name, *["n/a"] * len(COLUMNS), missing.get(loader.key, "not measured yet"))
+        console.print(table)
+    console.print(CAPTION, highlight=False)
+
+
+def find_ratios(theirs: Mapping[int, Figures], ours: Mapping[int, Figures]) -> list[float]:
+    """Their images/s over ours, in each round that both were measured in."""
+    rounds = sorted({*theirs} & {*ours})
+    return [theirs[number]["images_per_second"] / ours[number]["images_per_second"] for number in rounds]
+
+
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95% percentile interval of the median, from resampled rounds; None for fewer than three."""
+    if len(values) < 3:
+        return None
+    drawn = np.random.default_rng(0).choice(np.array(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _cells(loader: Loader, samples: Samples, ours: Mapping[int, Figures]) -> list[str]:
+    ratios = find_ratios(samples.figures_of(loader.key), ours)
+    interval = None if loader.peer == OURS else bootstrap_interval(ratios)
+    lines = [str(count_lines(code)) for code in (loader.load, loader.prepare) if code is not None]
+    seconds = samples.prepared_seconds(loader.key)
+    return [
+        f"{_median(samples, loader, 'images_per_second'):,.0f}",
+        f"{statistics.median(ratios):.2f}" if ratios else "n/a",
+        "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
+        f"{_median(samples, loader, 'waiting_images_per_second'):,.0f}",
+        f"{_median(samples, loader, 'first_batch_seconds'):.2f}",
+        f"{_median(samples, loader, 'cpu_seconds_per_1000'):.2f}",
+        f"{_median(samples, loader, 'peak_memory') / 1e6:,.0f}",
+        " + ".join(lines),
+        "" if seconds is None else f"{seconds:.1f}",
+    ]
+
+
+def _median(samples: Samples, loader: Loader, figure: str) -> float:
+    return statistics.median(figures[figure] for figures in samples.figures_of(loader.key).values())

@@ -1,0 +1,301 @@
+"""Loaders of other projects are measured only after they were seen to do the same work, and none goes missing."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks.peers import environments
+from benchmarks.peers.__main__ import main
+from benchmarks.peers.comparison import ALL, Comparison
+from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, make_environment
+from benchmarks.peers.inputs import Inputs, make_inputs
+from benchmarks.peers.loader import OURS, PEERS, PRESAVED, RAW, Loader, find_loaders
+from benchmarks.peers.samples import OtherRun, Samples
+from benchmarks.peers.table import bootstrap_interval, find_ratios, show
+from benchmarks.peers.user_code import count_lines
+
+BATCH_SIZE = 8
+FIGURES = {
+    "first_batch_seconds",
+    "images_per_second",
+    "cpu_seconds_per_1000",
+    "waiting_images_per_second",
+    "peak_memory",
+}
+# A loader of pixels that does its work, and what could be wrong with it.
+FAKES = """
+import os
+import shutil
+
+import numpy as np
+
+from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE
+
+
+def prepare(source, folder):
+    shutil.copy2(source, f"{folder}/images.npy")
+
+
+class good:
+    def __init__(self, folder, batch_size, threads):
+        self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
+        self.batch_size = batch_size
+        self.random = np.random.default_rng()
+
+    def order(self):
+        return self.random.permutation(len(self.images))
+
+    def normalise(self, pixels):
+        return np.ascontiguousarray((pixels.transpose(0, 3, 1, 2) - PIXEL_MEAN) * PIXEL_SCALE)
+
+    def __iter__(self):
+        order = self.order()
+        for start in range(0, len(order), self.batch_size):
+            numbers = order[start : start + self.batch_size]
+            yield self.normalise(self.images[np.array(numbers)]), numbers
+
+
+class dropping(good):
+    def order(self):
+        return super().order()[:-1]
+
+
+class repeating(good):
+    def order(self):
+        order = super().order()
+        return np.append(order, order[0])
+
+
+class in_order(good):
+    def order(self):
+        return np.arange(len(self.images))
+
+
+class shuffled_once(good):
+    def order(self):
+        return np.random.default_rng(0).permutation(len(self.images))
+
+
+class without_normalising(good):
+    def normalise(self, pixels):
+        return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2) / np.float32(255))
+
+
+class with_channels_swapped(good):
+    def normalise(self, pixels):
+        return super().normalise(pixels[..., ::-1])
+
+
+class mirrored(good):
+    def normalise(self, pixels):
+        return super().normalise(pixels[:, :, ::-1])
+
+
+class with_labels_of_others(good):
+    def __iter__(self):
+        for images, numbers in super().__iter__():
+            yield images, np.roll(numbers, 1)
+
+
+class in_double_precision(good):
+    def normalise(self, pixels):
+        return super().normalise(pixels).astype(np.float64)
+
+
+class with_channels_last(good):
+    def normalise(self, pixels):
+        return np.ascontiguousarray(super().normalise(pixels).transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+class crashing(good):
+    def order(self):
+        os.abort()
+
+
+class dropping_later(good):
+    epochs = 0
+
+    def order(self):
+        self.epochs += 1
+        return super().order()[: -1 if self.epochs > 2 else None]
+"""
+
+Compare = Callable[..., tuple[Samples, dict[str, str]]]
+
+
+@pytest.fixture(scope="module")
+def inputs(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    return make_inputs(photographs, tmp_path_factory.mktemp("peers") / "photographs")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loader]:
+    """A loader of pixels out of FAKES."""
+    (tmp_path / "fake_loaders.py").write_text(FAKES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    sys.modules.pop("fake_loaders", None)
+    module = importlib.import_module("fake_loaders")
+
+    def make(name: str, imports: tuple[str, ...] = ()) -> Loader:
+        return Loader(name, PRESAVED, getattr(module, name), imports=imports, prepare=module.prepare)
+
+    return make
+
+
+@pytest.fixture
+def compare(inputs: Inputs, tmp_path: Path) -> Compare:
+    """Measures loaders in this interpreter; the samples, and the reason for each that is left out."""
+
+    def run(*loaders: Loader, rounds: int = 1, told: list[str] | None = None) -> tuple[Samples, dict[str, str]]:
+        comparison = Comparison(loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, seconds_per_figure=0)
+        samples = Samples(tmp_path / "samples.json", {})
+        steps = [] if told is None else told
+        missing = comparison.run(rounds, samples, lambda action, loader: steps.append(f"{action}: {loader.name}"))
+        return samples, missing
+
+    return run
+
+
+def test_our_loaders_and_a_plain_dataloader_do_the_same_work_and_are_measured(compare: Compare) -> None:
+    pillow = [each for each in find_loaders((RAW,), ("torch_dataloader",)) if each.name == "DataLoader, Pillow"]
+    loaders = [*find_loaders((RAW, PRESAVED), (OURS,)), *pillow]
+    assert len(loaders) == 3
+    samples, missing = compare(*loaders)
+    assert missing == {}
+    for loader in loaders:
+        (figures,) = samples.figures_of(loader.key).values()
+        assert set(figures) == FIGURES
+        assert all(value > 0 for value in figures.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("dropping", "1 of 40 photographs did not come"),
+        ("repeating", "came 2 times in one epoch"),
+        ("in_order", "not shuffled"),
+        ("shuffled_once", "two epochs came in the same order"),
+        ("without_normalising", "mean of cell"),
+        ("with_channels_swapped", "mean of cell"),
+        ("mirrored", "mean of cell"),
+        ("with_labels_of_others", "mean of cell"),
+        ("in_double_precision", "a batch is float64"),
+        ("with_channels_last", "a batch is not contiguous"),
+        ("crashing", "ended by SIGABRT"),
+    ],
+)
+def test_a_loader_that_does_other_work_is_left_out_with_the_reason(
+    name: str, reason: str, compare: Compare, fake: Callable[..., Loader]
+) -> None:
+    samples, missing = compare(fake(name))
+    assert reason in missing[f"presaved/{name}"]
+    assert samples.figures_of(f"presaved/{name}") == {}
+
+
+def test_a_loader_that_drops_photographs_only_when_it_is_measured_is_left_out(
+    compare: Compare, fake: Callable[..., Loader]
+) -> None:
+    samples, missing = compare(fake("dropping_later"))
+    assert missing == {"presaved/dropping_later": "in round 1: DifferentWork: an epoch had 39 photographs, not 40"}
+    assert samples.figures_of("presaved/dropping_later") == {}
+
+
+def test_a_peer_that_cannot_be_imported_stands_in_the_table_with_the_reason(
+    compare: Compare, fake: Callable[..., Loader]
+) -> None:
+    loader = fake("good", imports=("no_such_library",))
+    samples, missing = compare(loader)
+    shown = io.StringIO()
+    show([loader], samples, missing, Console(file=shown, width=250))
+    (row,) = [line for line in shown.getvalue().splitlines() if "good" in line]
+    assert "n/a" in row
+    assert "ModuleNotFoundError: No module named 'no_such_library'" in row
+
+
+def test_an_interrupted_run_measures_only_what_is_missing(compare: Compare, fake: Callable[..., Loader]) -> None:
+    told: list[str] = []
+    loader = fake("good")
+    first, _ = compare(loader, rounds=1)
+    again, _ = compare(loader, rounds=2, told=told)
+    assert [step for step in told if step.startswith("round")] == ["round 2 of 2: good"]
+    assert again.figures_of(loader.key)[0] == first.figures_of(loader.key)[0]
+    assert sorted(again.figures_of(loader.key)) == [0, 1]
+
+
+def test_samples_of_another_run_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "samples.json"
+    Samples(path, {"threads": 2}).add("raw/one", 0, {"images_per_second": 1.0})
+    assert Samples(path, {"threads": 2}).figures_of("raw/one") == {0: {"images_per_second": 1.0}}
+    with pytest.raises(OtherRun, match="samples of threads 2, not 3"):
+        Samples(path, {"threads": 3})
+    path.write_text("[]")
+    with pytest.raises(OtherRun, match="not a file of samples"):
+        Samples(path, {"threads": 2})
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    theirs = {0: {"images_per_second": 10.0}, 2: {"images_per_second": 30.0}}
+    ours = {number: {"images_per_second": speed} for number, speed in enumerate((20.0, 1.0, 40.0))}
+    assert find_ratios(theirs, ours) == [0.5, 0.75]
+
+
+def test_the_interval_of_rounds_that_agree_is_narrow_and_of_two_there_is_none() -> None:
+    assert bootstrap_interval([0.5, 0.5]) is None
+    assert bootstrap_interval([0.5] * 5) == (0.5, 0.5)
+    interval = bootstrap_interval([0.2, 0.4, 0.5, 0.6, 0.9])
+    assert interval is not None
+    assert 0.2 <= interval[0] < 0.5 < interval[1] <= 0.9
+
+
+def test_lines_of_user_code_are_without_imports_comments_and_docstrings() -> None:
+    def load(folder: str) -> list[str]:
+        """Several
+        lines."""
+        import json
+        from pathlib import (
+            Path,
+        )
+
+        # a comment
+        names = [
+            str(path)  # a line with a comment counts
+            for path in Path(folder).iterdir()
+        ]
+
+        return json.loads(json.dumps(names))
+
+    assert count_lines(load) == 6
+
+
+def test_every_peer_has_loaders_and_pinned_requirements() -> None:
+    assert sorted(path.stem for path in REQUIREMENTS.iterdir()) == sorted(PEERS)
+    for peer in PEERS:
+        assert find_loaders((RAW, PRESAVED), (peer,)), f"{peer} has no loaders"
+        lines = (REQUIREMENTS / f"{peer}.txt").read_text().split()
+        assert all("==" in line for line in lines)
+        assert {"numpy", "psutil"} <= {line.partition("==")[0] for line in lines}, f"sample.py cannot run for {peer}"
+
+
+def test_an_environment_that_cannot_be_made_gives_the_line_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.txt").write_text(f"{tmp_path / 'no-such-package'}\n")
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    with pytest.raises(NotInstalled, match=r"ERROR: .*no-such-package"):
+        make_environment("broken", tmp_path / "environments")
+
+
+def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "spdl,tourch"]) == 2
+    assert main(["--python", f"grian={sys.executable}"]) == 2
+    refused = capsys.readouterr().err
+    assert "no peer is called tourch" in refused
+    assert "no peer is called grian" in refused
