@@ -45,7 +45,12 @@ def serve() -> None:
 
 
 def _load_numba() -> None:
-    """What etl compiles its loops with, where it is installed: half a second, most of it before the first function."""
+    """The loops that etl compiles, where numba is installed: half a second, most of it before the first function."""
+    import etl
+
+    if hasattr(etl, "load_kernels"):
+        etl.load_kernels()
+        return
     try:
         import numba
     except ImportError:

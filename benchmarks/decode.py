@@ -76,8 +76,8 @@ def make_operations(photographs: Path, threads: int) -> dict[str, Operation]:
             lambda number: stage({"features": encoded[number]}), len(encoded), threads
         )
         operations[name] = make_epoch(source, name, threads)
-    if hasattr(etl, "kernels") and hasattr(etl.kernels, "find_normalise_rows"):
-        etl.kernels.find_normalise_rows("numba")  # loaded in the background otherwise, beside what is measured
+    if hasattr(etl, "load_kernels"):
+        etl.load_kernels()  # in the background otherwise, beside what is measured
     for operation in operations.values():
         operation()
     return operations

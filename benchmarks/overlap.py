@@ -208,8 +208,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help=f"that load (default: {THREADS})")
     options = parser.parse_args(arguments)
     console, photographs = Console(), find_photographs(options.photographs)
-    if hasattr(etl.kernels, "find_normalise_rows"):
-        etl.kernels.find_normalise_rows("numba")
+    if hasattr(etl, "load_kernels"):
+        etl.load_kernels()
     results = measure_overlap(photographs, RATIOS, options.rounds, options.threads)
     table = Table(
         title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} threads, compute waits",

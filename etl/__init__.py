@@ -19,6 +19,7 @@ from etl.batch import Batch
 from etl.device import DeviceIterator
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
 from etl.iterators.gather_normalised import gather_normalised
+from etl.kernels import load_kernels
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
 from etl.padding import Padding
 from etl.pipeline import Pipeline
@@ -61,6 +62,7 @@ __all__ = [
     "Batch",
     "Padding",
     "gather_normalised",
+    "load_kernels",
     "TorchDataset",
     # training
     "Backend",

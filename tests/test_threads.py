@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import etl
 import presave
 from etl.iterators.epochs import EpochIterator
+from etl.iterators.loading import nowhere
 from etl.iterators.threads import Job
 
 NOTHING = etl.Pipeline([])
@@ -96,9 +97,9 @@ def test_the_parts_of_a_batch_may_be_loaded_in_any_order_by_any_thread(store: pr
         (loading, _), *_ = make(kind, store, 4).loadings(workers=2)
         for row in order:  # even rows in threads of their own
             if row % 2:
-                loading.load(row, row + 1, [0, 0])
+                loading.load(row, row + 1, nowhere())
             else:
-                part = threading.Thread(target=loading.load, args=(row, row + 1, [0, 0]))
+                part = threading.Thread(target=loading.load, args=(row, row + 1, nowhere()))
                 part.start()
                 part.join()
         batch = loading.finish()

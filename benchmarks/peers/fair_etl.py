@@ -9,12 +9,12 @@ import numpy as np
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
 
 
-def load_raw(folder: str, batch_size: int, _threads: int) -> Any:
+def load_raw(folder: str, batch_size: int, threads: int) -> Any:
     import etl
 
     source = etl.ImageFolder(folder)
-    iterator = etl.RawIterator(source, etl.image_pipeline(size=224), batch_size, shuffle=True)
-    return etl.AsyncIterator(iterator, prefetch_size=3)
+    iterator = etl.RawIterator(source, etl.image_pipeline(size=224, decoder="turbo"), batch_size, shuffle=True)
+    return etl.AsyncIterator(iterator, prefetch_size=3, threads=threads)
 
 
 def prepare_store(source: str, folder: str) -> None:
@@ -26,12 +26,12 @@ def prepare_store(source: str, folder: str) -> None:
     presave.write(f"{folder}/photographs.store", etl.records(records, etl.Pipeline([]))).close()
 
 
-def load_store(folder: str, batch_size: int, _threads: int) -> Any:
+def load_store(folder: str, batch_size: int, threads: int) -> Any:
     import etl
 
     pipeline = etl.Pipeline([etl.stages.ChannelsFirst(), etl.stages.Normalise()])
     iterator = etl.PresavedIterator(f"{folder}/photographs.store", pipeline, batch_size, shuffle=True)
-    return etl.AsyncIterator(iterator, prefetch_size=3)
+    return etl.AsyncIterator(iterator, prefetch_size=3, threads=threads)
 
 
 LOADERS = (

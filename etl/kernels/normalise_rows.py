@@ -40,6 +40,14 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
     return found
 
 
+def load_kernels() -> bool:
+    """Wait until the compiled loops are loaded, which happens in the background otherwise, beside the first batches;
+    False where numba is not installed. For measurements, and for servers that fork.
+    """
+    _COMPILED.wait()
+    return _COMPILED.module is not None
+
+
 class _Compiled:
     """The module with the compiled loop, loaded once a process."""
 
