@@ -79,6 +79,7 @@ class Store(Sequence[Arrays]):
         self._fields = self.manifest.schema
         counts = [shard.records for shard in self.manifest.shards]
         self._first_records = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._length = int(self._first_records[-1])
         self._shards: dict[int, ShardReader] = {}
         # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
         self._recent: tuple[int, Columns] | None = None
@@ -90,7 +91,7 @@ class Store(Sequence[Arrays]):
         self._closed = False
 
     def __len__(self) -> int:
-        return int(self._first_records[-1])
+        return self._length
 
     @property
     def fields(self) -> Schema:
@@ -301,7 +302,8 @@ class Store(Sequence[Arrays]):
                 "np.flatnonzero(mask) gives those of a mask"
             )
         numbers = numbers.astype(np.int64, copy=False)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+        # As unsigned, negative numbers are above all others: one pass sees both.
+        if numbers.size and numbers.view(np.uint64).max() >= self._length:
             wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
         return numbers

@@ -304,6 +304,7 @@ class _WholeBatch(Loading):
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
+        self.task_records = 1
         self.skipped = {}
 
     def __len__(self) -> int:

@@ -53,7 +53,11 @@ class Crew:
         self._is_exhausted = False
         self.is_stopped = False
         # Re-entrant, because the collector may stop the crew in a thread that is inside it.
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        # Those who load wait for the one, the caller for the other: waking somebody who must wait on costs as much as a
+        # small batch.
+        self._has_work = threading.Condition(self._lock)
+        self._is_ready = threading.Condition(self._lock)
 
     def take(self, timeout: float | None = None) -> Job | None:
         """Wait for the next batch; None at the end. Its place is free from then on: another is begun.
@@ -61,14 +65,14 @@ class Crew:
         Raises what loading it raised, `RuntimeError` where the crew was stopped, and after `timeout` seconds of waiting
         a `RecordError` whose cause is a `TimeoutError`, for the first record that somebody is at.
         """
-        with self._changed:
+        with self._lock:
             deadline = None if timeout is None else time.monotonic() + timeout
             while not self._is_next_known():
                 left = None if deadline is None else deadline - time.monotonic()
                 if timeout is not None and left is not None and left <= 0:
                     self._check_timeout(timeout)
                     deadline, left = time.monotonic() + timeout, timeout
-                self._changed.wait(left)
+                self._is_ready.wait(left)
             if self.is_stopped:
                 raise RuntimeError(ENDED)
             if self._jobs:
@@ -93,12 +97,12 @@ class Crew:
         raise NotImplementedError
 
     def _check_timeout(self, timeout: float) -> None:
-        """Raise for the caller's having waited so long, unless there is reason to wait on; `_changed` is held."""
+        """Raise for the caller's having waited so long, unless there is reason to wait on; `_lock` is held."""
         raise NotImplementedError
 
     def _make_known(self) -> None:
-        """Tell those who wait that something has changed; `_changed` is held."""
-        self._changed.notify_all()
+        """Tell one of those who load that there is room for another batch; `_lock` is held."""
+        self._has_work.notify()
 
     def _is_next_known(self) -> bool:
         if self.is_stopped:
@@ -115,7 +119,7 @@ class Crew:
             begun = next(self._loadings, None)
         except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
             self._begin_error = raised
-        with self._changed:
+        with self._lock:
             self._is_beginning = False
             if begun is None:
                 self._is_exhausted = True
@@ -124,10 +128,17 @@ class Crew:
                 if not job.unfinished:
                     self._finish(job)
                 self._jobs.append(job)
-            self._changed.notify_all()
+                # Whoever has begun it goes on with its first part.
+                if len(job.loading) > job.loading.task_records:
+                    self._has_work.notify_all()
+                elif self._room > 0:
+                    self._has_work.notify()
+            if self._is_exhausted:
+                self._has_work.notify_all()
+            self._is_ready.notify_all()
 
     def _find_unclaimed(self) -> Job | None:
-        """The first batch with records that nobody has claimed; `_changed` is held."""
+        """The first batch with records that nobody has claimed; `_lock` is held."""
         for job in self._jobs:
             if job.unclaimed < len(job.loading):
                 return job
@@ -135,13 +146,14 @@ class Crew:
 
     def _end_part(self, job: Job, records: int) -> None:
         """So many records of `job` are loaded, or will not be."""
-        with self._changed:
+        with self._lock:
             if job.errors:
                 self._is_exhausted = True  # nothing after it will be asked for
+                self._has_work.notify_all()
             job.unfinished -= records
             if not job.unfinished:
                 self._finish(job)
-                self._changed.notify_all()
+                self._is_ready.notify_all()
 
     def _finish(self, job: Job) -> None:
         if not job.errors:

@@ -39,10 +39,11 @@ class ProcessCrew(Crew):
 
     def stop(self) -> None:
         """Have no further part begun. Workers go on with the parts they have, which nobody waits for."""
-        with self._changed:
+        with self._lock:
             self.is_stopped = True
             self._jobs.clear()
             self._make_known()
+            self._is_ready.notify_all()
         # The collector may run this in the crew's own thread.
         if threading.current_thread() is not self._thread:
             self._thread.join(HUNG_PATIENCE_SECONDS if self._hung else None)
@@ -82,12 +83,12 @@ class ProcessCrew(Crew):
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
             self._fail(error)
         finally:
-            with self._changed:
+            with self._lock:
                 os.close(self._bell)
                 self._bell = -1
 
     def _may_begin(self) -> bool:
-        with self._changed:
+        with self._lock:
             may = self._room > 0 and not self._is_exhausted and not self.is_stopped
             if may:
                 self._room -= 1
@@ -101,7 +102,7 @@ class ProcessCrew(Crew):
             for worker in workers:
                 if len(worker.parts) > ahead:
                     continue
-                with self._changed:
+                with self._lock:
                     job = self._find_unclaimed()
                     if job is None:
                         return
@@ -126,7 +127,7 @@ class ProcessCrew(Crew):
         elif isinstance(message, Failed) and not worker.is_ready:
             self._lose(worker, message.unpack())
         else:
-            with self._changed:
+            with self._lock:
                 part = worker.parts.popleft()
             if part.crew is not self:
                 return
@@ -140,7 +141,7 @@ class ProcessCrew(Crew):
     def _lose(self, worker: Worker, cause: BaseException) -> None:
         """`worker` has ended: the batch that it was at has failed, and with no worker left all that are not loaded."""
         worker.is_lost = True
-        with self._changed:
+        with self._lock:
             parts = list(worker.parts)
         if parts and parts[0].crew is not self:  # it was at a batch that nobody waits for
             self._replace(worker, [part for part in parts if part.crew is self])
@@ -149,12 +150,12 @@ class ProcessCrew(Crew):
         if parts:
             parts[0].job.errors.append((parts[0].first, error))
         else:
-            with self._changed:
+            with self._lock:
                 self._begin_error, self._is_exhausted = error, True
         for part in parts:
             self._end_part(part.job, part.last - part.first)
         while not self._pool.alive:
-            with self._changed:
+            with self._lock:
                 job = self._find_unclaimed()
                 if job is None:
                     return
@@ -164,17 +165,17 @@ class ProcessCrew(Crew):
 
     def _replace(self, worker: Worker, parts: list[Part]) -> None:
         [renewed] = self._pool.renew([worker])
-        with self._changed:
+        with self._lock:
             renewed.parts.extend(parts)
         for part in parts:
             self._send(renewed, part)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be loaded any more."""
-        with self._changed:
+        with self._lock:
             self._begin_error, self._is_exhausted = error, True
             for job in self._jobs:
                 if not job.is_done:
                     job.errors.append((0, error))
                     job.is_done = True
-            self._changed.notify_all()
+            self._is_ready.notify_all()

@@ -31,12 +31,13 @@ class ThreadCrew(Crew):
 
     def stop(self) -> None:
         """Have no further record begun, and wait for those that are."""
-        with self._changed:
+        with self._lock:
             self.is_stopped = True
             for where in self._wheres:
                 where[2] = 1
             self._jobs.clear()
-            self._changed.notify_all()
+            self._has_work.notify_all()
+            self._is_ready.notify_all()
         # The collector may run this in a thread of the crew while it holds the lock that another one waits for.
         if threading.current_thread() in self._threads:
             return
@@ -55,7 +56,7 @@ class ThreadCrew(Crew):
 
     def _work(self, where: Where) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 job = self._wait_for_work()
                 if self.is_stopped or (job is None and not self._is_beginning):
                     return
@@ -79,7 +80,7 @@ class ThreadCrew(Crew):
                     self._room -= 1
                     self._is_beginning = True
                     return None
-            self._changed.wait()
+            self._has_work.wait()
         return None
 
     def _load(self, job: Job, first: int, last: int, where: Where) -> None:
