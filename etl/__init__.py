@@ -18,9 +18,9 @@ from etl.backends import Backend, backend
 from etl.batch import Batch
 from etl.device import DeviceIterator
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
-from etl.iterators.gather_normalised import gather_normalised
 from etl.kernels import load_kernels
 from etl.listeners import Iteration, Listener, Performance, PerformanceListener
+from etl.loading.gather_normalised import gather_normalised
 from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.record import Record, RecordError

@@ -11,7 +11,7 @@ from etl.backends import Backend
 from etl.backends import backend as find_backend
 from etl.batch import Batch
 from etl.iterators import BatchIterator
-from etl.iterators.iterator import State
+from etl.loading.loading import State
 from etl.pipeline import Pipeline
 from etl.stages import Cast, ChannelsFirst, Normalise
 

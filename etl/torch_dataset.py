@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from etl.backends.tensors import as_tensor, map_batch
 from etl.batch import Batch
 from etl.iterators import BatchIterator
-from etl.iterators.iterator import State
+from etl.loading.loading import State
 
 IN_A_WORKER = (
     "a TorchDataset was iterated in a worker process of a DataLoader, where each worker would load all of it again: "

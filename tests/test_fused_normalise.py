@@ -162,7 +162,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(len(numbers))
         return etl.gather_normalised(store, numbers, *others)
 
-    monkeypatch.setattr(etl.iterators.presaved, "gather_normalised", counted)
+    monkeypatch.setattr(etl.loading.store_loader, "gather_normalised", counted)
     return calls
 
 

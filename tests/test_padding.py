@@ -12,7 +12,7 @@ from sequences import INPUTS, NOTHING, Sequences, doubled, every_other_step, seq
 
 import etl
 import presave
-from etl.iterators.loading import nowhere
+from etl.loading.loading import nowhere
 
 
 def iterate(strategy: str, folder: Path, records: Any, pipeline: etl.Pipeline, padding: Any, **settings: Any) -> Any:

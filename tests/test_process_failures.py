@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import etl
-from etl.iterators.worker_process import WorkerTracebackError
+from etl.workers.worker import WorkerTracebackError
 
 BATCHES = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17]]
 TIMEOUT_SECONDS = 2.0

@@ -20,9 +20,9 @@ import pytest
 
 import etl
 import presave
-from etl.iterators.shared_memory import SharedMemory, SharedView
-from etl.iterators.shared_object import SharedObject, load_shared
 from etl.stages import ChannelsFirst, Normalise, RandomFlip
+from etl.workers.shared_memory import SharedMemory, SharedView
+from etl.workers.shared_object import SharedObject, load_shared
 
 NOTHING = etl.Pipeline([])
 LIMIT_SECONDS = 60

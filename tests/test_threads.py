@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import etl
 import presave
 from etl.iterators.epochs import EpochIterator
-from etl.iterators.loading import nowhere
-from etl.iterators.threads import Job
+from etl.loading.loading import nowhere
+from etl.workers.threads import Job
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": np.full(3, number), "label": number} for number in range(29)]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import etl
 from etl.backends.tensors import as_tensor
-from etl.iterators.workspaces import SMALLEST_NBYTES, Workspaces
+from etl.loading.workspaces import SMALLEST_NBYTES, Workspaces
 
 WIDE = 10_000
 RECORDS = [{"features": np.full(WIDE, number, np.float32), "label": number} for number in range(22)]

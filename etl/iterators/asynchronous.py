@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from etl.batch import Batch
-from etl.iterators.crew import Crew
 from etl.iterators.epochs import EpochIterator
-from etl.iterators.iterator import BatchIterator, State
-from etl.iterators.loading import Loading
-from etl.iterators.processes import ProcessCrew
-from etl.iterators.skipped import Skipped
-from etl.iterators.threads import ThreadCrew
-from etl.iterators.worker_pool import START_METHODS, WorkerPool
-from etl.iterators.workspaces import Workspaces
+from etl.iterators.iterator import BatchIterator
+from etl.loading.loading import Loading, State
+from etl.loading.skipped import Skipped
+from etl.loading.workspaces import Workspaces
 from etl.runtime.cpus import available_cpus
 from etl.runtime.thread_policy import compute_threads_in_force
 from etl.whole_number import whole_number
+from etl.workers.crew import Crew
+from etl.workers.pool import START_METHODS, WorkerPool
+from etl.workers.processes import ProcessCrew
+from etl.workers.threads import ThreadCrew
 
 if TYPE_CHECKING:
     from typing_extensions import Self

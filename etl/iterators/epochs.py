@@ -12,11 +12,10 @@ import numpy as np
 
 from etl.batch import Batch
 from etl.dtypes import find_dtype
-from etl.iterators.iterator import State
-from etl.iterators.loading import ENDED, Loader, Loading, nowhere
 from etl.iterators.order import IDENTITY, Order
-from etl.iterators.skipped import Skipped
-from etl.iterators.workspaces import Workspaces
+from etl.loading.loading import ENDED, Loader, Loading, State, nowhere
+from etl.loading.skipped import Skipped
+from etl.loading.workspaces import Workspaces
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from etl.loading.loading import State
+
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-State = dict[str, Any]
 
 
 class BatchIterator(Protocol):

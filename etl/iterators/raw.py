@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from etl.dtypes import find_dtype
 from etl.iterators.epochs import EpochIterator
-from etl.iterators.lengths import bucket_lengths, source_lengths
 from etl.iterators.order import Order
-from etl.iterators.padder import Padder
-from etl.iterators.record_loader import OnError, RecordLoader
+from etl.loading.lengths import bucket_lengths, source_lengths
+from etl.loading.padder import Padder
+from etl.loading.record_loader import OnError, RecordLoader
 from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.record import RecordSequence, source_name

@@ -9,8 +9,8 @@ import numpy as np
 from etl.batch import Batch
 from etl.dtypes import DTYPES, find_dtype
 from etl.iterators.epochs import EpochIterator
-from etl.iterators.loading import Layout, Where
 from etl.iterators.order import Order
+from etl.loading.loading import Layout, Where
 from etl.record import RecordError, record_error
 from etl.whole_number import whole_number
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from etl.batch import Batch
 from etl.dtypes import is_floating
-from etl.iterators.loading import Layout, Where
-from etl.iterators.padder import Padder
+from etl.loading.loading import Layout, Where
+from etl.loading.padder import Padder
 from etl.pipeline import Pipeline, StageError
 from etl.record import Record, RecordError, record_error
 from etl.records import read_record

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from etl.iterators.crew import Crew, Job
-from etl.iterators.loading import Loader, nowhere
-from etl.iterators.record_loader import READING
-from etl.iterators.shared_memory import SharedMemory
-from etl.iterators.shared_object import SharedObject
-from etl.iterators.worker_process import Done, Failed, Ready, Task, describe
+from etl.loading.loading import Loader, nowhere
+from etl.loading.record_loader import READING
 from etl.record import RecordError
+from etl.workers.crew import Crew, Job
+from etl.workers.shared_memory import SharedMemory
+from etl.workers.shared_object import SharedObject
+from etl.workers.worker import Done, Failed, Ready, Task, describe
 
 START_METHODS = ("forkserver", "spawn")
 # How long workers may take to start before that counts as hanging: they import what the program imports.
@@ -36,7 +36,7 @@ END_PATIENCE_SECONDS = 1.0
 # How long to wait for processes that are being started when they are to end; they are killed then.
 START_PATIENCE_SECONDS = 0.1
 # What the server process imports; the last undoes what it was started with.
-PRELOADED = ("etl.iterators.worker_process", "etl.iterators.fork_server")
+PRELOADED = ("etl.workers.worker", "etl.workers.fork_server")
 # Where a worker is: three of the numbers in a cache line of its own.
 WHERE_NUMBERS = 8
 
@@ -45,7 +45,7 @@ WHERE_NUMBERS = 8
 START = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-from etl.iterators.worker_process import run
+from etl.workers.worker import run
 run(connection, memory(), where, loader(), parts)
 """
 ADVICE = (

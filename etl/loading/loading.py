@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableSequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from etl.batch import Batch
-from etl.iterators.workspaces import Workspaces
+from etl.loading.workspaces import Workspaces
 from etl.record import RecordError
 
+# Where an iterator stands, as JSON values.
+State = dict[str, Any]
 # For each field of a batch the shape of one record's value, and the dtype.
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 # Where a worker is: the number of a record, -1 between two parts; how many stages come before the one that has it (see

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from etl.iterators.loading import Loader, Where
-from etl.iterators.shared_memory import Place, SharedView
-from etl.iterators.shared_object import Parts, load_shared
+from etl.loading.loading import Loader, Where
 from etl.record import RecordError
 from etl.runtime.thread_policy import ThreadPolicy
+from etl.workers.shared_memory import Place, SharedView
+from etl.workers.shared_object import Parts, load_shared
 
 # Libraries that a record is the first to load read these, those that are loaded already are told by `ThreadPolicy`.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from etl.iterators.crew import Crew, Job
-from etl.iterators.iterator import State
-from etl.iterators.loading import Loading, Where, nowhere
+from etl.loading.loading import Loading, State, Where, nowhere
+from etl.workers.crew import Crew, Job
 
 # How long to wait for threads to finish the record they are at, once one of them was found to hang.
 HUNG_PATIENCE_SECONDS = 0.1

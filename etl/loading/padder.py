@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from etl.iterators.lengths import Lengths
-from etl.iterators.loading import Layout
+from etl.loading.lengths import Lengths
+from etl.loading.loading import Layout
 from etl.padding import Padding
 from etl.record import Record
 from etl.several import MASKS, batch_fields, check_as_many, group_of, mask_of, masked_by

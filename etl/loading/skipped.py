@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from etl.iterators.loading import Loading
+from etl.loading.loading import Loading
 from etl.record import RecordError
 
 SHOWN = 3

@@ -7,11 +7,10 @@ import os
 import threading
 from collections.abc import Iterator
 
-from etl.iterators.crew import Crew
-from etl.iterators.iterator import State
-from etl.iterators.loading import Loading
-from etl.iterators.worker_pool import Part, Worker, WorkerPool
-from etl.iterators.worker_process import Failed, Ready, Task
+from etl.loading.loading import Loading, State
+from etl.workers.crew import Crew
+from etl.workers.pool import Part, Worker, WorkerPool
+from etl.workers.worker import Failed, Ready, Task
 
 # Parts that a worker has at a time: while it loads one, the next is there already.
 PARTS_AHEAD = 2

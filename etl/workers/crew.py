@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from etl.batch import Batch
-from etl.iterators.iterator import State
-from etl.iterators.loading import ENDED, Loading
+from etl.loading.loading import ENDED, Loading, State
 
 
 @dataclass(eq=False)

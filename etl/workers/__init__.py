@@ -1,0 +1,1 @@
+"""Who makes batches ahead of the caller: threads, or processes over shared memory."""
