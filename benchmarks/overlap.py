@@ -237,9 +237,8 @@ def main(arguments: list[str] | None = None) -> None:
         table.add_row(ratio, spread(overlaps, 3), f"{AIM}")
     console.print(table)
     machinery = measure_machinery(options.rounds)
-    console.print(
-        f"threads add to an empty batch: {spread([each * 1e6 for each in machinery['empty batch']], 0)} microseconds"
-    )
+    added = spread([each * 1e6 for each in machinery["empty batch"]], 0)
+    console.print(f"threads add to an empty batch: {added} microseconds")
     console.print(f"first batch over the plain iterator's: {spread(machinery['first batch'])}")
     for seconds, stall in measure_example():
         console.print(
