@@ -92,8 +92,13 @@ class Unfinished:
         """Leave nothing to go on with."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def flush(self, done: Done) -> None:
+        """Have the files of a shard written to the disk, which `finish` relies on."""
+        for file in done.shard.files if done.shard is not None else ():
+            flush(self.folder / file.name)
+
     def finish(self, keep: Collection[str]) -> None:
-        """Move the files `keep` to the store's place, all at once and flushed to the disk, and leave nothing else."""
+        """Move the files `keep`, which were flushed, to the store's place, all at once, and leave nothing else."""
         # Through a folder that no worker knows: one that was given up may still add files to the other.
         whole = Path(tempfile.mkdtemp(prefix="whole.", dir=self.folder))
         whole.chmod(self.folder.stat().st_mode)
@@ -159,16 +164,18 @@ class ShardFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def commit(self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]) -> Done:
-        """Flush the files to the disk, move them into the store, and note that the span is done."""
+        """Move the files into the store, and note that the span is done.
+
+        Nothing waits for the disk here: what it had not got when the machine stopped does not have the checksum noted.
+        """
         files = []
         for path in paths:
-            flush(path)
             files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
             os.replace(path, self._folder / path.name)
         done = Done(Shard(records, tuple(files), elements) if records else None, skipped)
         content = asdict(done)
         content["checksum"] = _checksum(content)
-        write_atomically(self._folder / f"{self._number:05d}{DONE_SUFFIX}", json.dumps(content).encode())
+        write_atomically(self._folder / f"{self._number:05d}{DONE_SUFFIX}", json.dumps(content).encode(), durable=False)
         return done
 
 
@@ -202,13 +209,14 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `path` so that it is there with all of `data`, on the disk, or not at all."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write `path` so that it is there with all of `data` or not at all; if `durable`, even should the machine stop."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(name, path)
 
 

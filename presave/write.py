@@ -7,6 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -200,6 +201,8 @@ def _write_spans(
     record_nbytes: int,
     progress: Callable[[Progress], None] | None,
 ) -> list[Done]:
+    # Written to the disk beside the making of further shards; the store takes its place only when all of it is there.
+    flusher = ThreadPoolExecutor(1, "presave-flush")
     done = {number: earlier for number in range(len(spans)) if (earlier := unfinished.done(number)) is not None}
     resumed = sum(each.shard.records for each in done.values() if each.shard is not None)
     missing = [number for number in range(len(spans)) if number not in done]
@@ -215,17 +218,23 @@ def _write_spans(
         tasks = (joblib.delayed(_write_span_elsewhere)(file, number, spans[number]) for number in missing)
     finished = parallel(tasks)
     started = time.perf_counter()
+    flushes = [flusher.submit(unfinished.flush, each) for each in done.values()]
     try:
         for number, each in finished:
             done[number] = each
+            flushes.append(flusher.submit(unfinished.flush, each))
             if progress is not None:
                 progress(_progress(done, len(work.records), resumed, time.perf_counter() - started))
+        for flushed in flushes:
+            flushed.result()
     except BaseException:
         unfinished.stop()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that tasks are given up, which is what is wanted here
             finished.close()
         raise
+    finally:
+        flusher.shutdown(cancel_futures=True)
     return [done[number] for number in range(len(spans))]
 
 
