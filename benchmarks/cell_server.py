@@ -31,12 +31,13 @@ if __name__ == "__main__":
 
 def serve() -> None:
     """Answer requests until standard input ends."""
+    # First, because it uses a thread, which the system may show for a moment after it has ended.
+    _load_numba()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
 
     import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
     from benchmarks import measure  # noqa: F401
 
-    _load_numba()
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
         raise RuntimeError(f"{threads} threads run after the imports; a forked child would inherit their locks")

@@ -13,6 +13,7 @@ import pytest
 
 import etl
 import presave
+from etl.loading.workspaces import round_up
 
 COUNT = 23
 BAD = {0, 1, 2, 3, 9, 16, 22}
@@ -159,7 +160,7 @@ def test_a_record_that_was_left_out_keeps_no_memory_of_its_batch(threads: int) -
     def go_through() -> None:
         for batch in iterator:
             assert batch.features[:, 0].tolist() == [5, 5]
-            free.append(len(raw._workspaces._free[4 * WIDE * 4]))
+            free.append(len(raw._workspaces._free[round_up(4 * WIDE * 4)]))
 
     gc.collect()
     gc.disable()

@@ -31,9 +31,10 @@ class Workspaces:
 
     def empty(self, count: int, most: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of shape `(count, *shape)` with any content, in memory for `most` of them."""
-        nbytes = round_up(most * math.prod(shape) * dtype.itemsize)
+        nbytes = most * math.prod(shape) * dtype.itemsize
         if self._allocate is None and (not self.reuse or nbytes < SMALLEST_NBYTES):
             return np.empty((count, *shape), dtype)
+        nbytes = round_up(nbytes)
         memory = np.asarray(_Loan(self, self._find(nbytes))) if self.reuse else self._find(nbytes)
         return memory[: count * math.prod(shape) * dtype.itemsize].view(dtype).reshape(count, *shape)
 
