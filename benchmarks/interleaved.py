@@ -51,4 +51,4 @@ def require(cache: Results, *operations: str) -> None:
 
 def spread(values: list[float], digits: int = 2) -> str:
     """Median, lowest and highest."""
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from rich.table import Table
 
 import etl
 import presave
+from benchmarks.interleaved import spread
 
 COUNTS = (10_000, 1_000_000, 10_000_000)
 BATCH_SIZE = 128
@@ -80,11 +80,11 @@ def main(arguments: list[str] | None = None) -> None:
                 f"{shards:,}",
                 f"{seconds:.1f}",
                 f"{(path / 'manifest.json').stat().st_size / 1e3:,.1f}",
-                _spread(samples, "open_seconds", 1e3),
-                _spread(samples, "gather_seconds", 1e3),
-                _spread(samples, "open_private_nbytes", 1e-3),
-                _spread(samples, "open_traced_nbytes", 1e-3),
-                _spread(samples, "order_nbytes_a_record", 1),
+                spread([sample["open_seconds"] * 1e3 for sample in samples], 1),
+                spread([sample["gather_seconds"] * 1e3 for sample in samples], 1),
+                spread([sample["open_private_nbytes"] * 1e-3 for sample in samples], 1),
+                spread([sample["open_traced_nbytes"] * 1e-3 for sample in samples], 1),
+                spread([sample["order_nbytes_a_record"] for sample in samples], 1),
             )
     (Console() if sys.stdout.isatty() else Console(width=170)).print(table)
 
@@ -139,11 +139,6 @@ def _in_fresh_process(path: Path) -> dict[str, float]:
     )
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
-
-
-def _spread(samples: list[dict[str, float]], figure: str, scale: float) -> str:
-    values = [sample[figure] * scale for sample in samples]
-    return f"{statistics.median(values):,.1f} ({min(values):,.1f} to {max(values):,.1f})"
 
 
 if __name__ == "__main__":

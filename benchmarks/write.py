@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import etl
+from benchmarks.interleaved import spread
 from benchmarks.profile import chosen_profile
 from benchmarks.store_table import show_store_table
 from benchmarks.workload import find_photographs
@@ -156,12 +157,12 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
         table.add_row(
             writer,
             str(jobs),
-            spread(seconds),
+            spread(seconds, 3),
             f"{photographs.records / statistics.median(seconds):,.0f}",
-            spread(ratios(results, (writer, jobs), (DECODER, jobs))),
-            spread(ratios(results, (writer, jobs), (writer, 1))),
-            spread(ratios(results, ("presave", jobs), (writer, jobs))),
-            spread([figures["durable_seconds"] for figures in samples]),
+            spread(ratios(results, (writer, jobs), (DECODER, jobs)), 3),
+            spread(ratios(results, (writer, jobs), (writer, 1)), 3),
+            spread(ratios(results, ("presave", jobs), (writer, jobs)), 3),
+            spread([figures["durable_seconds"] for figures in samples], 3),
             f"{samples[0]['nbytes'] / 1e6:,.1f}",
         )
     for writer in missing:
@@ -173,11 +174,6 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
 def wide_console() -> Console:
     """One whose tables keep their columns in a file, too."""
     return Console() if sys.stdout.isatty() else Console(width=170)
-
-
-def spread(values: list[float]) -> str:
-    """Median, lowest and highest."""
-    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photographs, folder: str) -> Figures:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from etl.backends import Backend
 from etl.backends import backend as find_backend
 from etl.batch import Batch
 from etl.iterators import BatchIterator
-from etl.loading.loading import State
+from etl.iterators.ahead import AheadIterator
+from etl.loading.loading import ENDED, State
 from etl.pipeline import Pipeline
 from etl.stages import Cast, ChannelsFirst, Normalise
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Self
 
 OnDevice = Callable[["torch.Tensor"], "torch.Tensor"]
 # Batches copied ahead of the one that is computed with: one hides the copy where compute takes longer than it.
 AHEAD = 1
 
 
-class DeviceIterator:
+class DeviceIterator(AheadIterator):
     """Wraps an iterator and yields its batches as tensors on the device of `backend`, each copied while the one before
     is computed with.
 
@@ -37,47 +36,22 @@ class DeviceIterator:
     copied into such memory first.
     """
 
-    async_supported = False
     async_unsupported_reason = "it is on the device already; wrap the iterator inside it"
 
     def __init__(
         self, iterator: BatchIterator, backend: Backend | str = "auto", finish: Pipeline | None = None
     ) -> None:
+        super().__init__(iterator)
         self._backend = find_backend(backend) if isinstance(backend, str) else backend
-        self._iterator = iterator
         self._finish = [_on_device(stage) for stage in (finish.stages if finish is not None else ())]
-        self._epoch = iterator.epoch
-        self._state = iterator.state_dict()
-        self._read_ahead = False
         self._running: object | None = None
         allocate_with = getattr(iterator, "allocate_with", None)
         if allocate_with is not None and self._backend.device.type != "cpu":
             allocate_with(self._backend.allocate)
 
-    @property
-    def batch_size(self) -> int:
-        """Records a batch; the last of an epoch may have fewer."""
-        return self._iterator.batch_size
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of floating features, by name."""
-        return self._iterator.dtype
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is, or is next, iterated."""
-        return self._epoch
-
-    def __len__(self) -> int:
-        """Batches of one whole epoch."""
-        return len(self._iterator)
-
     def __iter__(self) -> Iterator[Batch]:
-        if self._read_ahead:
-            self._iterator.set_epoch(self._epoch)
+        self._state = self._rewind()
         self._running = token = object()
-        self._state = self._iterator.state_dict()
         batches = iter(self._iterator)
         self._read_ahead = True
         return self._batches(batches, token)
@@ -87,7 +61,7 @@ class DeviceIterator:
         is_ended = False
         while True:
             if self._running is not token:
-                raise RuntimeError("this epoch was ended: the iterator was closed or another epoch started")
+                raise RuntimeError(ENDED)
             while not is_ended and len(sent) <= AHEAD:
                 batch = next(batches, None)
                 if batch is None:
@@ -102,22 +76,6 @@ class DeviceIterator:
             del arriving
         self._stands_with_wrapped()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one that is iterated, from its first batch."""
-        self._running = None
-        self._iterator.set_epoch(epoch)
-        self._stands_with_wrapped()
-
-    def state_dict(self) -> State:
-        """Where this iterator stands, after the last batch that was handed out."""
-        return self._state
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken, by this or by the wrapped kind of iterator."""
-        self._running = None
-        self._iterator.load_state_dict(state)
-        self._stands_with_wrapped()
-
     def shard(self, rank: int, world_size: int) -> DeviceIterator:
         """A new iterator over the part of each epoch that belongs to `rank`, on the same device."""
         part = self._iterator.shard(rank, world_size)
@@ -125,19 +83,6 @@ class DeviceIterator:
         shard = DeviceIterator(part, self._backend)
         shard._finish = self._finish
         return shard
-
-    def close(self) -> None:
-        """Close the wrapped iterator."""
-        self._running = None
-        self._iterator.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _finished(self, batch: Batch) -> Batch:
         if not self._finish:
@@ -151,11 +96,8 @@ class DeviceIterator:
             features = features.to(torch_dtype(self.dtype))
         return Batch(features, batch.labels, batch.features_mask, batch.labels_mask)
 
-    def _stands_with_wrapped(self) -> None:
-        """Nothing was read ahead: the wrapped iterator's position is this one's."""
-        self._epoch = self._iterator.epoch
-        self._state = self._iterator.state_dict()
-        self._read_ahead = False
+    def _end_epoch(self) -> None:
+        self._running = None
 
 
 def _on_device(stage: Any) -> OnDevice:
@@ -176,13 +118,19 @@ def _channels_first(features: torch.Tensor) -> torch.Tensor:
 
 
 def _normalise(stage: Normalise) -> OnDevice:
+    # Copied to each device once, and not with every batch.
+    constants: dict[torch.device, list[torch.Tensor]] = {}
+
     def normalise(features: torch.Tensor) -> torch.Tensor:
         import torch
 
+        if features.device not in constants:
+            constants[features.device] = [
+                torch.from_numpy(each).to(features.device) for each in (stage.offset, stage.scale)
+            ]
+        offset, scale = constants[features.device]
         # Contiguous before it is made four times as large; a copy, because the batch's own memory is not to change.
-        values = features.contiguous().to(torch.float32, copy=True)
-        offset, scale = (torch.from_numpy(each).to(values.device) for each in (stage.offset, stage.scale))
-        return values.sub_(offset).mul_(scale)
+        return features.contiguous().to(torch.float32, copy=True).sub_(offset).mul_(scale)
 
     return normalise
 

@@ -7,12 +7,11 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from etl.batch import Batch
+from etl.iterators.ahead import AheadIterator
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.iterator import BatchIterator
 from etl.loading.loading import Loading, State
@@ -26,11 +25,8 @@ from etl.workers.pool import START_METHODS, WorkerPool
 from etl.workers.processes import ProcessCrew
 from etl.workers.threads import ThreadCrew
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class AsyncIterator:
+class AsyncIterator(AheadIterator):
     """Wraps any iterator and yields the same batches in the same order, loaded up to `prefetch_size` ahead.
 
     At most `prefetch_size` batches are finished or being made beside the one the caller holds; 0 is the plain
@@ -52,7 +48,6 @@ class AsyncIterator:
     source or stage that cannot be pickled, and processes on another system than Linux; and says why.
     """
 
-    async_supported = False
     async_unsupported_reason = "it is asynchronous already"
 
     def __init__(
@@ -83,11 +78,7 @@ class AsyncIterator:
         self._start_method = start_method
         self._timeout = timeout
         self._memory_budget = None if memory_budget is None else whole_number("memory_budget", memory_budget, least=1)
-        self._iterator = iterator
-        self._epoch = iterator.epoch
-        self._state = iterator.state_dict()
-        # Whether the wrapped iterator has read ahead of what was handed out.
-        self._read_ahead = False
+        super().__init__(iterator)
         # Weak, so that the threads end when the caller leaves its loop and nobody else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
         self._pool: WorkerPool | None = None
@@ -104,16 +95,6 @@ class AsyncIterator:
             self._pool = WorkerPool(iterator.loader, self.processes, start_method)
             self._workspaces = Workspaces(iterator.reuse, self._prefetch_size + 2, self._pool.memory.allocate)
             weakref.finalize(self, self._pool.close)
-
-    @property
-    def batch_size(self) -> int:
-        """Records a batch; the last of an epoch may have fewer."""
-        return self._iterator.batch_size
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of floating features, by name."""
-        return self._iterator.dtype
 
     @property
     def prefetch_size(self) -> int:
@@ -139,25 +120,18 @@ class AsyncIterator:
     @property
     def epoch(self) -> int:
         """The epoch that is, or is next, iterated."""
-        return self._epoch if self._prefetch_size else self._iterator.epoch
-
-    def __len__(self) -> int:
-        """Batches of one whole epoch."""
-        return len(self._iterator)
+        return super().epoch if self._prefetch_size else self._iterator.epoch
 
     def __iter__(self) -> Iterator[Batch]:
         if self._prefetch_size == 0:
             return iter(self._iterator)
         self._end_epoch()
-        if self._read_ahead:
-            self._iterator.set_epoch(self._epoch)
-        state = self._iterator.state_dict()
+        state = self._rewind()
         loadings = self._begin_loadings()
         prefetch_size = self._prefetch_size
         if self._memory_budget is not None:
             prefetch_size, loadings = _within(self._memory_budget, loadings)
-        self._state = state
-        self._read_ahead = True
+        self._state, self._read_ahead = state, True
         crew: Crew = (
             ThreadCrew(loadings, prefetch_size, self.threads)
             if self._pool is None
@@ -172,21 +146,9 @@ class AsyncIterator:
         if isinstance(self._iterator, EpochIterator):
             self._iterator.allocate_with(allocate)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one that is iterated, from its first batch."""
-        self._end_epoch()
-        self._iterator.set_epoch(epoch)
-        self._stands_with_wrapped()
-
     def state_dict(self) -> State:
         """Where this iterator stands, after the last batch that was handed out, not the last that was loaded."""
-        return self._state if self._prefetch_size else self._iterator.state_dict()
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken, by this or by the wrapped kind of iterator."""
-        self._end_epoch()
-        self._iterator.load_state_dict(state)
-        self._stands_with_wrapped()
+        return super().state_dict() if self._prefetch_size else self._iterator.state_dict()
 
     def shard(self, rank: int, world_size: int) -> AsyncIterator:
         """A new asynchronous iterator over the part of each epoch that belongs to `rank`; starts at the same epoch."""
@@ -205,20 +167,11 @@ class AsyncIterator:
 
     def close(self) -> None:
         """End the threads or processes and close the wrapped iterator."""
-        self._end_epoch()
+        super().close()
         if self._pool is not None:
             self._pool.close()
         if self._workspaces is not None:
             self._workspaces.clear()
-        self._iterator.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_processes(self) -> None:
         if not isinstance(self._iterator, EpochIterator):
@@ -248,12 +201,6 @@ class AsyncIterator:
 
     def _handed_out(self, state: State) -> None:
         self._state = state
-
-    def _stands_with_wrapped(self) -> None:
-        """Nothing was read ahead: the wrapped iterator's position is this one's."""
-        self._epoch = self._iterator.epoch
-        self._state = self._iterator.state_dict()
-        self._read_ahead = False
 
     def _ended(self, skipped: Skipped) -> None:
         """The last batch was handed out."""

@@ -22,11 +22,11 @@ from etl.records import ragged_after
 class PresavedIterator(EpochIterator):
     """Batches from a store, or the path of one, finished by `pipeline`, the remainder of the one that wrote it.
 
-    Several inputs, `padding` and `bucket_records` are as there; the store says how long records are, unless a stage
-    that is left changes that.
+    Arguments are as those of `RawIterator`; how long records are the store says, unless a stage that is left changes
+    that. A store given as a path is closed with the iterator.
 
     Raises `ValueError` where the store was written by another pipeline or cut after another stage, and as
-    `RawIterator` does. A store given as a path is closed with the iterator.
+    `RawIterator` does.
     """
 
     def __init__(

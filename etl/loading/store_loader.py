@@ -33,7 +33,6 @@ class StoreLoader(RecordLoader):
     ) -> None:
         super().__init__(store, pipeline, dtype, seed, on_error, padder)
         self._store = store
-        self._wanted_dtype = dtype
         self._fields = batch_fields(store.fields)
         self._has_tuples = list(put_together(dict.fromkeys(self._fields))) != self._fields
         self._gathered = _Buffers()
@@ -93,7 +92,7 @@ class WholeLoader(StoreLoader):
         layout = {}
         for name in self._fields:
             field = self._store.fields[name]
-            layout[name] = (field.sizes, batch_dtype(np.dtype(field.dtype), self._wanted_dtype))
+            layout[name] = (field.sizes, batch_dtype(np.dtype(field.dtype), self._dtype))
         if self._normalise is not None:
             height, width, channels = self._store.fields["features"].sizes
             layout["features"] = ((channels, height, width), np.dtype(np.float32))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
-from etl.images import pillow, turbo
 from etl.record import Record
-from etl.slot import store
-from etl.stages.resize import RESIZERS
+from etl.stages.resize import Resize
 
 TRIES = 10
 
@@ -38,23 +37,22 @@ class RandomResizedCrop:
     written_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
 
     def __post_init__(self) -> None:
-        if self.height < 1 or self.width < 1:
-            raise ValueError(f"a crop cannot be resized to {self.height} x {self.width}; both must be at least 1")
-        if self.resizer not in RESIZERS:
-            raise ValueError(f"unknown resizer {self.resizer!r}; known: {', '.join(RESIZERS)}")
+        _ = self._resize  # which refuses sizes and resizers that it cannot have
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale {self.scale} must be two shares of the area, above 0, at most 1, the lower first")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise ValueError(f"ratio {self.ratio} must be two numbers above 0, the lower first")
 
     def __call__(self, record: Record, random: np.random.Generator) -> Record:
-        return {**record, "features": self._crop(record["features"], random, None)}
+        return self._resize({**record, "features": self._cut(record["features"], random)})
 
     def write_into(self, features: Any, out: np.ndarray, random: np.random.Generator) -> None:
         """Crop and resize `features` into `out`, uint8 of the new shape."""
-        cropped = self._crop(features, random, out)
-        if cropped is not out:
-            store("features", cropped, out)
+        self._resize.write_into(self._cut(features, random), out)
+
+    @cached_property
+    def _resize(self) -> Resize:
+        return Resize(self.height, self.width, self.resizer)
 
     def draw(self, height: int, width: int, random: np.random.Generator) -> tuple[int, int, int, int]:
         """First row, first column, height and width of a rectangle in an image of `height` x `width`."""
@@ -69,14 +67,10 @@ class RandomResizedCrop:
         rows, columns = min(height, max(1, round(width / ratio))), min(width, max(1, round(height * ratio)))
         return (height - rows) // 2, (width - columns) // 2, rows, columns
 
-    def _crop(self, features: Any, random: np.random.Generator, out: np.ndarray | None) -> np.ndarray:
+    def _cut(self, features: Any, random: np.random.Generator) -> Any:
         is_image = isinstance(features, Image.Image)
         height, width = features.size[::-1] if is_image else features.shape[:2]
         first_row, first_column, rows, columns = self.draw(height, width, random)
         if is_image:
-            box = (first_column, first_row, first_column + columns, first_row + rows)
-            return pillow.resize(features.crop(box), self.height, self.width)
-        part = features[first_row : first_row + rows, first_column : first_column + columns]
-        if self.resizer == "opencv":
-            return turbo.resize(part, self.height, self.width, out)
-        return pillow.resize(np.ascontiguousarray(part), self.height, self.width)
+            return features.crop((first_column, first_row, first_column + columns, first_row + rows))
+        return features[first_row : first_row + rows, first_column : first_column + columns]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from etl.batch import Batch
 from etl.loading.loading import ENDED, Loading, State
 
+# How long to wait for a thread of this process to finish the record it is at, once somebody was found to hang.
+HUNG_PATIENCE_SECONDS = 0.1
+
 
 @dataclass(eq=False)
 class Job:
@@ -51,6 +54,7 @@ class Crew:
         self._begin_error: BaseException | None = None
         self._is_exhausted = False
         self.is_stopped = False
+        self._hung = False
         # Re-entrant, because the collector may stop the crew in a thread that is inside it.
         self._lock = threading.RLock()
         # Those who load wait for the one, the caller for the other: waking somebody who must wait on costs as much as a

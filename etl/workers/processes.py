@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from etl.loading.loading import Loading, State
-from etl.workers.crew import Crew
+from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew
 from etl.workers.pool import Part, Worker, WorkerPool
 from etl.workers.worker import Failed, Ready, Task
 
@@ -16,8 +16,6 @@ from etl.workers.worker import Failed, Ready, Task
 PARTS_AHEAD = 2
 # How many parts of a batch there are for each worker, at most: one costs 0.1 to 0.2 ms, most of it to wake the worker.
 MOST_PARTS = 2
-# How long to wait for what loads in this process, once it was found to hang.
-HUNG_PATIENCE_SECONDS = 0.1
 
 
 class ProcessCrew(Crew):
@@ -31,7 +29,6 @@ class ProcessCrew(Crew):
         super().__init__(loadings, prefetch_size)
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
         self._pool = pool
-        self._hung = False
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
         self._thread.start()

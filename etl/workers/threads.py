@@ -6,10 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from etl.loading.loading import Loading, State, Where, nowhere
-from etl.workers.crew import Crew, Job
-
-# How long to wait for threads to finish the record they are at, once one of them was found to hang.
-HUNG_PATIENCE_SECONDS = 0.1
+from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, Job
 
 
 class ThreadCrew(Crew):
@@ -19,7 +16,6 @@ class ThreadCrew(Crew):
         super().__init__(loadings, prefetch_size)
         self._workers = threads
         self._wheres: list[Where] = [nowhere() for _ in range(threads)]
-        self._hung = False
         # They hold the crew and not the epoch, so that the epoch can be collected.
         self._threads = [
             threading.Thread(target=self._work, args=(where,), name="etl-prefetch", daemon=True)
