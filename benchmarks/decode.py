@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import etl
+from benchmarks.console import wide_console
 from benchmarks.interleaved import SEED, Operation, Results, as_samples, in_rounds, ratios, require, spread
 from benchmarks.profile import chosen_profile
 from benchmarks.workload import find_photographs
@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> None:
         shares = ratios(results, decoder_alone(decoder), name)
         rate = options.photographs / statistics.median(results[name])
         table.add_row(name, f"{rate:,.0f}", spread(shares), f"{np.median([each[name] for each in cpu]):.2f}")
-    Console().print(table)
+    wide_console().print(table)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from rich.table import Table
 
 import etl
 import presave
+from benchmarks.console import wide_console
 from benchmarks.interleaved import Operation, Results, as_samples, in_rounds, ratios, require
 from benchmarks.profile import chosen_profile
 
@@ -131,7 +132,12 @@ def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, 
         for numbers in _batches(len(store), order):
             store.gather(numbers, {"features": out})
 
-    operations: dict[str, Operation] = {"memcpy": memcpy}
+    def take() -> None:
+        for numbers in _batches(len(images), "shuffled"):
+            images.take(numbers, 0, out, "clip")
+
+    # What a loop over rows reaches in compiled code, where all of them are one array.
+    operations: dict[str, Operation] = {"memcpy": memcpy, "take, in memory": take}
     for name, store in stores.items():
         for order in ORDERS:
             gather(store, order)
@@ -230,7 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        show(measure_operations(Path(folder), options.rows, options.rounds), options.rows, Console())
+        show(measure_operations(Path(folder), options.rows, options.rounds), options.rows, wide_console())
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import etl
 from benchmarks.clock import run_epoch
+from benchmarks.console import wide_console
 from benchmarks.interleaved import SEED, Results, as_samples, require, spread
 from benchmarks.profile import chosen_profile
 from benchmarks.workload import find_photographs
@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="interleaved rounds (default: 3)")
     parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help=f"that load (default: {THREADS})")
     options = parser.parse_args(arguments)
-    console, photographs = Console(), find_photographs(options.photographs)
+    console, photographs = wide_console(), find_photographs(options.photographs)
     if hasattr(etl, "load_kernels"):
         etl.load_kernels()
     results = measure_overlap(photographs, RATIOS, options.rounds, options.threads)

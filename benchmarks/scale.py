@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import psutil
-from rich.console import Console
 from rich.table import Table
 
 import etl
 import presave
+from benchmarks.console import wide_console
 from benchmarks.interleaved import spread
 
 COUNTS = (10_000, 1_000_000, 10_000_000)
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
                 spread([sample["open_traced_nbytes"] * 1e-3 for sample in samples], 1),
                 spread([sample["order_nbytes_a_record"] for sample in samples], 1),
             )
-    (Console() if sys.stdout.isatty() else Console(width=170)).print(table)
+    wide_console().print(table)
 
 
 def measure(path: Path) -> dict[str, float]:

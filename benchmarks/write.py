@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 import etl
+from benchmarks.console import wide_console
 from benchmarks.interleaved import spread
 from benchmarks.profile import chosen_profile
 from benchmarks.store_table import show_store_table
@@ -169,11 +169,6 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
         table.add_row(writer, *["n/a"] * (len(table.columns) - 1))
     wide_console().print(table)
     return {f"{writer}-{jobs}": samples for (writer, jobs), samples in results.items()}
-
-
-def wide_console() -> Console:
-    """One whose tables keep their columns in a file, too."""
-    return Console() if sys.stdout.isatty() else Console(width=170)
 
 
 def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photographs, folder: str) -> Figures:

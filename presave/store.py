@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import psutil
 
-from presave.columns import Column, shard_columns
 from presave.errors import StoreError
-from presave.formats import ColumnReader, ShardReader, find_format
-from presave.formats.arrays import SMALL_ROW_NBYTES, ArrayColumn, ArrayShard
+from presave.formats import find_format
+from presave.formats.arrays import SMALL_ROW_NBYTES
 from presave.manifest import Manifest, load_manifest
+from presave.open_shards import OpenShards
 from presave.ragged import Ranges, find_ranges, gather_values, view_values
 from presave.schema import Field, Schema
 from presave.verify import verify as find_faults
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 # For a fixed field an array of shape `(records, *shape)`, for a ragged one a list with an array for each record.
 Arrays = dict[str, Any]
-Columns = Mapping[str, ColumnReader]
 
 
 def open_store(
@@ -77,18 +75,10 @@ class Store(Sequence[Arrays]):
             )
         self._trusted = trusted
         self._fields = self.manifest.schema
-        counts = [shard.records for shard in self.manifest.shards]
-        self._first_records = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._length = int(self._first_records[-1])
-        self._shards: dict[int, ShardReader] = {}
-        # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
-        self._recent: tuple[int, Columns] | None = None
-        # The arrays of columns with large rows, by column and shard, once they were read from.
-        self._arrays: dict[str, dict[int, np.ndarray]] = {}
+        self._shards = OpenShards(path, self.manifest, self._format)
+        self._length = int(self._shards.first_records[-1])
         self._memory_budget: int | None = None
         self._is_preloaded = False
-        self._lock = threading.Lock()
-        self._closed = False
 
     def __len__(self) -> int:
         return self._length
@@ -144,8 +134,7 @@ class Store(Sequence[Arrays]):
         numbers = self._check_numbers(indices)
         wanted = dict.fromkeys(self._fields) if out is None else out
         self._check_out(wanted, len(numbers))
-        if self._closed:
-            raise StoreError(f"{self.path} is closed")
+        self._shards.check_open()
         arrays: Arrays = {}
         fixed: list[tuple[str, np.ndarray]] = []
         ragged: list[str] = []
@@ -157,16 +146,16 @@ class Store(Sequence[Arrays]):
             arrays[name] = field.empty(len(numbers)) if array is None else array
             if not self._copy_large_rows(field.safe_name, numbers, arrays[name]):
                 fixed.append((field.safe_name, arrays[name]))
-        spread = list(self._by_shard(numbers)) if fixed or ragged else []
+        spread = list(self._shards.split(numbers)) if fixed or ragged else []
         # Shard by shard, for the sake of formats that read shards whole.
         for shard, rows, slots in spread if fixed else ():
-            columns = self._columns(shard)
+            columns = self._shards.columns(shard)
             for column, array in fixed:
                 columns[column].gather(rows, array, slots)
         for name in ragged:
             field = self._fields[name]
             parts = [
-                (self._columns(shard)[field.safe_name], self._find_ranges(field, shard, rows), slots)
+                (self._shards.columns(shard)[field.safe_name], self._find_ranges(field, shard, rows), slots)
                 for shard, rows, slots in spread
             ]
             arrays[name] = gather_values(field, parts, len(numbers), wanted[name])
@@ -178,15 +167,15 @@ class Store(Sequence[Arrays]):
         """
         if not 0 <= first <= last <= len(self):
             raise IndexError(f"records {first} to {last} of {self.path}, which holds {len(self)}")
-        shard = int(np.searchsorted(self._first_records, first, side="right")) - 1
-        if first == last or last > self._first_records[shard + 1]:
+        shard = int(np.searchsorted(self._shards.first_records, first, side="right")) - 1
+        if first == last or last > self._shards.first_records[shard + 1]:
             arrays = self.gather(range(first, last))
             for values in arrays.values():
                 for array in values if isinstance(values, list) else [values]:
                     array.flags.writeable = False
             return arrays
-        columns = self._columns(shard)
-        low, high = (int(number - self._first_records[shard]) for number in (first, last))
+        columns = self._shards.columns(shard)
+        low, high = (int(number - self._shards.first_records[shard]) for number in (first, last))
         return {
             name: view_values(columns[field.safe_name], self._find_ranges(field, shard, np.arange(low, high)))
             if field.is_ragged
@@ -208,20 +197,19 @@ class Store(Sequence[Arrays]):
         if described is None or described.is_ragged:
             fixed = [name for name, each in self._fields.items() if not each.is_ragged]
             raise StoreError(f"{self.path} has no fixed field {field!r}; it has {', '.join(fixed) or 'none'}")
-        if self._closed:
-            raise StoreError(f"{self.path} is closed")
+        self._shards.check_open()
         column = described.safe_name
         return (
             (
-                *self._columns(shard)[column].locate(rows),
+                *self._shards.columns(shard)[column].locate(rows),
                 np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots,
             )
-            for shard, rows, slots in self._by_shard(self._check_numbers(indices))
+            for shard, rows, slots in self._shards.split(self._check_numbers(indices))
         )
 
     def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
         """For each ragged field how many elements the values of `indices` have together, for buffers of `gather`."""
-        spread = list(self._by_shard(self._check_numbers(indices)))
+        spread = list(self._shards.split(self._check_numbers(indices)))
         return {
             name: sum(self._find_ranges(field, shard, rows).elements for shard, rows, _ in spread)
             for name, field in self._fields.items()
@@ -237,20 +225,19 @@ class Store(Sequence[Arrays]):
         described = self._fields.get(field)
         if described is None:
             raise StoreError(f"{self.path} has no field {field!r}; it has {', '.join(self._fields)}")
-        if self._closed:
-            raise StoreError(f"{self.path} is closed")
+        self._shards.check_open()
         numbers = self._check_numbers(indices)
         shapes = np.empty((len(numbers), len(described.shape)), np.int64)
         if not described.is_ragged:
             shapes[:] = described.sizes
             return shapes
-        for shard, rows, slots in self._by_shard(numbers):
+        for shard, rows, slots in self._shards.split(numbers):
             shapes[slots] = self._find_ranges(described, shard, rows).shapes
         return shapes
 
     def preload(self, memory_budget: int | None = None) -> None:
         """Read the whole store into memory; later gathers copy from there. Raises `MemoryError` if it does not fit."""
-        layouts = [self._layout(shard) for shard in range(len(self.manifest.shards))]
+        layouts = [self._shards.layout(shard) for shard in range(len(self.manifest.shards))]
         needed = sum(column.nbytes for layout in layouts for column in layout)
         allowed = psutil.virtual_memory().available if memory_budget is None else memory_budget
         if needed > allowed:
@@ -260,24 +247,14 @@ class Store(Sequence[Arrays]):
                 "use cache=None, which maps the files"
             )
         for shard, layout in enumerate(layouts):
-            columns = self._columns(shard)
+            columns = self._shards.columns(shard)
             arrays = {column.name: np.array(columns[column.name].view(0, column.rows)) for column in layout}
-            with self._lock:
-                self._shards.pop(shard).close()
-                self._shards[shard] = ArrayShard(arrays)
-                self._recent = None
-                self._arrays.clear()
+            self._shards.hold(shard, arrays)
         self._memory_budget, self._is_preloaded = memory_budget, True
 
     def close(self) -> None:
         """Close all files. Closing twice does nothing; reading afterwards is an error."""
-        self._closed = True
-        with self._lock:
-            self._recent = None
-            self._arrays.clear()
-            for reader in self._shards.values():
-                reader.close()
-            self._shards.clear()
+        self._shards.close()
 
     def __enter__(self) -> Self:
         return self
@@ -326,73 +303,19 @@ class Store(Sequence[Arrays]):
                 raise StoreError(f"out[{name!r}] is read-only; {self.path} writes into it")
 
     def _copy_large_rows(self, column: str, numbers: np.ndarray, out: np.ndarray) -> bool:
-        """Copy rows one by one in the order of the output, if they are large and all lie in mapped arrays."""
+        """Copy rows in the order of the output, in one call, if they are large and all lie in mapped arrays."""
         # Bound by memory once rows are large. Shard by shard, the overhead of each took a third of the time of a batch
-        # of 64 images of 147 KiB that was spread over 41 shards.
+        # of 64 images of 147 KiB that was spread over 41 shards; row by row, a line of Python took a tenth of a row's.
         if out[:1].nbytes <= SMALL_ROW_NBYTES or self.reads_whole_shards:
             return False
-        arrays = self._arrays.setdefault(column, {})
-        shards = self._first_records.searchsorted(numbers, "right") - 1
-        rows = numbers - self._first_records[shards]
-        for slot, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            array = arrays.get(shard)
-            if array is None:
-                reader = self._columns(shard)[column]
-                if not isinstance(reader, ArrayColumn):
-                    return False
-                array = arrays[shard] = reader.locate(rows)[0]
-            out[slot] = array[row]
-        return True
+        slices = self._shards.slices(column, numbers)
+        if slices:
+            np.concatenate(slices, out=out)
+        return slices is not None
 
     def _find_ranges(self, field: Field, shard: int, rows: np.ndarray) -> Ranges:
         elements = self.manifest.shards[shard].elements[field.name]
-        return find_ranges(field, self._columns(shard), rows, elements, f"{self.path}, shard {shard}")
-
-    def _by_shard(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
-        """Split `numbers` by shard: shard, rows in it, and the places in the output that they go to."""
-        if not len(numbers):
-            return
-        # Sorted once: a shuffled batch has a row or two from each of dozens of shards, and a pass for each adds up.
-        shards = np.searchsorted(self._first_records, numbers, side="right") - 1
-        order = np.argsort(shards, kind="stable")
-        shards = shards[order]
-        rows = numbers[order] - self._first_records[shards]
-        bounds = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), len(order)]
-        for shard, first, end in zip(shards[bounds[:-1]].tolist(), bounds, bounds[1:], strict=False):
-            low, high = int(order[first]), int(order[end - 1]) + 1
-            yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
-
-    def _columns(self, shard: int) -> Columns:
-        recent = self._recent
-        if recent is not None and recent[0] == shard:
-            return recent[1]
-        columns = self._reader(shard).columns()
-        self._recent = (shard, columns)
-        return columns
-
-    def _reader(self, shard: int) -> ShardReader:
-        reader = self._shards.get(shard)
-        if reader is None:
-            with self._lock:
-                if self._closed:  # by another thread, since the gather began
-                    raise StoreError(f"{self.path} is closed")
-                reader = self._shards.get(shard)
-                if reader is None:
-                    files = [self.path / file.name for file in self.manifest.shards[shard].files]
-                    layout = self._layout(shard)
-                    expected = len(layout) if self._format.has_file_for_each_column else 1
-                    if len(files) != expected:
-                        raise StoreError(
-                            f"{self.path}: the manifest names {len(files)} files for shard {shard}, "
-                            f"format {self._format.name!r} has {expected}; `etl verify` lists all that is damaged"
-                        )
-                    reader = self._format.open_shard(files, layout)
-                    self._shards[shard] = reader
-        return reader
-
-    def _layout(self, shard: int) -> list[Column]:
-        described = self.manifest.shards[shard]
-        return shard_columns(self._fields, described.records, described.elements)
+        return find_ranges(field, self._shards.columns(shard), rows, elements, f"{self.path}, shard {shard}")
 
 
 def _reopen(path: Path, trusted: bool, is_preloaded: bool, memory_budget: int | None) -> Store:

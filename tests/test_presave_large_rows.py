@@ -50,12 +50,12 @@ def test_a_closed_store_gives_no_large_rows_that_it_read_before(tmp_path: Path) 
 def test_a_pickle_is_read_once_for_all_fields_of_a_gather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with write(tmp_path / "store", "pickle") as store:
         reads: list[int] = []
-        columns = store._columns
+        columns = store._shards.columns
 
         def counted(shard: int) -> object:
             reads.append(shard)
             return columns(shard)
 
-        monkeypatch.setattr(store, "_columns", counted)
+        monkeypatch.setattr(store._shards, "columns", counted)
         store.gather(range(len(store)))
         assert reads == list(range(len(store.manifest.shards)))

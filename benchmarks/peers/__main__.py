@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.console import wide_console
 from benchmarks.peers.comparison import ALL, Comparison
 from benchmarks.peers.inputs import make_inputs
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("Interrupted; the same command goes on from here.", highlight=False)
         return 130
-    show(loaders, samples, missing, Console() if sys.stdout.isatty() else Console(width=190))
+    show(loaders, samples, missing, wide_console())
     return 0
 
 

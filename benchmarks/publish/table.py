@@ -15,6 +15,7 @@ from asv.results import iter_results
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import wide_console
 from benchmarks.profile import Profile, chosen_profile
 
 SUITE = "end_to_end.Strategy"
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    show(measured, commit, profile, Console())
+    show(measured, commit, profile, wide_console())
     print(f"The history is in {Path(conf.html_dir).resolve()}; `asv preview` shows it in a browser.")
     return 0
 

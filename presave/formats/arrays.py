@@ -19,34 +19,32 @@ class ArrayColumn:
     """A column over an array of shape `(rows, *row shape)`."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self._array = array.view()
-        self._array.flags.writeable = False
+        self.array = array.view()
+        """Read-only."""
+        self.array.flags.writeable = False
         self._has_small_rows = array[:1].nbytes <= SMALL_ROW_NBYTES
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
-        # Bound by memory: each row is read once and written once. benchmarks/gather.py compares it with memcpy. Of rows
-        # of 147 KiB from a warm file on 2 cores (AMD EPYC, ext4) `take` and a loop took 0.8 of its time in a quiet
-        # minute and up to 1.3 in busy ones; a preadv for each row took 1.3 in the quiet one, and populating the map
-        # beforehand changed nothing.
+        # Large rows come here only where shards are read whole; of others `Store.gather` copies all in one call.
         if isinstance(slots, slice):
             # mode="raise" would make numpy gather into a temporary first; the store has checked the rows. The method
             # takes a third of the time of np.take, which shows where a batch is spread over dozens of shards.
-            self._array.take(rows, 0, out[slots], "clip")
+            self.array.take(rows, 0, out[slots], "clip")
         elif self._has_small_rows:
-            out[slots] = self._array[rows]
+            out[slots] = self.array[rows]
         else:
             for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
-                out[slot] = self._array[row]
+                out[slot] = self.array[row]
 
     def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
         for start, end, place in zip(starts.tolist(), ends.tolist(), places.tolist(), strict=True):
-            out[place : place + end - start] = self._array[start:end]
+            out[place : place + end - start] = self.array[start:end]
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._array, rows
+        return self.array, rows
 
     def view(self, first: int, last: int) -> np.ndarray:
-        return self._array[first:last]
+        return self.array[first:last]
 
 
 class ArrayShard:
