@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from presave.errors import StoreError
 from presave.formats import ColumnReader, Format, ShardReader
 from presave.formats.arrays import ArrayColumn, ArrayShard
 from presave.manifest import Manifest
+from presave.mapped_rows import MappedRows
 
 Columns = Mapping[str, ColumnReader]
 
@@ -32,8 +31,7 @@ class OpenShards:
         self._readers: dict[int, ShardReader] = {}
         # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
         self._recent: tuple[int, Columns] | None = None
-        # The arrays of columns with large rows, by column and shard, once they were read from.
-        self._arrays: dict[str, dict[int, np.ndarray]] = {}
+        self._mapped_rows: dict[str, MappedRows] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -42,13 +40,14 @@ class OpenShards:
         recent = self._recent
         if recent is not None and recent[0] == shard:
             return recent[1]
-        columns = self._reader(shard).columns()
+        while True:
+            reader = self._reader(shard)
+            columns = reader.columns()
+            if self._readers.get(shard) is reader:
+                break
+            # Closed or replaced by another thread in between: its columns may be gone.
         self._recent = (shard, columns)
         return columns
-
-    @cached_property
-    def _first_records_list(self) -> list[int]:
-        return [int(number) for number in self.first_records]
 
     def split(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
         """Split records by shard: shard, rows in it, and their places in `numbers`."""
@@ -64,35 +63,14 @@ class OpenShards:
             low, high = int(order[first]), int(order[end - 1]) + 1
             yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
 
-    def slices(self, column: str, numbers: np.ndarray) -> list[np.ndarray] | None:
-        """The rows of `numbers`, in their order, as views of whole shards, one for each run of consecutive records.
-
-        None where a shard is not an array.
-        """
-        # Without numpy: each of its calls takes 5 microseconds here, where large copies have just emptied the caches,
-        # and a batch of images hardly 700.
-        arrays, first_records = self._arrays.setdefault(column, {}), self._first_records_list
-        slices = []
-        array: np.ndarray | None = None
-        first = end = shard_first = shard_end = -1
-        for number in numbers.tolist():
-            if number == end and number < shard_end:
-                end += 1
-                continue
-            if array is not None:
-                slices.append(array[first - shard_first : end - shard_first])
-            shard = bisect_right(first_records, number) - 1
-            array = arrays.get(shard)
-            if array is None:
-                reader = self.columns(shard)[column]
-                if not isinstance(reader, ArrayColumn):
-                    return None
-                array = arrays[shard] = reader.array
-            shard_first, shard_end = first_records[shard], first_records[shard + 1]
-            first, end = number, number + 1
-        if array is not None:
-            slices.append(array[first - shard_first : end - shard_first])
-        return slices
+    def mapped_rows(self, column: str) -> MappedRows:
+        """What copies rows of `column` straight out of shards that are arrays."""
+        rows = self._mapped_rows.get(column)
+        if rows is None:
+            rows = self._mapped_rows.setdefault(
+                column, MappedRows(self.first_records, lambda shard: self._array(shard, column))
+            )
+        return rows
 
     def layout(self, shard: int) -> list[Column]:
         """The columns that `shard` has."""
@@ -105,7 +83,7 @@ class OpenShards:
             self._readers.pop(shard).close()
             self._readers[shard] = ArrayShard(arrays)
             self._recent = None
-            self._arrays.clear()
+            self._mapped_rows = {}  # and not cleared: whoever copies from arrays now needs them
 
     def check_open(self) -> None:
         """Raise `StoreError` once they are closed."""
@@ -117,10 +95,17 @@ class OpenShards:
         self._closed = True
         with self._lock:
             self._recent = None
-            self._arrays.clear()
-            for reader in self._readers.values():
+            self._mapped_rows = {}  # and not cleared: whoever copies from arrays now needs them
+            # Gone before they are closed: `columns` looks whether what it has found is still there.
+            readers, self._readers = self._readers, {}
+            for reader in readers.values():
                 reader.close()
-            self._readers.clear()
+
+    def _array(self, shard: int, column: str) -> np.ndarray | None:
+        reader = self.columns(shard)[column]
+        if not isinstance(reader, ArrayColumn) or len(reader.array) != self._manifest.shards[shard].records:
+            return None
+        return reader.array if reader.array.flags.c_contiguous else None
 
     def _reader(self, shard: int) -> ShardReader:
         reader = self._readers.get(shard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -36,18 +37,23 @@ class Field:
     dtype: str
     shape: tuple[int | None, ...]
 
-    @property
+    # Kept, since every gather asks for all of them, and a batch of small records takes no longer than asking anew.
+    @cached_property
+    def numpy_dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
+
+    @cached_property
     def is_ragged(self) -> bool:
         return None in self.shape
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """`shape` of a field that is not ragged."""
         if self.is_ragged:
             raise StoreError(f"field {self.name!r} is ragged: its values have shapes of their own")
         return tuple(size for size in self.shape if size is not None)
 
-    @property
+    @cached_property
     def safe_name(self) -> str:
         """The name in letters, digits, `_`, `-`, `~` and `%`, for file names and HDF5 paths; differs as names do."""
         return quote(self.name, safe="").replace(".", "%2E")
@@ -58,7 +64,7 @@ class Field:
 
     def __str__(self) -> str:
         axes = ", ".join("*" if size is None else str(size) for size in self.shape)
-        return f"{np.dtype(self.dtype)} [{axes}]"
+        return f"{self.numpy_dtype} [{axes}]"
 
 
 Schema = dict[str, Field]

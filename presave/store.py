@@ -13,7 +13,6 @@ import psutil
 
 from presave.errors import StoreError
 from presave.formats import find_format
-from presave.formats.arrays import SMALL_ROW_NBYTES
 from presave.manifest import Manifest, load_manifest
 from presave.open_shards import OpenShards
 from presave.ragged import Ranges, find_ranges, gather_values, view_values
@@ -22,6 +21,8 @@ from presave.verify import verify as find_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+UINT64 = np.dtype(np.uint64)
 
 # For a fixed field an array of shape `(records, *shape)`, for a ragged one a list with an array for each record.
 Arrays = dict[str, Any]
@@ -144,8 +145,9 @@ class Store(Sequence[Arrays]):
                 ragged.append(name)
                 continue
             arrays[name] = field.empty(len(numbers)) if array is None else array
-            if not self._copy_large_rows(field.safe_name, numbers, arrays[name]):
-                fixed.append((field.safe_name, arrays[name]))
+            column, array = field.safe_name, arrays[name]
+            if self.reads_whole_shards or not self._shards.mapped_rows(column).copy(numbers, array):
+                fixed.append((column, array))
         spread = list(self._shards.split(numbers)) if fixed or ragged else []
         # Shard by shard, for the sake of formats that read shards whole.
         for shard, rows, slots in spread if fixed else ():
@@ -280,7 +282,7 @@ class Store(Sequence[Arrays]):
             )
         numbers = numbers.astype(np.int64, copy=False)
         # As unsigned, negative numbers are above all others: one pass sees both.
-        if numbers.size and numbers.view(np.uint64).max() >= self._length:
+        if numbers.size and np.maximum.reduce(numbers.view(UINT64)) >= self._length:
             wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
         return numbers
@@ -293,25 +295,14 @@ class Store(Sequence[Arrays]):
                 continue
             field = self._fields[name]
             shape = (len(array) if array.ndim else 0,) if field.is_ragged else (records, *field.sizes)
-            if array.shape != shape or array.dtype != np.dtype(field.dtype):
+            if array.shape != shape or array.dtype != field.numpy_dtype:
                 needed = "a single axis" if field.is_ragged else f"shape {shape}"
                 raise StoreError(
                     f"out[{name!r}] is {array.dtype} of shape {array.shape}; {self.path} needs "
-                    f"{np.dtype(field.dtype)} of {needed}"
+                    f"{field.numpy_dtype} of {needed}"
                 )
             if not array.flags.writeable:
                 raise StoreError(f"out[{name!r}] is read-only; {self.path} writes into it")
-
-    def _copy_large_rows(self, column: str, numbers: np.ndarray, out: np.ndarray) -> bool:
-        """Copy rows in the order of the output, in one call, if they are large and all lie in mapped arrays."""
-        # Bound by memory once rows are large. Shard by shard, the overhead of each took a third of the time of a batch
-        # of 64 images of 147 KiB that was spread over 41 shards; row by row, a line of Python took a tenth of a row's.
-        if out[:1].nbytes <= SMALL_ROW_NBYTES or self.reads_whole_shards:
-            return False
-        slices = self._shards.slices(column, numbers)
-        if slices:
-            np.concatenate(slices, out=out)
-        return slices is not None
 
     def _find_ranges(self, field: Field, shard: int, rows: np.ndarray) -> Ranges:
         elements = self.manifest.shards[shard].elements[field.name]

@@ -1,4 +1,4 @@
-"""Rows that are large enough to be copied one by one give what small ones do, whatever was read before."""
+"""Large rows, which are copied out of whole shards, come as small ones do, whatever was read before."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from etl.commands.output import show_facts
 from presave import Field, Manifest
 
@@ -22,7 +20,7 @@ def describe_store(path: Path, manifest: Manifest) -> dict[str, Any]:
         "records": manifest.records,
         "skipped": [{"record": each.record, "cause": each.cause} for each in manifest.skipped],
         "fields": {
-            field.name: {"dtype": str(np.dtype(field.dtype)), "shape": list(field.shape)} for field in manifest.fields
+            field.name: {"dtype": str(field.numpy_dtype), "shape": list(field.shape)} for field in manifest.fields
         },
         "nbytes": manifest.nbytes,
         "shards": len(manifest.shards),
@@ -50,8 +48,8 @@ def show_store(path: Path, manifest: Manifest, further: list[tuple[str, str]]) -
 
 def _kind(field: Field) -> str:
     if field.is_ragged:
-        return f"{np.dtype(field.dtype)} ragged ({', '.join('*' * len(field.shape))})"
-    return f"{np.dtype(field.dtype)} {field.shape or 'scalar'}"
+        return f"{field.numpy_dtype} ragged ({', '.join('*' * len(field.shape))})"
+    return f"{field.numpy_dtype} {field.shape or 'scalar'}"
 
 
 def _skipped(manifest: Manifest) -> list[tuple[str, str]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
+
+from presave.compiled import compile_loop
 
 
 def _normalise_rows(
@@ -27,12 +25,4 @@ def _normalise_rows(
             plane2[pixel] = (np.float32(image[3 * pixel + 2]) - offset2) * scale2
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # nowhere to keep the machine code: neither this folder nor the user's cache is writable
-        compiled = numba.njit(nogil=True)(function)
-    return compiled
-
-
-normalise_rows = _compile(_normalise_rows)
+normalise_rows = compile_loop(_normalise_rows)

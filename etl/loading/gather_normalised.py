@@ -14,7 +14,7 @@ from etl.stages import Normalise
 def can_gather_normalised(store: presave.Store, normalise: Normalise) -> bool:
     """Whether `store` holds what `gather_normalised` takes: features of uint8 and shape `(height, width, 3)`."""
     field = store.fields.get("features")
-    if field is None or field.is_ragged or np.dtype(field.dtype) != np.uint8:
+    if field is None or field.is_ragged or field.numpy_dtype != np.uint8:
         return False
     return len(field.sizes) == 3 and field.sizes[-1] == CHANNELS == len(normalise.mean)
 

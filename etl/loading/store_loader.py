@@ -92,7 +92,7 @@ class WholeLoader(StoreLoader):
         layout = {}
         for name in self._fields:
             field = self._store.fields[name]
-            layout[name] = (field.sizes, batch_dtype(np.dtype(field.dtype), self._dtype))
+            layout[name] = (field.sizes, batch_dtype(field.numpy_dtype, self._dtype))
         if self._normalise is not None:
             height, width, channels = self._store.fields["features"].sizes
             layout["features"] = ((channels, height, width), np.dtype(np.float32))
@@ -116,7 +116,7 @@ class WholeLoader(StoreLoader):
             if name == "features" and self._normalise is not None:
                 gather_normalised(self._store, numbers, self._normalise, array)
             else:
-                plain[name] = array if array.dtype == np.dtype(self._store.fields[name].dtype) else None
+                plain[name] = array if array.dtype == self._store.fields[name].numpy_dtype else None
         for name, values in self._store.gather(numbers, plain).items():
             if plain[name] is None:
                 arrays[name][...] = values
