@@ -69,3 +69,22 @@ def test_an_iterator_that_does_not_tell_the_size_of_batches_is_refused() -> None
     own: Any = Own()
     with pytest.raises(ValueError, match="how large batches are, which Own does not tell; use prefetch_size"):
         etl.AsyncIterator(own, memory_budget=1000)
+
+
+def test_the_memory_of_all_batches_that_the_budget_has_room_for_serves_the_next_epoch() -> None:
+    allocated: list[int] = []
+
+    def allocate(nbytes: int) -> np.ndarray:
+        allocated.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    records = Watched()
+    with make(records, 8 * RECORD_NBYTES) as iterator:
+        iterator.allocate_with(allocate)
+        for _ in range(2):
+            epoch = iter(iterator)
+            next(epoch)
+            for _ in range(8):
+                assert records.begun.acquire(timeout=LIMIT_SECONDS)
+            del epoch
+            assert len(allocated) <= 9  # and one for the record that told how large batches are

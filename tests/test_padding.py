@@ -135,7 +135,7 @@ def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
 def test_a_loader_that_was_pickled_pads_as_before(tmp_path: Path) -> None:
     iterator = iterate("presaved early", tmp_path, sequences(), etl.Pipeline([every_other_step]), etl.Padding())
     (numbers, _), *_ = iterator._order.plan(0, 0)
-    layout = iterator._loader.lay_out(numbers, 0)
+    layout = iterator._loader.lay_out(numbers, 0, nowhere())
     arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in layout.items()} for _ in range(2)]
     iterator._loader.load(numbers, 0, arrays[0], nowhere())
     pickle.loads(pickle.dumps(iterator._loader)).load(numbers, 0, arrays[1], nowhere())
@@ -147,7 +147,7 @@ def test_a_record_that_told_the_layout_is_not_overwritten_by_what_is_gathered_ne
     flipped = etl.Pipeline([lambda record: {"features": record["features"][::-1]}])  # a view of what was gathered
     with presave.write(tmp_path / "s", records) as store:
         loader = etl.PresavedIterator(store, flipped, 2)._loader
-        layout = loader.lay_out(np.array([1]), 0)
+        layout = loader.lay_out(np.array([1]), 0, nowhere())
         arrays = {"features": np.zeros((1, 3, 2), np.uint8)}
         loader.load(np.array([2]), 0, arrays, nowhere())
         loader.load(np.array([1]), 0, arrays, nowhere())

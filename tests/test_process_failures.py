@@ -173,6 +173,27 @@ def test_after_a_fault_it_can_be_closed_at_once(fault: Path) -> None:
     assert set(multiprocessing.active_children()) <= before
 
 
+class HangsWhereItIsLaidOut(Files):
+    """Its records wait in this process for as long as there is a file `fault`."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        while multiprocessing.parent_process() is None and self.fault.exists():
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+def test_a_record_that_hangs_before_any_batch_can_be_laid_out_is_named(fault: Path) -> None:
+    raw = etl.RawIterator(HangsWhereItIsLaidOut(fault), etl.Pipeline([]), 4)
+    with etl.AsyncIterator(raw, 2, workers="process", processes=1, timeout=0.5) as iterator:
+        fault.write_text("")
+        with pytest.raises(
+            etl.RecordError, match=r"record 0 of photos \(00.jpg\): failed at stage 'read': not finished"
+        ):
+            list(iterator)
+        fault.unlink()
+        assert [batch.labels.tolist() for batch in iterator] == BATCHES
+
+
 def test_records_that_are_left_out_are_counted_as_by_the_plain_iterator(fault: Path) -> None:
     broken: list[Any] = [{"features": [float(number)], "label": number} for number in range(10)]
     broken[3] = broken[6] = broken[7] = {"label": 0}

@@ -6,6 +6,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -14,7 +15,7 @@ from etl.batch import Batch
 from etl.iterators.ahead import AheadIterator
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.iterator import BatchIterator
-from etl.loading.loading import Loading, State
+from etl.loading.loading import Loading, State, Where, nowhere
 from etl.loading.skipped import Skipped
 from etl.loading.workspaces import Workspaces
 from etl.runtime.cpus import available_cpus
@@ -93,7 +94,7 @@ class AsyncIterator(AheadIterator):
             )
         if self.processes and isinstance(iterator, EpochIterator):
             self._pool = WorkerPool(iterator.loader, self.processes, start_method)
-            self._workspaces = Workspaces(iterator.reuse, self._prefetch_size + 2, self._pool.memory.allocate)
+            self._workspaces = Workspaces(iterator.reuse, allocate=self._pool.memory.allocate)
             weakref.finalize(self, self._pool.close)
 
     @property
@@ -127,15 +128,21 @@ class AsyncIterator(AheadIterator):
             return iter(self._iterator)
         self._end_epoch()
         state = self._rewind()
-        loadings = self._begin_loadings()
+        where = nowhere()
+        loadings = self._begin_loadings(where)
         prefetch_size = self._prefetch_size
         if self._memory_budget is not None:
             prefetch_size, loadings = _within(self._memory_budget, loadings)
+        if self._workspaces is not None:
+            self._workspaces.most_free = prefetch_size + 2
+        elif isinstance(self._iterator, EpochIterator):
+            self._iterator.hold_batches(prefetch_size + 1)
         self._state, self._read_ahead = state, True
+        error_at = partial(self._error_at, where)
         crew: Crew = (
-            ThreadCrew(loadings, prefetch_size, self.threads)
+            ThreadCrew(loadings, prefetch_size, error_at, self.threads)
             if self._pool is None
-            else ProcessCrew(loadings, prefetch_size, self._pool)
+            else ProcessCrew(loadings, prefetch_size, error_at, self._pool)
         )
         epoch = _Epoch(self, crew, self._timeout)
         self._running = weakref.ref(epoch)
@@ -183,15 +190,18 @@ class AsyncIterator(AheadIterator):
         if sys.platform != "linux":
             raise ValueError("workers='process' needs Linux, for memory without a name; use workers='thread'")
 
-    def _begin_loadings(self) -> Iterator[tuple[Loading, State]]:
+    def _begin_loadings(self, where: Where) -> Iterator[tuple[Loading, State]]:
         iterator = self._iterator
         if not isinstance(iterator, EpochIterator):
             batches = iter(iterator)
             return ((_WholeBatch(batch), iterator.state_dict()) for batch in batches)
-        iterator.begin_epoch(batches_held=self._prefetch_size + 1)
+        iterator.begin_epoch()
         epoch = iterator.epoch
-        loadings = iterator.loadings(self.threads or self.processes, self._workspaces)
+        loadings = iterator.loadings(self.threads or self.processes, self._workspaces, where)
         return ((loading, iterator.state_at(epoch, after)) for loading, after in loadings)
+
+    def _error_at(self, where: Where, cause: BaseException) -> BaseException:
+        return self._iterator.error_at(where, cause) if isinstance(self._iterator, EpochIterator) else cause
 
     def _end_epoch(self) -> None:
         epoch = self._running() if self._running is not None else None

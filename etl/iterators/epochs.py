@@ -13,7 +13,7 @@ import numpy as np
 from etl.batch import Batch
 from etl.dtypes import find_dtype
 from etl.iterators.order import IDENTITY, Order
-from etl.loading.loading import ENDED, Loader, Loading, State, nowhere
+from etl.loading.loading import ENDED, Loader, Loading, State, Where, nowhere
 from etl.loading.skipped import Skipped
 from etl.loading.workspaces import Workspaces
 from etl.whole_number import whole_number
@@ -94,17 +94,18 @@ class EpochIterator:
         """Make batches from now on in memory from `allocate(nbytes)`, uint8 of shape `(nbytes,)`."""
         self._workspaces = Workspaces(self._workspaces.reuse, self._workspaces.most_free, allocate)
 
-    def begin_epoch(self, batches_held: int = 1) -> object:
-        """Stand where the next epoch begins, which ends the one before; what `_running` is until that is ended itself.
-
-        So many batches are held beside the caller's own, and as many kept for reuse.
-        """
+    def begin_epoch(self) -> object:
+        """Stand where the next epoch begins, which ends the one before; what `_running` is while that goes on."""
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed")
-        self._workspaces.most_free = batches_held + 1
+        self.hold_batches(1)
         self._position, self._resume_at = self._resume_at, 0
         self._running = object()
         return self._running
+
+    def hold_batches(self, batches: int) -> None:
+        """Keep the memory of so many batches, beside the caller's own, for reuse in this epoch."""
+        self._workspaces.most_free = batches + 1
 
     def end_epoch(self, skipped: Skipped) -> None:
         """Go on to the next epoch, and say what this one has left out."""
@@ -113,14 +114,21 @@ class EpochIterator:
         self._position = 0
         skipped.warn(ended, self._order.records)  # last, because warnings may be errors
 
-    def loadings(self, workers: int, workspaces: Workspaces | None = None) -> Iterator[tuple[Loading, int]]:
+    def loadings(
+        self, workers: int, workspaces: Workspaces | None = None, where: Where | None = None
+    ) -> Iterator[tuple[Loading, int]]:
         """The rest of the epoch, batch by batch, to be loaded by so many workers, into `workspaces` rather than its
-        own; and the position after each.
+        own; and the position after each. `where` tells `error_at` which record is loaded to lay out the next one.
         """
         epoch, most = self._epoch, self.batch_size
         workspaces = self._workspaces if workspaces is None else workspaces
+        where = nowhere() if where is None else where
         for numbers, after in self._order.plan(epoch, self._position):
-            yield Loading(self._loader, numbers, epoch, workspaces, most, workers), after
+            yield Loading(self._loader, numbers, epoch, workspaces, most, workers, where), after
+
+    def error_at(self, where: Where, cause: BaseException) -> BaseException:
+        """The error for what happened to a worker that was there; `cause` itself where it was at no record."""
+        return self._loader.error_at(where, cause) if where[0] >= 0 else cause
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch."""

@@ -65,7 +65,7 @@ class _Repeat:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
 
-    def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:  # noqa: ARG002 - the same whatever is asked for
+    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:  # noqa: ARG002 - the same whatever is asked for
         return {}
 
     def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002

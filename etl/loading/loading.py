@@ -32,8 +32,11 @@ ENDED = "this epoch was ended: the iterator was closed or another epoch started"
 class Loader(Protocol):
     """Loads any records of a data set into arrays. May be used by several threads at once, and pickled."""
 
-    def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:
-        """What a batch of the records `numbers` looks like; raises as `load` does. Kept until the batch is loaded."""
+    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:
+        """What a batch of the records `numbers` looks like; raises as `load` does. Kept until the batch is loaded.
+
+        Where it must load records for that, it sets `where` as `load` does.
+        """
 
     def task_records(self, records: int, workers: int) -> int:
         """The smallest number of records that is worth a task of its own, in a batch of `records`."""
@@ -57,13 +60,21 @@ class Loading:
     """The batch of the records `numbers`, which are loaded part by part in any order."""
 
     def __init__(
-        self, loader: Loader, numbers: np.ndarray, epoch: int, workspaces: Workspaces, most: int, workers: int
+        self,
+        loader: Loader,
+        numbers: np.ndarray,
+        epoch: int,
+        workspaces: Workspaces,
+        most: int,
+        workers: int,
+        where: Where,
     ) -> None:
         self.loader = loader
         self.numbers = numbers
         self.epoch = epoch
         # Kept until the batch is done: with it goes what the loader has loaded already to find it out.
-        self._layout = loader.lay_out(numbers, epoch)
+        self._layout = loader.lay_out(numbers, epoch, where)
+        where[0] = -1
         self.arrays = {
             name: workspaces.empty(len(numbers), most, shape, dtype) for name, (shape, dtype) in self._layout.items()
         }

@@ -59,17 +59,17 @@ class RecordLoader:
         """One: a record may take long."""
         return 1
 
-    def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:
+    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:
         """What a batch of `numbers` looks like. Names and dtypes are found out from the first record that does not
         fail; steps from what the data set says of them, otherwise by loading all of the batch here.
         """
-        finished = self._finish_first(numbers, epoch) if self._layout is None else []
+        finished = self._finish_first(numbers, epoch, where) if self._layout is None else []
         assert self._layout is not None  # noqa: S101 - for the type checker
         layout = self._layout
         if self._padder is not None:
             longest = self._padder.longest(layout, numbers)
             if longest is None:
-                finished = self._finish(numbers, epoch)
+                finished = self._finish(numbers, epoch, where)
                 longest = self._padder.longest_of(layout, [each.record for each in finished if each.error is None])
             layout = self._padder.lay_out(layout, longest)
         return _LaidOut(layout, finished) if finished else layout
@@ -145,12 +145,12 @@ class RecordLoader:
         except (StageError, ValueError, TypeError) as error:
             raise self._named(number, error) from _cause(error)
 
-    def _finish_first(self, numbers: np.ndarray, epoch: int) -> list[_Finished]:
+    def _finish_first(self, numbers: np.ndarray, epoch: int, where: Where) -> list[_Finished]:
         """Finish records until one does not fail, and describe that."""
         finished: list[_Finished] = []
         # All records of the first batches may be such that are left out: any other tells the layout as well.
         for number in chain(numbers.tolist(), range(len(self._source))):
-            finished += self._finish(np.array([number]), epoch)
+            finished += self._finish(np.array([number]), epoch, where)
             if finished[-1].error is None:
                 try:
                     self._layout = self._describe(finished[-1].record)
@@ -159,23 +159,24 @@ class RecordLoader:
                 return finished
         raise finished[0].error or ValueError("there are no records to lay a batch out for")
 
-    def _finish(self, numbers: np.ndarray, epoch: int) -> list[_Finished]:
+    def _finish(self, numbers: np.ndarray, epoch: int, where: Where) -> list[_Finished]:
         """The records `numbers` after the pipeline, for `load` to find; raises as `load` does."""
         read = self.reader(numbers, lasting=True)
         finished = []
         for row, number in enumerate(numbers.tolist()):
             done = self._finished.get((number, epoch))
             if done is None:
-                done = self._finish_one(read, row, number, epoch)
+                where[0], where[1] = number, READING
+                done = self._finish_one(read, row, number, epoch, where)
                 self._finished[number, epoch] = done
             finished.append(done)
         return finished
 
-    def _finish_one(self, read: Callable[[int], Record], row: int, number: int, epoch: int) -> _Finished:
+    def _finish_one(self, read: Callable[[int], Record], row: int, number: int, epoch: int, where: Where) -> _Finished:
         try:
             record = read(row)
             try:
-                return _Finished(flatten(self._pipeline(record, Draw(self._seed, epoch, number))))
+                return _Finished(flatten(self._pipeline(record, Draw(self._seed, epoch, number), where)))
             except (StageError, ValueError, TypeError) as error:
                 raise self._named(number, error) from _cause(error)
         except RecordError as error:

@@ -87,7 +87,7 @@ class WholeLoader(StoreLoader):
         super().__init__(store, pipeline, dtype, seed, on_error)
         self._normalise = normalise
 
-    def lay_out(self, numbers: np.ndarray, epoch: int) -> Layout:  # noqa: ARG002 - the same for all
+    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:  # noqa: ARG002 - the same for all
         """What batches look like, as the store says."""
         layout = {}
         for name in self._fields:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from etl.batch import Batch
 from etl.loading.loading import ENDED, Loading, State
 
 # How long to wait for a thread of this process to finish the record it is at, once somebody was found to hang.
 HUNG_PATIENCE_SECONDS = 0.1
+
+
+ErrorAtBeginning = Callable[[BaseException], BaseException]
 
 
 @dataclass(eq=False)
@@ -43,11 +47,15 @@ class Crew:
     """Loads the batches of one epoch, at most `prefetch_size` finished or being made.
 
     `loadings` yields each batch to be loaded with the state after it; it is advanced by one thread at a time. Who
-    loads them is what a subclass knows.
+    loads them is what a subclass knows. `error_at_beginning` makes of what happened to who advances it an error that
+    names the record that is loaded for that, if one is.
     """
 
-    def __init__(self, loadings: Iterator[tuple[Loading, State]], prefetch_size: int) -> None:
+    def __init__(
+        self, loadings: Iterator[tuple[Loading, State]], prefetch_size: int, error_at_beginning: ErrorAtBeginning
+    ) -> None:
         self._loadings = loadings
+        self._error_at_beginning = error_at_beginning
         self._room = prefetch_size
         self._jobs: deque[Job] = deque()
         self._is_beginning = False
@@ -165,3 +173,8 @@ class Crew:
             except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
                 job.errors.append((0, raised))
         job.is_done = True
+
+
+def raise_from(error: BaseException, cause: BaseException) -> NoReturn:
+    """Raise `error` because of `cause`, which it may be itself."""
+    raise error from (None if error is cause else cause)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from etl.loading.loading import Loading, State
-from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew
+from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, raise_from
 from etl.workers.pool import Part, Worker, WorkerPool
 from etl.workers.worker import Failed, Ready, Task
 
@@ -25,10 +25,18 @@ class ProcessCrew(Crew):
     lost in the epoch before are renewed; what others of them are still loading for it is not waited for.
     """
 
-    def __init__(self, loadings: Iterator[tuple[Loading, State]], prefetch_size: int, pool: WorkerPool) -> None:
-        super().__init__(loadings, prefetch_size)
+    def __init__(
+        self,
+        loadings: Iterator[tuple[Loading, State]],
+        prefetch_size: int,
+        error_at_beginning: ErrorAtBeginning,
+        pool: WorkerPool,
+    ) -> None:
+        super().__init__(loadings, prefetch_size, error_at_beginning)
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
         self._pool = pool
+        # The record that was loaded to lay out a batch when the last timeout was up, if the workers were not there.
+        self._laying_out: int | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
         self._thread.start()
@@ -50,17 +58,23 @@ class ProcessCrew(Crew):
             os.eventfd_write(self._bell, 1)
 
     def _check_timeout(self, timeout: float) -> None:
-        if self._pool.is_starting:
-            return
-        self._hung = True
         cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
+        if self._pool.is_starting:
+            # Which it is for as long as the thread that would hear of its start loads a record to lay out a batch.
+            error = self._error_at_beginning(cause)
+            before, self._laying_out = self._laying_out, getattr(error, "record", None)
+            if before is None or before != self._laying_out:
+                return
+            self._hung = True
+            raise_from(error, cause)
+        self._hung = True
         busy = sorted((worker for worker in self._pool.alive if worker.parts), key=lambda worker: worker.heard)
         at_next = [worker for worker in busy if any(part.job in list(self._jobs)[:1] for part in worker.parts)]
-        error = (at_next or busy)[0].error_at_first_part(cause) if busy else cause
+        error = (at_next or busy)[0].error_at_first_part(cause) if busy else self._error_at_beginning(cause)
         # Whichever of them hang, the next epoch has others.
         for worker in busy:
             worker.kill()
-        raise error from (None if error is cause else cause)
+        raise_from(error, cause)
 
     def _direct(self) -> None:
         try:

@@ -6,14 +6,20 @@ import threading
 from collections.abc import Iterator
 
 from etl.loading.loading import Loading, State, Where, nowhere
-from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, Job
+from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, Job, raise_from
 
 
 class ThreadCrew(Crew):
     """`threads` threads that load the batches of one epoch. One of them at a time advances `loadings`."""
 
-    def __init__(self, loadings: Iterator[tuple[Loading, State]], prefetch_size: int, threads: int) -> None:
-        super().__init__(loadings, prefetch_size)
+    def __init__(
+        self,
+        loadings: Iterator[tuple[Loading, State]],
+        prefetch_size: int,
+        error_at_beginning: ErrorAtBeginning,
+        threads: int,
+    ) -> None:
+        super().__init__(loadings, prefetch_size, error_at_beginning)
         self._workers = threads
         self._wheres: list[Where] = [nowhere() for _ in range(threads)]
         # They hold the crew and not the epoch, so that the epoch can be collected.
@@ -47,7 +53,7 @@ class ThreadCrew(Crew):
             at = [where for where in self._wheres if where[0] >= 0 and where[0] in awaited.numbers]
             if at:
                 raise awaited.loader.error_at(at[0], cause) from cause
-        raise cause
+        raise_from(self._error_at_beginning(cause), cause)
 
     def _work(self, where: Where) -> None:
         while True:
