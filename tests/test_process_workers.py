@@ -2,90 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from worker_processes import HELD_NBYTES, LIMIT_SECONDS, NOTHING, Made, Workers, make_async
 
 import etl
 import presave
 from etl.stages import ChannelsFirst, Normalise, RandomFlip
-from etl.workers.shared_memory import SharedMemory, SharedView
-from etl.workers.shared_object import SharedObject, load_shared
-
-NOTHING = etl.Pipeline([])
-LIMIT_SECONDS = 60
-HELD_NBYTES = 3 * 64 * 64 * 4
-
-
-class Made:
-    """`count` records of uint8 features with shape (8, 10, 3), told by their number; picklable and small."""
-
-    def __init__(self, count: int = 22) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        pixels = np.random.default_rng(index).integers(0, 255, (8, 10, 3), np.uint8)
-        return {"features": pixels, "label": index}
-
-
-class Workers(Made):
-    """Records that tell which process has made them, and are large enough for several pages each."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"features": np.full((3, 64, 64), index, np.float32), "label": os.getpid()}
 
 
 def augmented() -> etl.Pipeline:
     return etl.Pipeline([ChannelsFirst(), RandomFlip(), Normalise()])
-
-
-def make_async(records: Any, batch_size: int = 4, prefetch_size: int = 2, **options: Any) -> etl.AsyncIterator:
-    iterator = etl.RawIterator(records, NOTHING, batch_size, **options)
-    return etl.AsyncIterator(iterator, prefetch_size, workers="process", processes=2)
-
-
-def workers_of(batches: Iterator[etl.Batch]) -> set[int]:
-    """The numbers of the processes that made `batches` of `Workers`."""
-    return {int(pid) for batch in batches for pid in batch.labels} - {os.getpid()}
-
-
-def assert_ended(pids: set[int]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while any(map(is_running, pids)):
-        assert time.monotonic() < deadline, f"still there: {[pid for pid in pids if is_running(pid)]}"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def mapped_names(pids: set[int]) -> set[str]:
-    """The named shared memory that any of the processes has mapped, which would be left if all were killed."""
-    maps = [Path(f"/proc/{pid}/maps") for pid in pids if is_running(pid)]
-    return {line.split()[-1] for each in maps for line in each.read_text().splitlines() if " /dev/shm/" in line}
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def assert_equal(one: etl.Batch, other: etl.Batch) -> None:
@@ -196,47 +131,6 @@ def test_without_reuse_every_batch_has_memory_of_its_own_that_goes_with_it() -> 
         assert psutil.Process().memory_full_info().shared < before + 4 * 4 * HELD_NBYTES
 
 
-def test_epochs_leave_no_descriptor_and_use_no_named_memory() -> None:
-    with make_async(Workers(16)) as iterator:
-        list(iterator)
-        gc.collect()
-        before = descriptors()
-        for epoch in range(20):
-            for _ in iterator:
-                if epoch % 3 == 0:
-                    break
-        assert descriptors() <= before
-        pids = workers_of(iterator)
-        assert len(pids) <= 2
-        assert mapped_names(pids) == set()
-    assert_ended(pids)
-
-
-@pytest.mark.parametrize("ending", ["close", "del", "collected"])
-def test_workers_end_with_the_iterator(ending: str) -> None:
-    gc.collect()
-    before = descriptors()
-    iterator: Any = make_async(Workers(16))
-    pids = workers_of(iterator)
-    assert pids
-    assert all(map(is_running, pids))
-    running = iter(iterator)
-    next(running)
-    if ending == "close":
-        iterator.close()
-        with pytest.raises(RuntimeError, match="this epoch was ended"):
-            next(running)
-    elif ending == "collected":
-        cycle = [iterator]
-        cycle.append(cycle)  # type: ignore[arg-type]
-        del cycle
-    del iterator, running
-    gc.collect()
-    assert not any(map(is_running, pids))
-    # The server process that forks workers is kept for others; its pipes are two.
-    assert descriptors() <= before + 2
-
-
 def test_an_epoch_left_early_leaves_nothing_in_the_next() -> None:
     with make_async(Made(), shuffle=True) as iterator:
         plain = etl.RawIterator(Made(), NOTHING, 4, shuffle=True)
@@ -245,65 +139,6 @@ def test_an_epoch_left_early_leaves_nothing_in_the_next() -> None:
                 break
         for mine, theirs in zip(iterator, plain, strict=True):
             assert_equal(mine, theirs)
-
-
-ENDLESS = """
-import ctypes, os, sys, time, etl
-class Records(list):
-    def __getitem__(self, index):
-        if index > 20:
-            HANG
-        return {"features": [float(index)], "label": os.getpid()}
-if __name__ == "__main__":
-    iterator = etl.AsyncIterator(etl.RawIterator(Records(range(100000)), etl.Pipeline([]), 4), workers="process",
-                                 processes=2)
-    batches = iter(iterator)
-    pids = {int(pid) for _ in range(4) for pid in next(batches).labels} - {os.getpid()}
-    print(*pids, flush=True)
-    END
-"""
-
-
-def start(tmp_path: Path, hang: str, end: str) -> tuple[subprocess.Popen[str], set[int]]:
-    script = tmp_path / "train.py"
-    script.write_text(ENDLESS.replace("HANG", hang).replace("END", end))
-    process = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert process.stdout is not None
-    pids = {int(pid) for pid in process.stdout.readline().split()}
-    assert pids
-    return process, pids | {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
-
-
-@pytest.mark.parametrize("end", ["", "os._exit(0)"])
-def test_workers_end_with_the_interpreter(tmp_path: Path, end: str) -> None:
-    process, pids = start(tmp_path, "time.sleep(0.01)", end)
-    _, noise = process.communicate(timeout=LIMIT_SECONDS)
-    assert (process.returncode, noise) == (0, "")
-    assert_ended(pids)
-
-
-def test_workers_end_with_a_program_that_is_killed_even_while_one_holds_the_interpreters_lock(tmp_path: Path) -> None:
-    hang = "ctypes.PyDLL(None).sleep(600)"
-    process, pids = start(tmp_path, hang, "time.sleep(600)")
-    assert mapped_names(pids) == set()
-    process.kill()
-    process.communicate(timeout=LIMIT_SECONDS)
-    assert_ended(pids)
-
-
-def test_an_interrupt_ends_the_program_with_its_own_traceback_alone(tmp_path: Path) -> None:
-    process, pids = start(tmp_path, "time.sleep(0.01)", "[None for batch in batches]")
-    time.sleep(0.5)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, noise = process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == -signal.SIGINT
-    assert noise.startswith("Traceback")
-    assert noise.count("Traceback") == 1
-    assert noise.rstrip().endswith("KeyboardInterrupt")
-    assert "etl-worker" not in noise
-    assert_ended(pids)
 
 
 def test_an_iterator_of_the_callers_own_is_refused_with_the_reason() -> None:
@@ -335,35 +170,3 @@ def test_what_cannot_be_pickled_is_refused_where_it_was_passed() -> None:
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         etl.AsyncIterator(etl.RawIterator(Made(), NOTHING), workers="process", **options)
-
-
-def test_large_arrays_of_a_source_are_shared_and_copied_where_they_are_changed() -> None:
-    array = np.arange(100_000.0)
-    shared = SharedObject({"large": array, "small": np.arange(3)})
-    assert len(shared.parts) == 2
-    first, second = (load_shared(shared.fd, shared.parts) for _ in range(2))
-    first["large"][7] = -1
-    assert first["large"][7] == -1
-    assert np.array_equal(second["large"], array)
-    assert np.array_equal(second["small"], [0, 1, 2])
-    shared.close()
-
-
-def test_shared_memory_is_seen_where_it_is_and_used_again() -> None:
-    memory = SharedMemory("test")
-    with contextlib.closing(memory):
-        view = SharedView(memory.fd)
-        kept = [memory.allocate(400_000).view(np.float32).reshape(-1, 10) for _ in range(9)]
-        for number, array in enumerate(kept):
-            array[...] = number
-            assert (view.array(memory.place(array[3:5])) == number).all()
-            assert view.array(memory.place(array[3:5])).shape == (2, 10)
-        before = os.fstat(memory.fd).st_blocks
-        addresses = {array.ctypes.data for array in kept}
-        del array, kept
-        assert os.fstat(memory.fd).st_blocks * 512 < before * 512 - 8 * 390_000
-        again = memory.allocate(400_000)
-        assert again.ctypes.data in addresses
-        assert not again.any()
-        with pytest.raises(ValueError, match="not in this shared memory"):
-            memory.place(np.zeros(3))

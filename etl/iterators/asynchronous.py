@@ -138,7 +138,8 @@ class AsyncIterator(AheadIterator):
         elif isinstance(self._iterator, EpochIterator):
             self._iterator.hold_batches(prefetch_size + 1)
         self._state, self._read_ahead = state, True
-        error_at = partial(self._error_at, where)
+        # Nothing of this object: the crew, which its threads hold, must not keep it alive.
+        error_at = partial(_error_at, self._iterator, where)
         crew: Crew = (
             ThreadCrew(loadings, prefetch_size, error_at, self.threads)
             if self._pool is None
@@ -199,9 +200,6 @@ class AsyncIterator(AheadIterator):
         epoch = iterator.epoch
         loadings = iterator.loadings(self.threads or self.processes, self._workspaces, where)
         return ((loading, iterator.state_at(epoch, after)) for loading, after in loadings)
-
-    def _error_at(self, where: Where, cause: BaseException) -> BaseException:
-        return self._iterator.error_at(where, cause) if isinstance(self._iterator, EpochIterator) else cause
 
     def _end_epoch(self) -> None:
         epoch = self._running() if self._running is not None else None
@@ -282,6 +280,10 @@ def _within(budget: int, loadings: Iterator[tuple[Loading, State]]) -> tuple[int
             f"memory_budget is {budget:,} bytes and a batch {nbytes:,}; it must hold two, the caller's and the next"
         )
     return budget // nbytes - 1, chain([first], loadings)
+
+
+def _error_at(iterator: BatchIterator, where: Where, cause: BaseException) -> BaseException:
+    return iterator.error_at(where, cause) if isinstance(iterator, EpochIterator) else cause
 
 
 def _workers_by_default() -> int:

@@ -1,0 +1,38 @@
+"""What tests ask of sources that keep files open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def descriptors_below(root: Path) -> list[Path]:
+    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for target in targets if target.is_relative_to(root)]
+
+
+def assert_threads_and_a_fork_read(read: Callable[[int], object], expected: list[object]) -> None:
+    """Have `read(number)` give what is `expected` in four threads at once, and in a forked process at the same time."""
+    faults: list[int] = []
+
+    def read_all(seed: int) -> None:
+        order = np.random.default_rng(seed).permutation(len(expected)).tolist()
+        faults.extend(number for number in order if read(number) != expected[number])
+
+    threads = [threading.Thread(target=read_all, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    child = os.fork()
+    if child == 0:
+        read_all(7)
+        os._exit(len(faults))
+    read_all(8)
+    assert os.waitpid(child, 0)[1] == 0
+    assert faults == []
