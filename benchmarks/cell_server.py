@@ -1,4 +1,4 @@
-"""The server that forks a fresh process for every measurement: a script, started by rounds.py.
+"""The server that forks a fresh process for every measurement: started by rounds.py, through alone.py.
 
 Importing torch or numba takes longer than measuring a cell. So they are imported once, here, where nothing else is
 ever done, and each measurement runs in a child forked from that clean state: no batch, thread, model or setting of
@@ -8,28 +8,14 @@ with a line of JSON, the figures or `{"error": ...}`.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    # This folder as the package `benchmarks`, without its parent on the path: beside it lie the working tree's etl and
-    # presave, and the ones to be measured are those installed. Nor the folder itself, whose names are not global.
-    folder = Path(__file__).parent
-    sys.path.remove(str(folder))
-    spec = importlib.util.spec_from_file_location(
-        "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    if spec is None:
-        raise ImportError(f"no package in {folder}")
-    sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
 
-
-def serve() -> None:
+def main() -> None:
     """Answer requests until standard input ends."""
     # First, because it uses a thread, which the system may show for a moment after it has ended.
     _load_numba()
@@ -86,7 +72,3 @@ def _answer(request: dict[str, Any], writer: int) -> None:
         result = {"error": traceback.format_exc()}
     os.write(writer, json.dumps(result).encode())
     os._exit(0)  # nothing of the server's is the child's to clean up
-
-
-if __name__ == "__main__":
-    serve()

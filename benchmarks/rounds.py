@@ -106,7 +106,7 @@ class CellServer:
         # Before libraries start their thread pools: a server with threads could not be forked.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(COMPUTE_THREADS))
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("cell_server.py"))],
+            [sys.executable, str(Path(__file__).with_name("alone.py")), "cell_server"],
             env={**os.environ, **threads, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

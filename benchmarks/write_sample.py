@@ -1,4 +1,4 @@
-"""One sample of writing photographs into a data set, by one writer: a script for a fresh process, or a function.
+"""One sample of writing photographs into a data set, by one writer, in this process or in one of its own.
 
 Every writer is given the same records, decoded and resized by the same code while it writes, and is used as its
 documentation says for pixels that need no further decoding.
@@ -19,18 +19,6 @@ from importlib import import_module
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    # This folder as the package `benchmarks`, without its parent on the path: beside it lie the working tree's etl and
-    # presave, and the ones to be measured are those installed. Nor the folder itself, whose names are not global.
-    folder = Path(__file__).parent
-    sys.path.remove(str(folder))
-    spec = importlib.util.spec_from_file_location(
-        "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    if spec is None:
-        raise ImportError(f"no package in {folder}")
-    sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
 
 import etl
 import presave
@@ -180,7 +168,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def answer() -> None:
+def main() -> None:
     """Take the sample that standard input asks for, a JSON object of the arguments; print the figures as JSON."""
     # What a writer prints, its progress bars too, must not come between the figures.
     printed = os.dup(1)
@@ -192,7 +180,3 @@ def answer() -> None:
     else:
         figures = take_sample(request["writer"], request["jobs"], photographs, request["folder"])
     os.write(printed, json.dumps(figures).encode())
-
-
-if __name__ == "__main__":
-    answer()

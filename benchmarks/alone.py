@@ -1,0 +1,22 @@
+"""Runs a module of this folder against the installed packages: `python PATH/alone.py MODULE` calls its `main`.
+
+The folder becomes the package `benchmarks` without its parent on the path: beside it lie the working tree's etl and
+presave, and the ones to be measured are those installed. Nor is the folder itself on it, whose names are not global.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    folder = Path(__file__).parent
+    sys.path.remove(str(folder))
+    spec = importlib.util.spec_from_file_location(
+        "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None:
+        raise ImportError(f"no package in {folder}")
+    sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
+    importlib.import_module(f"benchmarks.{sys.argv[1]}").main()
