@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE, THREADS = 16, 224, 4, 2
 # ETL over compute. Below 1 compute is the bottleneck, above it loading is.
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 RATIOS_IN_ASV = (0.25, 1.0, 4.0)
+WORKERS = ("thread", "process")
 EMPTY_BATCHES = 2000
 # The example of Deeplearning4j's guide to performance debugging: a step takes 100 ms and a batch 200, or 50.
 EXAMPLE_COMPUTE_SECONDS, EXAMPLE_LOAD_SECONDS, EXAMPLE_BATCHES = 0.1, (0.2, 0.05), 40
@@ -38,22 +40,30 @@ AIM = 0.98
 
 
 class Overlap:
-    """An epoch of photographs, decoded by two threads, beside waits that take so much of the time of loading."""
+    """An epoch of photographs, decoded by two threads or processes, beside waits that take so much of the time of
+    loading.
+    """
 
-    params = [list(RATIOS_IN_ASV)]
-    param_names = ["etl_over_compute"]
+    params = [list(WORKERS), list(RATIOS_IN_ASV)]
+    param_names = ["workers", "etl_over_compute"]
     timeout = 60
     version = PROFILE.version
 
     def setup_cache(self) -> Results:
         photographs = find_photographs(PROFILE.samples)
-        return measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS) | measure_machinery(PROFILE.rounds)
+        overlaps = [measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS, each) for each in workers()]
+        return {name: each for results in overlaps for name, each in results.items()} | measure_machinery(
+            PROFILE.rounds
+        )
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
-    def track_overlap(self, cache: Results, etl_over_compute: float) -> dict[str, Any]:
+    def setup(self, cache: Results, workers: str, etl_over_compute: float) -> None:
+        require(cache, f"{workers} {etl_over_compute:g}")
+
+    def track_overlap(self, cache: Results, workers: str, etl_over_compute: float) -> dict[str, Any]:
         """The longer of loading alone and compute alone, over wall time: 1.0 is perfect."""
-        return as_samples(cache[f"{etl_over_compute:g}"])
+        return as_samples(cache[f"{workers} {etl_over_compute:g}"])
 
     track_overlap.unit = "ratio"  # type: ignore[attr-defined]
 
@@ -95,18 +105,29 @@ class Wait:
             pass
 
 
-def make_iterator(photographs: Path, threads: int, batch_size: int = BATCH_SIZE) -> etl.AsyncIterator:
-    """The photographs of `photographs` to normalised float32, decoded by `threads` threads."""
+def workers() -> tuple[str, ...]:
+    """Those of `WORKERS` that there are at this commit."""
+    return tuple(each for each in WORKERS if each == "thread" or "processes" in signature(etl.AsyncIterator).parameters)
+
+
+def make_iterator(
+    photographs: Path, count: int, batch_size: int = BATCH_SIZE, workers: str = "thread"
+) -> etl.AsyncIterator:
+    """The photographs of `photographs` to normalised float32, decoded by `count` threads or processes."""
     decoder = "turbo" if "turbo" in etl.stages.DECODERS else "pillow"
     pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
     raw = etl.RawIterator(etl.ImageFolder(photographs), pipeline, batch_size, shuffle=True, seed=SEED)
-    return etl.AsyncIterator(raw, PREFETCH_SIZE, threads=threads)
+    if workers == "process":
+        return etl.AsyncIterator(raw, PREFETCH_SIZE, workers=workers, processes=count)
+    return etl.AsyncIterator(raw, PREFETCH_SIZE, threads=count)
 
 
-def measure_overlap(photographs: Path, wanted: tuple[float, ...], rounds: int, threads: int) -> Results:
+def measure_overlap(
+    photographs: Path, wanted: tuple[float, ...], rounds: int, count: int, workers: str = "thread"
+) -> Results:
     """For each ratio of ETL to compute the overlap, in each round between two epochs of loading alone."""
-    results: Results = {f"{ratio:g}": [] for ratio in wanted}
-    with make_iterator(photographs, threads) as iterator:
+    results: Results = {f"{workers} {ratio:g}": [] for ratio in wanted}
+    with make_iterator(photographs, count, workers=workers) as iterator:
         nothing = Wait(0)
         _run_epoch(iterator, nothing)
         for _ in range(rounds):
@@ -115,7 +136,7 @@ def measure_overlap(photographs: Path, wanted: tuple[float, ...], rounds: int, t
                 wall, compute = _run_epoch(iterator, Wait(before / len(iterator) / ratio))
                 after, _ = _run_epoch(iterator, nothing)
                 # The machine's speed drifts: loading alone is what it took just before and just after.
-                results[f"{ratio:g}"].append(max((before + after) / 2, compute) / wall)
+                results[f"{workers} {ratio:g}"].append(max((before + after) / 2, compute) / wall)
                 before = after
     return results
 
@@ -221,20 +242,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__.partition("\n")[0])
     parser.add_argument("--photographs", type=int, default=2048, metavar="N", help="how many (default: 2048)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="interleaved rounds (default: 3)")
-    parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help=f"that load (default: {THREADS})")
+    parser.add_argument(
+        "--threads", type=int, default=THREADS, metavar="N", help=f"that load, or processes (default: {THREADS})"
+    )
     options = parser.parse_args(arguments)
     console, photographs = wide_console(), find_photographs(options.photographs)
     if hasattr(etl, "load_kernels"):
         etl.load_kernels()
-    results = measure_overlap(photographs, RATIOS, options.rounds, options.threads)
     table = Table(
-        title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} threads, compute waits",
+        title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} workers, compute waits",
         title_justify="left",
     )
-    for column in ("ETL / compute", "max(ETL, compute) / wall", "aim"):
+    for column in ("workers", "ETL / compute", "max(ETL, compute) / wall", "aim"):
         table.add_column(column, justify="right")
-    for ratio, overlaps in results.items():
-        table.add_row(ratio, spread(overlaps, 3), f"{AIM}")
+    for each in workers():
+        for name, overlaps in measure_overlap(photographs, RATIOS, options.rounds, options.threads, each).items():
+            table.add_row(*name.split(), spread(overlaps, 3), f"{AIM}")
     console.print(table)
     machinery = measure_machinery(options.rounds)
     added = spread([each * 1e6 for each in machinery["empty batch"]], 0)
