@@ -50,7 +50,7 @@ class ProcessCrew(Crew):
             self._is_ready.notify_all()
         # The collector may run this in the crew's own thread.
         if threading.current_thread() is not self._thread:
-            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung else None)
+            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung and self._is_beginning else None)
 
     def _make_known(self) -> None:
         super()._make_known()
@@ -83,6 +83,9 @@ class ProcessCrew(Crew):
                     self._begin()
                     self._hand_out()
                 self._hand_out()
+                # What workers have to say is for the crew that came after this one, if a record hung until that did.
+                if self.is_stopped:
+                    return
                 heard, ended = self._pool.wait(self._bell)
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
