@@ -35,6 +35,7 @@ FIRST_SIDEWAYS = 5
 
 # Segments of a JPEG file (ITU-T T.81, B.1.1.3): 0xFF, the marker, and for most the length of what follows.
 START_OF_SCAN, APP1 = 0xDA, 0xE1
+SEGMENT = struct.Struct(">BBH")
 EXIF_HEADER = b"Exif\0\0"
 XMP_HEADER = b"http://ns.adobe.com/xap/1.0/\0"
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
@@ -58,14 +59,14 @@ def orientation_of_jpeg(encoded: np.ndarray) -> Any:
             exif += content[len(EXIF_HEADER) :] if exif else content
         elif content.startswith(XMP_HEADER):
             xmp = content
-    found = Image.Exif()
-    try:
-        if exif:
+    if exif:
+        found = Image.Exif()
+        try:
             found.load(exif)
-        if ExifTags.Base.Orientation in found:
-            return found[ExifTags.Base.Orientation]
-    except (SyntaxError, struct.error):
-        return None
+            if ExifTags.Base.Orientation in found:
+                return found[ExifTags.Base.Orientation]
+        except (SyntaxError, struct.error):
+            return None
     match = XMP_ORIENTATION.search(xmp)
     return int(match[1]) if match else None
 
@@ -77,9 +78,9 @@ def is_sideways(orientation: Any) -> bool:
 
 def _app1_segments(encoded: memoryview) -> Iterator[bytes]:
     position = 2
-    while position + 4 <= len(encoded) and encoded[position] == 0xFF:
-        marker, nbytes = encoded[position + 1], int.from_bytes(encoded[position + 2 : position + 4], "big")
-        if marker == START_OF_SCAN:
+    while position + SEGMENT.size <= len(encoded):
+        start, marker, nbytes = SEGMENT.unpack_from(encoded, position)
+        if start != 0xFF or marker == START_OF_SCAN:
             return
         if marker == 0xFF:  # padding
             position += 1

@@ -58,6 +58,7 @@ def _is_usual_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> bool:
         return False
 
 
+@cache
 def import_simplejpeg() -> ModuleType:
     """simplejpeg; raises `ImportError` that says how to install it."""
     try:

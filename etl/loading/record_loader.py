@@ -131,7 +131,7 @@ class RecordLoader:
         if done is not None and done.error is not None:
             raise done.error
         record, pipeline = (read(row), self._pipeline) if done is None else (done.record, NOTHING_LEFT)
-        draw = Draw(self._seed, epoch, number)
+        draw = Draw(self._seed, epoch, number) if pipeline.is_random else None
         try:
             if self._padder is None:
                 found = pipeline.write_into(record, slots, draw, where)

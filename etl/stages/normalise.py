@@ -54,12 +54,15 @@ class Normalise:
             # As pixels lie in an image: one pass over them, which costs a tenth of two over transposed ones.
             pixels = np.ascontiguousarray(features.transpose(1, 2, 0))
             pixels.flags.writeable = False
-            offset, scale = self.offset.reshape(-1), self.scale.reshape(-1)
-            find_normalise_rows()(pixels[np.newaxis], ONLY, out[np.newaxis], ONLY, offset, scale)
+            find_normalise_rows()(pixels[np.newaxis], ONLY, out[np.newaxis], ONLY, *self._rows)
             return
         # Two passes over one image, which stays in the cache between them.
         np.subtract(features, self.offset, out=out)
         np.multiply(out, self.scale, out=out)
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.offset.reshape(-1), self.scale.reshape(-1)
 
     @cached_property
     def offset(self) -> np.ndarray:
