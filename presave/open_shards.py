@@ -63,14 +63,12 @@ class OpenShards:
             low, high = int(order[first]), int(order[end - 1]) + 1
             yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
 
-    def mapped_rows(self, column: str) -> MappedRows:
-        """What copies rows of `column` straight out of shards that are arrays."""
+    def copy_rows(self, column: str, numbers: np.ndarray, out: np.ndarray) -> bool:
+        """Copy rows of `column` straight out of shards that are arrays; False as `MappedRows.copy`."""
         rows = self._mapped_rows.get(column)
         if rows is None:
-            rows = self._mapped_rows.setdefault(
-                column, MappedRows(self.first_records, lambda shard: self._array(shard, column))
-            )
-        return rows
+            rows = self._mapped_rows.setdefault(column, MappedRows(self.first_records))
+        return rows.copy(numbers, out, lambda shard: self._array(shard, column))
 
     def layout(self, shard: int) -> list[Column]:
         """The columns that `shard` has."""

@@ -146,7 +146,7 @@ class Store(Sequence[Arrays]):
                 continue
             arrays[name] = field.empty(len(numbers)) if array is None else array
             column, array = field.safe_name, arrays[name]
-            if self.reads_whole_shards or not self._shards.mapped_rows(column).copy(numbers, array):
+            if self.reads_whole_shards or not self._shards.copy_rows(column, numbers, array):
                 fixed.append((column, array))
         spread = list(self._shards.split(numbers)) if fixed or ragged else []
         # Shard by shard, for the sake of formats that read shards whole.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +118,18 @@ def test_a_preloaded_store_copies_from_memory_and_not_from_its_maps(store: presa
     for file in store.path.glob("*.npy"):
         file.write_bytes(b"\0" * file.stat().st_size)
     assert np.array_equal(store.gather(SHUFFLED)["large"], before["large"])
+
+
+def test_a_store_that_nobody_has_any_more_is_gone_without_the_collector(store: presave.Store) -> None:
+    opened = presave.open_store(store.path)
+    opened.gather(SHUFFLED)
+    watched = weakref.ref(opened._shards)
+    gc.disable()
+    try:
+        del opened
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 CLOSED_WHILE_READ = """
