@@ -51,10 +51,10 @@ class Overlap:
 
     def setup_cache(self) -> Results:
         photographs = find_photographs(PROFILE.samples)
-        overlaps = [measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS, each) for each in workers()]
-        return {name: each for results in overlaps for name, each in results.items()} | measure_machinery(
-            PROFILE.rounds
-        )
+        results: Results = {}
+        for each in workers():
+            results |= measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS, each)
+        return results | measure_machinery(PROFILE.rounds)
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 

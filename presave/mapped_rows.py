@@ -51,7 +51,7 @@ class MappedRows:
         if COMPILED.module is not None and out.flags.c_contiguous:
             return self._copy_compiled(COMPILED.module, numbers, out, find_array)
         self._gathers += 1
-        if self._gathers == GATHERS_BEFORE_COMPILED:
+        if self._gathers >= GATHERS_BEFORE_COMPILED:
             COMPILED.begin()
         if out[:1].nbytes <= SMALL_ROW_NBYTES:
             return False
