@@ -10,10 +10,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from etl.commands import convert, dataset, inspect, presave, verify
+from etl.commands import compare, convert, dataset, inspect, presave, verify
 from etl.commands.output import check_file_path
 
-COMMANDS = {"dataset": dataset, "presave": presave, "inspect": inspect, "verify": verify, "convert": convert}
+COMMANDS = {
+    "dataset": dataset,
+    "compare": compare,
+    "presave": presave,
+    "inspect": inspect,
+    "verify": verify,
+    "convert": convert,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,10 +12,12 @@ import presave
 from etl.commands.output import check_file_path, progress_bar, save_json
 from etl.commands.scheduler import cluster
 from etl.commands.store_facts import describe_store, show_store
+from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.pipeline import Pipeline
 from etl.records import Records, records
 from etl.sources import open_source, usual_pipeline
 from etl.stages import DECODERS
+from etl.usual_pipelines import usual_cut
 
 THREADS = 2
 
@@ -60,14 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "lives at the end: by worker address a tree of calls, each with its number of samples (10 ms apart by default)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
-    tables = parser.add_argument_group("for CSV files and sequences of them")
-    tables.add_argument("--label", metavar="COLUMN", help="name of the label's column, with --no-header its number")
-    tables.add_argument("--features", nargs="+", metavar="COLUMN", help="other columns to take (default: all)")
-    tables.add_argument("--no-header", action="store_true", help="the first line is a row; columns are numbered from 0")
-    tables.add_argument("--delimiter", metavar="CHARACTER", help="default: a comma, in .tsv files a tab")
-    tables.add_argument("--classes", nargs="+", metavar="NAME", help="names of classes in the order of their numbers")
-    tables.add_argument("--regression", action="store_true", help="labels are targets, not numbers of classes")
-    tables.add_argument("--missing", type=float, metavar="VALUE", help="stands for empty values (default: an error)")
+    add_table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -124,22 +119,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _records(arguments: argparse.Namespace) -> Records:
-    source = open_source(arguments.source, arguments.split, **_table_options(arguments))
+    source = open_source(arguments.source, arguments.split, **table_options(arguments))
     pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    last = pipeline.names[-1] if pipeline.names else "read"
-    until = arguments.until or ("resize" if "resize" in pipeline.names else last)
+    until = arguments.until or usual_cut(pipeline) or "read"
     return records(source, Pipeline([]) if until == "read" else pipeline.until(until))
-
-
-def _table_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `Csv` and `Sequences` that were given."""
-    columns: dict[str, Any] = {"label": arguments.label, "features": arguments.features}
-    if arguments.no_header:
-        try:
-            columns["label"] = None if arguments.label is None else int(arguments.label)
-            columns["features"] = None if arguments.features is None else [int(column) for column in arguments.features]
-        except ValueError:
-            raise ValueError("with --no-header, --label and --features take numbers of columns, from 0") from None
-    others = {"delimiter": arguments.delimiter, "classes": arguments.classes, "missing": arguments.missing}
-    flags = {"header": False if arguments.no_header else None, "regression": arguments.regression or None}
-    return {name: value for name, value in {**columns, **others, **flags}.items() if value is not None}

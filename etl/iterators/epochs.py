@@ -90,6 +90,10 @@ class EpochIterator:
             del batch
         self.end_epoch(skipped)
 
+    def watch_loader(self, watch: Callable[[Loader], Loader]) -> None:
+        """Load with `watch(loader)` from now on, which must load the same."""
+        self._loader = watch(self._loader)
+
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
         """Make batches from now on in memory from `allocate(nbytes)`, uint8 of shape `(nbytes,)`."""
         self._workspaces = Workspaces(self._workspaces.reuse, self._workspaces.most_free, allocate)

@@ -22,6 +22,11 @@ def available_cpus() -> int:
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
 
+def affinity_of(count: int) -> list[int]:
+    """The first `count` CPUs that the scheduler lets this process run on, by number; all where it has fewer."""
+    return sorted(os.sched_getaffinity(0))[:count]
+
+
 def cgroup_quota(root_2: Path = CGROUP_2, root_1: Path = CGROUP_1, own: Path = OWN_GROUP) -> float | None:
     """CPUs that this process's control group and those it is in allow; None where none sets a limit."""
     groups_2, groups_1 = _own_groups(own)

@@ -1,4 +1,4 @@
-"""Files out of the page cache, so that the next to read them waits for the disk."""
+"""Files in and out of the page cache, which decides whether a read waits for the disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+READ_NBYTES = 1 << 20
 
 
 def drop_from_page_cache(paths: Iterable[Path]) -> int:
@@ -25,6 +27,27 @@ def drop_from_page_cache(paths: Iterable[Path]) -> int:
         finally:
             os.close(descriptor)
     return stayed
+
+
+def read_into_page_cache(paths: Iterable[Path]) -> None:
+    """Read the files once."""
+    buffer = bytearray(READ_NBYTES)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def pages_outside(paths: Iterable[Path]) -> int:
+    """How many pages of these files are not in the page cache."""
+    outside = 0
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            outside += -(-os.fstat(descriptor).st_size // mmap.PAGESIZE) - _resident_pages(descriptor)
+        finally:
+            os.close(descriptor)
+    return outside
 
 
 def _resident_pages(descriptor: int) -> int:

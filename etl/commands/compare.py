@@ -1,0 +1,208 @@
+"""`etl compare SOURCE`: which way of loading to use for SOURCE, what it gains, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+import presave
+from etl import comparison
+from etl.commands.output import check_file_path, save_json
+from etl.commands.table_arguments import add_table_arguments, table_options
+from etl.comparison import ContradictionError, MeasurementError, Settings
+from etl.comparison.candidate import BY_DEFAULT, STRATEGIES
+from etl.comparison.page import page
+from etl.comparison.rules import RULES
+from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
+from etl.comparison.table import show_report
+from etl.comparison.trace import save_trace
+from etl.dtypes import DTYPES
+from etl.stages import DECODERS
+
+PHASES = {
+    "profile": "looking at the raw pipeline",
+    "write": "presaving",
+    "check": "seeing that all load the same",
+    "measure": "measuring",
+    "trace": "tracing",
+}
+# Into a pipe or a file no column is cut.
+FILE_WIDTH = 190
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "source",
+        type=str,
+        metavar="SOURCE",
+        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+    )
+    what = parser.add_argument_group("what is compared")
+    what.add_argument(
+        "--strategies",
+        type=_names,
+        default=BY_DEFAULT,
+        metavar="NAME,...",
+        help=f"of {', '.join(STRATEGIES)}; the others are compared with the first (default: {','.join(BY_DEFAULT)})",
+    )
+    what.add_argument(
+        "--formats",
+        type=_names,
+        default=presave.formats()[:1],
+        metavar="NAME,...",
+        help=f"of stores: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
+    )
+    what.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
+    what.add_argument("--batch-size", type=int, default=32, metavar="N", help="records a batch (default: 32)")
+    what.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")
+    what.add_argument("--dtype", choices=tuple(DTYPES), default="float32", help="of features and weights")
+    what.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
+    what.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
+    what.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
+    compute = parser.add_argument_group("what it is trained with")
+    compute.add_argument(
+        "--model",
+        metavar="NAME",
+        help="mlp, lenet, residual, lstm (default: by the shape of a record), or package.module:function, which is "
+        "called with that shape and the number of outputs",
+    )
+    compute.add_argument(
+        "--compute",
+        default="training",
+        metavar="HOW",
+        help="training (default), or simulated:20ms, a wait for each batch that leaves the CPU free as a GPU does",
+    )
+    compute.add_argument("--backend", choices=BACKENDS, default="auto")
+    how = parser.add_argument_group("how it is measured")
+    how.add_argument(
+        "--cache", choices=CACHES, default="warm", help="warm: files are in memory; cold: every epoch reads the disk"
+    )
+    how.add_argument("--threads", type=int, metavar="N", help="CPUs for loading and compute together (default: all)")
+    how.add_argument("--memory", type=_nbytes, metavar="SIZE", help="the most a strategy may take, such as 2GB")
+    how.add_argument(
+        "--budget", type=_seconds, default=60.0, metavar="TIME", help="about how long it may take (default: 60s)"
+    )
+    how.add_argument("--rounds", type=int, metavar="N", help="so many rounds instead, however long they take")
+    how.add_argument("--records", type=int, metavar="N", help="measure so many records (default: as time allows)")
+    how.add_argument(
+        "--no-check",
+        action="append",
+        choices=tuple(RULES),
+        default=[],
+        metavar="RULE",
+        help=f"leave out a rule of fairness, which the report will say: {', '.join(RULES)}",
+    )
+    output = parser.add_argument_group("what is written")
+    output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
+    output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
+    output.add_argument("--trace", type=Path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing")
+    add_table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, show the report, and write it where that was asked for."""
+    for option in ("html", "trace"):
+        check_file_path(getattr(arguments, option), f"--{option}")
+    settings = Settings(
+        source=arguments.source,
+        strategies=arguments.strategies,
+        formats=arguments.formats,
+        until=arguments.until,
+        batch_size=arguments.batch_size,
+        dtype=arguments.dtype,
+        backend=arguments.backend,
+        model=arguments.model,
+        compute=arguments.compute,
+        cache=arguments.cache,
+        threads=arguments.threads,
+        rounds=arguments.rounds,
+        budget_seconds=arguments.budget,
+        records=arguments.records,
+        prefetch_size=arguments.prefetch_size,
+        memory_nbytes=arguments.memory,
+        size=arguments.size,
+        decoder=arguments.decoder,
+        split=arguments.split,
+        table_options=table_options(arguments),
+        unchecked=tuple(dict.fromkeys(arguments.no_check)),
+    )
+    try:
+        with _progress() as show:
+            report = comparison.compare(settings, show)
+    except ContradictionError as error:
+        print(f"etl: {error}", file=sys.stderr)
+        return 1
+    except MeasurementError as error:
+        if arguments.debug:
+            print(error.text, file=sys.stderr)
+        raise
+    show_report(report, Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH))
+    save_json(arguments.json, report.as_dict())
+    if arguments.html is not None:
+        arguments.html.write_text(page(report), encoding="utf-8")
+    if arguments.trace is not None:
+        save_trace(arguments.trace, report)
+    return 0
+
+
+@contextmanager
+def _progress() -> Iterator[_Show]:
+    """A bar on standard error; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[step]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        yield _Show(bar, bar.add_task("starting", total=1.0, step=""))
+
+
+class _Show:
+    """Shows how far a comparison has come: the share of its time, the phase, and the predictions once there are any."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+        self._has_predictions = False
+
+    def __call__(self, progress: comparison.Progress) -> None:
+        step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
+        if progress.phase == "measure":
+            total = "" if progress.total is None else f" of {progress.total}"
+            step = f"round {progress.done + 1}{total}"
+        self._bar.update(self._task, description=PHASES[progress.phase], step=step)
+        if progress.share is not None:
+            self._bar.update(self._task, completed=progress.share)
+        elif progress.total:
+            self._bar.update(self._task, completed=progress.done / progress.total)
+        if progress.predictions and not self._has_predictions:
+            self._has_predictions = True
+            foretold = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in progress.predictions.items())
+            self._bar.console.print(f"predicted for an epoch: {foretold}", highlight=False)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text, "--budget")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _nbytes(text: str) -> int:
+    for unit, factor in (("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("B", 1)):
+        if text.upper().endswith(unit) and (unit != "B" or text[:-1].isdigit()):
+            try:
+                return round(float(text[: -len(unit)]) * factor)
+            except ValueError:
+                break
+    if text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"a size is a number with B, KB, MB or GB, such as 2GB, not {text!r}")

@@ -1,0 +1,9 @@
+"""Comparing strategies fairly: `etl compare`."""
+
+from etl.comparison.compare import Progress, compare
+from etl.comparison.contradictions import ContradictionError
+from etl.comparison.processes import MeasurementError
+from etl.comparison.report import Report
+from etl.comparison.settings import Settings
+
+__all__ = ["ContradictionError", "MeasurementError", "Progress", "Report", "Settings", "compare"]

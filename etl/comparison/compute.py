@@ -1,0 +1,174 @@
+"""What is done with each batch: a training step of a model, or a wait. Loads torch."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xxhash
+
+from etl import models
+from etl.backends import Backend
+from etl.backends import backend as find_backend
+from etl.batch import Batch
+from etl.comparison.settings import Settings
+from etl.training import TrainingStep, cross_entropy
+
+if TYPE_CHECKING:
+    from etl.comparison.workload import Workload
+
+LEARNING_RATE = 0.01
+
+
+class Wait:
+    """A wait of `seconds` for each batch, which leaves the CPU free as a GPU does."""
+
+    score: float | None = None
+    weights = ""
+    is_on_device = False
+    device = "none"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, batch: Batch) -> None:  # noqa: ARG002 - nothing is done with it
+        until = time.perf_counter() + self.seconds
+        time.sleep(self.seconds)
+        while time.perf_counter() < until:  # a sleep may end early by the clock's grain
+            pass
+
+
+class Training:
+    """The same model from the same initial weights, and one step of stochastic gradient descent on each batch; returns
+    when the device is done.
+
+    `score` is the loss of the last batch, `weights` a digest of the initial weights.
+    """
+
+    def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, labels: np.ndarray) -> None:
+        self._backend = backend
+        backend.place(model, dtype).train()
+        self.weights = _digest(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        loss = cross_entropy if labels.dtype.kind in "iu" else _squared_error
+        self._step = TrainingStep(model, optimizer, loss)
+        self._score: Any = None
+        self.is_on_device = backend.device.type != "cpu"
+        self.device = str(backend.device)
+
+    def __call__(self, batch: Batch) -> None:
+        self._score = self._step(self._backend.put(batch))
+        self._backend.synchronize()
+
+    @property
+    def score(self) -> float | None:
+        """The loss of the last batch."""
+        return None if self._score is None else float(self._score)
+
+
+def make_compute(workload: Workload, batch: Batch) -> Training | Wait:
+    """What `workload` computes, for batches like `batch`.
+
+    Raises `ValueError` where there are no labels to train for, or the model cannot be made.
+    """
+    settings = workload.settings
+    if settings.simulated_seconds is not None:
+        return Wait(settings.simulated_seconds)
+    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    if labels is None:
+        raise ValueError(
+            f"{settings.source} has no labels to train for: say which column holds them with --label, or compare with "
+            "--compute simulated:20ms"
+        )
+    features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
+    model = make_model(settings, features.shape[1:], _outputs(workload, labels))
+    return Training(model, find_backend(settings.backend), settings.dtype, labels)
+
+
+def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+    """The model that `settings` names, with the initial weights of its seed: a built-in one, or what
+    `package.module:function` returns, called with the shape of a record and the number of outputs, or with nothing if
+    it takes nothing. Raises `ValueError` that says what is wrong with the name or the function.
+    """
+    name = settings.model or usual_model(input_shape)
+    if ":" not in name:
+        return models.create(name, input_shape, outputs, settings.seed)
+    make = _find_function(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(settings.seed)
+        try:
+            model = make() if not _takes_arguments(make) else make(input_shape, outputs)
+        except Exception as error:
+            raise ValueError(
+                f"--model {name}: {type(error).__name__}: {error}; it is called with the shape of a record, "
+                f"{input_shape}, and the number of outputs, {outputs}, or with nothing if it takes nothing"
+            ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise ValueError(f"--model {name}: the function returned a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def is_on_device(settings: Settings) -> bool:
+    """Whether training is somewhere else than on the CPU."""
+    return settings.simulated_seconds is None and find_backend(settings.backend).device.type != "cpu"
+
+
+def usual_model(input_shape: tuple[int, ...]) -> str:
+    """The built-in model for records of this shape."""
+    if len(input_shape) == 1:
+        return "mlp"
+    if len(input_shape) == 2:
+        return "lstm"
+    return "residual" if min(input_shape[-2:]) >= 32 else "lenet"
+
+
+def _outputs(workload: Workload, labels: np.ndarray) -> int:
+    if labels.dtype.kind not in "iu":
+        return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
+    classes = getattr(workload.records, "classes", None)
+    if classes is not None:
+        return len(classes)
+    records = workload.records
+    return 1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))
+
+
+def _squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """The mean squared error; over the steps where `mask` is not 0."""
+    error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
+    return error.mean() if mask is None else error[mask != 0].mean()
+
+
+def _find_function(name: str) -> Callable[..., Any]:
+    module_name, _, function_name = name.partition(":")
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - as it stands in sys.path
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--model {name}: {error}; give package.module:function, found from this folder") from error
+    if not callable(function):
+        raise ValueError(f"--model {name}: it is a {type(function).__name__}, which cannot be called")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _takes_arguments(function: Callable[..., Any]) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    parameters = inspect.signature(function).parameters.values()
+    positional = [each for each in parameters if each.kind in kinds]
+    return len(positional) >= 2 or any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in positional)
+
+
+def _digest(model: torch.nn.Module) -> str:
+    digest = xxhash.xxh3_128()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,276 @@
+"""What is done in a fresh process for each figure: seeing what a candidate loads, timing it, tracing it. Loads torch."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from etl.backends.tensors import map_batch
+from etl.batch import Batch
+from etl.comparison.amounts import (
+    CHECKED_STEPS,
+    COMPUTE_SECONDS,
+    FEWEST_STEPS,
+    HARNESS_BATCHES,
+    RESIDENT_NBYTES,
+    TIMELINE_BATCHES,
+    WARM_UP_BATCHES,
+)
+from etl.comparison.candidate import Candidate
+from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
+from etl.comparison.compute import Training, Wait, is_on_device, make_compute
+from etl.comparison.noise import NoiseWatch, frequencies, own_cpu_seconds, probe_speed
+from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache
+from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
+from etl.comparison.watched_loader import WatchedLoader
+from etl.comparison.workload import Threads, Workload
+from etl.iterators import BatchIterator, SyntheticIterator
+from etl.runtime import ThreadPolicy
+
+
+def check(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
+    """One epoch that is not timed: a digest of every batch, and the loss after a few steps. `compute_threads` are the
+    same for all candidates, so that sums are added up in the same order.
+    """
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    digests: list[str] = []
+    faults = pages = samples = 0
+    compute: Training | Wait | None = None
+    with ThreadPolicy(compute_threads), Epochs(workload, candidate, threads) as epochs:
+        epochs.prepare(workload.files(candidate))
+        for batch in epochs.iterator:
+            touch(batch)
+            samples += len(batch)
+            pages += sum(-(-array.nbytes // PAGE_NBYTES) for array in batch.arrays())
+            if compute is None and trains:
+                compute = make_compute(workload, batch)
+            if compute is not None and len(digests) < CHECKED_STEPS:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+                compute(batch)
+                faults += resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before
+            digests.append(digest_of(batch))
+            del batch
+    return {
+        "digests": digests,
+        "samples": samples,
+        "score": None if compute is None else compute.score,
+        "weights": None if compute is None else compute.weights,
+        "pages_touched": pages,
+        "major_faults_in_compute": faults,
+    }
+
+
+def digest_of(batch: Batch) -> str:
+    """128 bits of the shapes, dtypes and bytes of a batch, as hexadecimal digits."""
+    digest = xxhash.xxh3_128()
+    for array in batch.arrays():
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(as_bytes(array).data)
+    return digest.hexdigest()
+
+
+def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+    """One sample of all figures of `candidate`, over the records that were chosen; seconds, of all of them."""
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    files = workload.files(candidate)
+    with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
+        resident = _resident_batches(epochs.iterator)
+        compute = make_compute(workload, resident[0])
+        for batch in resident[:WARM_UP_BATCHES]:
+            compute(batch)
+        _warm_up(epochs.iterator, compute)
+        alone = compute_alone(compute, resident)
+        harness = _harness_seconds(resident[0])
+        probe = probe_speed()
+        loading: EpochTimes | None = None
+        outside = 0
+        if with_etl_alone:
+            outside += epochs.prepare(files)
+            loading = run_epoch(epochs.iterator, None)
+        outside += epochs.prepare(files)
+        reset_peak_memory()
+        read, cpu = read_nbytes(), own_cpu_seconds()
+        with NoiseWatch() as noise:
+            times = run_epoch(epochs.iterator, compute)
+        cpu_seconds, read = own_cpu_seconds() - cpu, read_nbytes() - read
+        peak = peak_memory()
+        torch_threads = torch.get_num_threads()
+    return {
+        "batches": times.batches,
+        "samples": times.samples,
+        "wall": [times.wall.first, times.wall.rest],
+        "compute": [times.compute.first, times.compute.rest],
+        "stall": [times.stall.first, times.stall.rest],
+        "etl_alone": None if loading is None else [loading.wall.first, loading.wall.rest],
+        "compute_alone": alone,
+        "harness": harness,
+        "cpu_seconds": cpu_seconds,
+        "peak_memory": peak,
+        "read_nbytes": read + _mapped_nbytes(workload, candidate),
+        "steal": noise.steal,
+        "other_processes": noise.other_processes,
+        "speed_probe": probe,
+        "frequencies": frequencies(),
+        "torch_threads": torch_threads,
+        "device": compute.device,
+        "pages_astray": outside,
+    }
+
+
+def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
+    """When the training loop waited and computed, and when threads loaded, in the first batches of an epoch: spans in
+    seconds from its start.
+    """
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    watched: list[WatchedLoader] = []
+
+    def watch(loader: Any) -> WatchedLoader:
+        watched.append(WatchedLoader(loader))
+        return watched[-1]
+
+    with (
+        ThreadPolicy(threads.compute),
+        workload.iterator(candidate, threads, None if candidate.worker_processes else watch) as iterator,
+    ):
+        first = _copy_of_first(iterator)
+        compute = make_compute(workload, first)
+        _warm_up(iterator, compute)
+        for each in watched:
+            each.begin_anew()
+        times = run_epoch(_FirstBatches(iterator), compute)
+    started, last = times.started, float(times.done[-1])
+    names: dict[int, int] = {}
+    loads = [
+        (names.setdefault(span.thread, len(names)), span.start - started, min(span.end, last) - started, span.batch)
+        for each in watched
+        for span in each.merged()
+        if span.start < last
+    ]
+    return {
+        "waits": list(zip((times.asked - started).tolist(), (times.loaded - started).tolist(), strict=True)),
+        "computes": list(zip((times.loaded - started).tolist(), (times.done - started).tolist(), strict=True)),
+        "loads": loads,
+    }
+
+
+class Epochs:
+    """The iterator of a candidate, ready for an epoch in the chosen state of the page cache. A context manager."""
+
+    def __init__(self, workload: Workload, candidate: Candidate, threads: Threads) -> None:
+        self._make: Callable[[], BatchIterator] = lambda: workload.iterator(candidate, threads)
+        self._cold = workload.settings.cache == "cold"
+        self.iterator = self._make()
+
+    def __enter__(self) -> Epochs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.iterator.close()
+
+    def prepare(self, files: list[Path]) -> int:
+        """Have the next epoch find `files` in the page cache, or outside of it; how many pages are not so."""
+        if not self._cold:
+            self.iterator.set_epoch(0)
+            if pages_outside(files):
+                read_into_page_cache(files)
+            return pages_outside(files)
+        # Pages that are mapped would stay.
+        self.iterator.close()
+        self.iterator = self._make()
+        return drop_from_page_cache(files)
+
+
+class _FirstBatches:
+    """The first batches of each epoch of an iterator."""
+
+    def __init__(self, iterator: BatchIterator) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._iterator, start=1):
+            yield batch
+            del batch
+            if number == TIMELINE_BATCHES:
+                return
+
+
+def compute_alone(compute: Compute, resident: list[Batch]) -> float:
+    """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches."""
+    steps, started = 0, time.perf_counter()
+    while True:
+        for batch in resident:
+            compute(batch)
+        steps += len(resident)
+        seconds = time.perf_counter() - started
+        if steps >= FEWEST_STEPS and seconds >= COMPUTE_SECONDS:
+            return seconds / steps
+
+
+def _resident_batches(iterator: BatchIterator) -> list[Batch]:
+    """The first batch; where their shapes differ, all that have room. Copies: an iterator writes its own again."""
+    first = _copy_of_first(iterator)
+    if first.features_mask is None:
+        return [first]
+    batches: list[Batch] = []
+    room = RESIDENT_NBYTES
+    for batch in iterator:
+        room -= batch.nbytes
+        if batches and room < 0:
+            break
+        batches.append(map_batch(batch, np.array))
+        del batch
+    iterator.set_epoch(0)
+    return batches
+
+
+def _copy_of_first(iterator: BatchIterator) -> Batch:
+    with _left_early(iterator) as batches:
+        return map_batch(next(batches), np.array)
+
+
+def _warm_up(iterator: BatchIterator, compute: Compute) -> None:
+    with _left_early(iterator) as batches:
+        for _ in range(WARM_UP_BATCHES):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            compute(batch)
+
+
+@contextmanager
+def _left_early(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
+    """An epoch that is left before its end, so that the next one is the same from its first batch."""
+    epoch = iterator.epoch
+    batches: Any = iter(iterator)
+    try:
+        yield batches
+    finally:
+        batches.close()
+        iterator.set_epoch(epoch)
+
+
+def _harness_seconds(batch: Batch) -> float:
+    """Seconds for each batch that the clock's loop itself takes: what is neither wait nor compute."""
+    times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), _nothing)
+    wall, stall, compute = times.wall, times.stall, times.compute
+    return (wall.first + wall.rest - stall.first - stall.rest - compute.first - compute.rest) / times.batches
+
+
+def _nothing(batch: object) -> None:
+    pass
+
+
+def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
+    """Bytes of files that an epoch reads without asking the system, because they are mapped."""
+    if not candidate.is_presaved:
+        return 0
+    with workload.open(candidate) as store:
+        return store.nbytes if store.is_mapped else 0

@@ -1,0 +1,59 @@
+"""How many records to measure, so that enough rounds have room in the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.comparison.amounts import CHECKED_STEPS, COMPUTE_SECONDS, FEWEST_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES
+from etl.comparison.candidate import Candidate
+from etl.comparison.prediction import stage_seconds
+from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE
+from etl.comparison.statistics import FEWEST_ROUNDS
+from etl.comparison.workload import Workload
+
+# The first batch has the start-up in it; the others tell what a batch takes.
+FEWEST_BATCHES = 6
+ROUNDS_WANTED = FEWEST_ROUNDS + 1
+# A process to fork, a model to make, files to look for.
+PROCESS_SECONDS = 0.4
+
+
+def choose_records(workload: Workload, profile: Mapping[str, Any], is_on_device: bool, seconds_left: float) -> int:
+    """Whole batches, as many as have room in `seconds_left` by what the profile tells; all records where they have."""
+    settings, available = workload.settings, len(workload.whole)
+    if settings.records is not None:
+        return min(settings.records, available)
+    most = available // settings.batch_size
+    if most <= FEWEST_BATCHES or seconds_needed(workload, profile, is_on_device, most + 1) <= seconds_left:
+        return available
+    batches = FEWEST_BATCHES
+    while batches < most and seconds_needed(workload, profile, is_on_device, batches + 1) <= seconds_left:
+        batches += 1
+    return batches * settings.batch_size
+
+
+def seconds_needed(workload: Workload, profile: Mapping[str, Any], is_on_device: bool, batches: int) -> float:
+    """An estimate of what a comparison over `batches` batches takes after its profile."""
+    size = workload.settings.batch_size
+    rounds = workload.settings.rounds or ROUNDS_WANTED
+    chosen = workload.candidates()
+    extras = [each for each in workload.stage_candidates() if each not in chosen]
+    total = 0.0
+    for stage in {each.stage for each in (*chosen, *extras) if each.is_presaved}:
+        all_stages, left = stage_seconds(profile, None), stage_seconds(profile, stage)
+        formats = len(workload.settings.formats) if stage == workload.cut else 1
+        total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
+    for candidate in (*chosen, *extras):
+        threads = workload.threads(candidate, is_on_device)
+        compute = float(profile["compute_seconds"][str(threads.compute)])
+        load = size * stage_seconds(profile, candidate.stage if candidate.is_presaved else None)
+        epoch = batches * (max(load, compute) if candidate.is_ahead else load + compute)
+        before = 3 * load + (1 + WARM_UP_BATCHES * 2 + FEWEST_STEPS) * compute + COMPUTE_SECONDS
+        times = rounds if candidate in chosen else FEWEST_WITHOUT_CLAIM
+        total += times * (PROCESS_SECONDS + before + epoch) + min(times, ROUNDS_WITH_ETL_ALONE) * batches * load
+        total += PROCESS_SECONDS + batches * load  # the check
+        if candidate in chosen:
+            shown = min(batches, TIMELINE_BATCHES) / batches
+            total += CHECKED_STEPS * compute + PROCESS_SECONDS + before + epoch * shown
+    return total

@@ -1,0 +1,70 @@
+"""How long an epoch of a strategy will take, from the profile of the raw pipeline alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import presave
+from etl.comparison.candidate import Candidate
+from etl.comparison.workload import Threads, Workload
+
+
+def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, profile: Mapping[str, Any]) -> float:
+    """Seconds of an epoch of the whole source.
+
+    A plain strategy takes the sum of loading and compute. One that loads ahead takes the first batch's loading and
+    then, for each batch, the longer of both, in which each slows the other down while both are at work.
+    """
+    record_seconds = loading_seconds(workload, candidate, profile)
+    size = workload.settings.batch_size
+    batches = len(workload.whole) / size
+    load = record_seconds * size
+    compute = float(profile["compute_seconds"][str(threads.compute)])
+    if not candidate.is_ahead or threads.loading == 0:
+        return batches * (load + compute)
+    single = sum(stage["seconds_per_record"] for stage in profile["stages"])
+    # What one more thread gains is a property of the machine, seen with the raw pipeline.
+    speed_up = max(1e-9, single * float(profile["records_per_second_in_threads"]))
+    load /= speed_up
+    return load + compute + (batches - 1) * side_by_side(
+        load, compute, float(profile["loading_slowdown"]), float(profile["compute_slowdown"])
+    )
+
+
+def side_by_side(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
+    """Seconds of a batch when loading the next and computing on this one go on at once, each taking so many times as
+    long while the other is at work, and as long as alone when the other is done.
+    """
+    slow_load, slow_compute = load * loading_slowdown, compute * compute_slowdown
+    if slow_load >= slow_compute:
+        # While compute is at work, loading gets on by slow_compute / loading_slowdown.
+        return load + slow_compute * (1 - 1 / loading_slowdown)
+    return compute + slow_load * (1 - 1 / compute_slowdown)
+
+
+def loading_seconds(workload: Workload, candidate: Candidate, profile: Mapping[str, Any]) -> float:
+    """Seconds of one thread to load a record."""
+    if not candidate.is_presaved:
+        return stage_seconds(profile, None)
+    rate = float(profile["copy_bytes_per_second"])
+    with workload.open(candidate) as store:
+        nbytes = store.nbytes / len(store)
+        if store.reads_whole_shards:
+            # Copied out of the file, and once more out of what that holds.
+            read = _shards_a_batch(store, workload.settings.batch_size) * store.nbytes / len(store.manifest.shards)
+            nbytes = 2 * read / workload.settings.batch_size
+    return nbytes / rate + stage_seconds(profile, candidate.stage)
+
+
+def stage_seconds(profile: Mapping[str, Any], after: str | None) -> float:
+    """Seconds of one thread for a record in the stages that come after the one called `after`; None: in all of them."""
+    stages = profile["stages"]
+    first = 0 if after is None else 1 + [stage["name"] for stage in stages].index(after)
+    return float(sum(stage["seconds_per_record"] for stage in stages[first:]))
+
+
+def _shards_a_batch(store: presave.Store, batch_size: int) -> float:
+    """How many different shards a shuffled batch needs, on average."""
+    shards = len(store.manifest.shards)
+    return float(shards * (1 - (1 - 1 / shards) ** batch_size))

@@ -1,0 +1,143 @@
+"""The client of `server.py`: every figure from a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from etl.comparison.candidate import Candidate
+from etl.comparison.workload import Workload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ANSWER_SECONDS = 900.0
+
+
+class InputError(ValueError):
+    """What was given to the comparison is wrong: its source, a record, the model, a setting."""
+
+
+class MeasurementError(RuntimeError):
+    """A figure could not be taken. `text` is the whole of what is known, a traceback where there is one."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class Processes:
+    """A context manager around the server, which is started anew after a process that does not come back.
+
+    Raises `InputError` for what is the caller's to mend, and `MeasurementError` for anything else.
+    """
+
+    def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
+        self._workload = workload
+        self._affinity = sorted(affinity)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._can_fork = True
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
+
+    def profile(self) -> dict[str, Any]:
+        """The profile of the raw pipeline."""
+        return self._ask("profile")
+
+    def write(self, format: str, stage: str, jobs: int) -> dict[str, Any]:
+        """Presave; seconds and bytes."""
+        return self._ask("write", format=format, stage=stage, jobs=jobs)
+
+    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
+        """What an epoch of `candidate` holds, and what training on it ends with."""
+        return self._ask("check", candidate=candidate.as_dict(), compute_threads=compute_threads, trains=trains)
+
+    def measure(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+        """One sample of all figures of `candidate`."""
+        return self._ask("measure", candidate=candidate.as_dict(), with_etl_alone=with_etl_alone)
+
+    def timeline(self, candidate: Candidate) -> dict[str, Any]:
+        """When `candidate` waited, computed and loaded."""
+        return self._ask("timeline", candidate=candidate.as_dict())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        self._errors.close()
+
+    def _ask(self, task: str, **arguments: Any) -> dict[str, Any]:
+        if self._process is None:
+            self._start()
+        request = {
+            "task": task,
+            "records": len(self._workload.records),
+            "plain_compute": self._workload.plain_compute,
+            "affinity": self._affinity,
+            "arguments": arguments,
+        }
+        try:
+            answer = self._exchange(request, task)
+        except BaseException:  # interrupted, too: what it answers later would be taken for another's
+            self._stop()
+            raise
+        if not self._can_fork:
+            self._stop()
+        return answer
+
+    def _start(self) -> None:
+        # OpenBLAS starts its threads when it is loaded, and a server with threads could not be forked. How many compute
+        # has is set in the fork.
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "etl.comparison.server"],
+            env={**os.environ, **threads},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        try:
+            self._can_fork = bool(self._exchange(self._workload.as_dict(), "start")["can_fork"])
+        except BaseException:
+            self._stop()
+            raise
+
+    def _exchange(self, message: Any, task: str) -> dict[str, Any]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None  # noqa: S101
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
+            raise MeasurementError(f"no answer to {task!r} after {ANSWER_SECONDS:g} s", self._tail())
+        line = process.stdout.readline()
+        if not line:
+            raise MeasurementError(f"the measuring process ended at {task!r}", self._tail())
+        answer: dict[str, Any] = json.loads(line)
+        if "error" not in answer:
+            return answer
+        if answer["is_input"]:
+            raise InputError(answer["error"])
+        text = answer.get("traceback", answer["error"])
+        raise MeasurementError(f"{answer.get('kind', '')} at {task!r}: {answer['error']}".strip(), text)
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            # The whole session: what hangs is a child of the server.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def _tail(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-4000:].decode(errors="replace")

@@ -1,0 +1,100 @@
+"""What to do, in two or three sentences, each of which rests on figures of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from etl.comparison.report import Interval, StrategyResult
+
+# Below this, a difference is not worth a change, whether it is real or not.
+NEGLIGIBLE = 0.02
+SIMPLEST_FIRST = ("raw", "async-raw", "presaved", "async-presaved", "process-raw")
+
+
+def recommend(
+    results: Sequence[StrategyResult], to_fastest: Mapping[str, Interval | None], reference: str, source: str
+) -> list[str]:
+    """Sentences. `to_fastest` has the wall time of each over that of the fastest, paired within rounds."""
+    valid = [each for each in results if not each.disqualified]
+    if not valid:
+        return ["Nothing can be recommended: every strategy broke a rule of fairness, as told below."]
+    fastest = min(valid, key=lambda each: each.parts.wall_seconds)
+    slowest = max(valid, key=lambda each: each.parts.wall_seconds)
+    if len(valid) == 1:
+        return [f"Only {fastest.name} was compared: an epoch takes {_time(fastest.parts.wall_seconds)}.", _bound(fastest)]
+    spread = slowest.parts.wall_seconds / fastest.parts.wall_seconds - 1
+    simplest = min(valid, key=lambda each: _simplicity(each))
+    if spread <= NEGLIGIBLE:
+        kind = "Compute-bound" if fastest.parts.stall_seconds <= NEGLIGIBLE * fastest.parts.wall_seconds else "No gain"
+        return [
+            f"{kind}: all strategies are within {NEGLIGIBLE:.0%} of each other, so how {source} is loaded does not "
+            f"matter here; stay with {simplest.name}, the simplest."
+        ]
+    chosen = min((each for each in valid if _as_good(each, fastest, to_fastest)), key=_simplicity)
+    sentences = [_choice(chosen, next((each for each in valid if each.name == reference), None))]
+    if chosen is not fastest:
+        sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
+    if chosen.presaving is not None:
+        sentences.append(_cost(chosen))
+    sentences.append(_bound(chosen))
+    return sentences
+
+
+def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mapping[str, Interval | None]) -> bool:
+    """Whether it is the fastest, or was not shown to be slower than that by more than is negligible."""
+    if result is fastest:
+        return True
+    ratio = to_fastest.get(result.name)
+    if ratio is None or ratio.low is None:  # too few rounds to tell: go by the figures
+        return result.parts.wall_seconds <= fastest.parts.wall_seconds * (1 + NEGLIGIBLE)
+    return ratio.low <= 1 and ratio.median <= 1 + 2 * NEGLIGIBLE or ratio.median <= 1 + NEGLIGIBLE
+
+
+def _simplicity(result: StrategyResult) -> tuple[int, int]:
+    return SIMPLEST_FIRST.index(result.strategy), 0 if result.presaving is None else result.presaving.nbytes
+
+
+def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
+    wall = _time(chosen.parts.wall_seconds)
+    if reference is None:
+        return f"Use {chosen.name}: an epoch takes {wall}."
+    if chosen is reference:
+        return f"Stay with {chosen.name}: an epoch takes {wall}, and nothing has been shown to be faster."
+    ratio = chosen.ratio
+    text = f"Use {chosen.name}: an epoch takes {wall} instead of {_time(reference.parts.wall_seconds)} with {reference.name}"
+    if ratio is None:
+        return f"{text}."
+    if ratio.low is None or ratio.high is None:
+        return f"{text}, {ratio.median:.2f} of its time over {ratio.rounds} rounds, too few to be sure."
+    return f"{text}, {ratio.median:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
+
+
+def _cost(chosen: StrategyResult) -> str:
+    cost = chosen.presaving
+    assert cost is not None  # noqa: S101 - for the type checker
+    text = f"Presaving after {chosen.stage} takes {_time(cost.write_seconds)} and {_size(cost.nbytes)} once"
+    if cost.break_even_epochs is None:
+        return f"{text}, and does not pay off against the fastest strategy without a store."
+    epochs = cost.break_even_epochs
+    count = "within the first epoch" if epochs <= 1 else f"after {epochs:.1f} epochs"
+    return f"{text}, and pays off {count}."
+
+
+def _bound(result: StrategyResult) -> str:
+    parts = result.parts
+    waiting = parts.stall_seconds / parts.wall_seconds
+    if waiting <= NEGLIGIBLE:
+        return f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading gains nothing more."
+    if parts.stall_seconds > parts.compute_alone_seconds:
+        return f"With {result.name} training still waits {waiting:.0%} of the time: loading is the limit."
+    return f"With {result.name} training waits {waiting:.0%} of the time."
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 120:
+        return f"{seconds / 60:,.1f} min"
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.0f} kB"

@@ -1,0 +1,116 @@
+"""From samples to results: scaled to the whole source, parts that add up, ratios and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etl.comparison.clock import Split
+from etl.comparison.report import Interval, Parts, Presaving, RoundFigures
+from etl.comparison.statistics import central_mean, interval, paired_ratios
+
+Sample = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How what was measured on `measured` records becomes that of an epoch of `records`, in batches of `batch_size`."""
+
+    records: int
+    measured: int
+    batch_size: int
+
+    @property
+    def batches(self) -> float:
+        """Of a whole epoch; the last counts as the part that it is."""
+        return self.records / self.batch_size
+
+    def epoch_seconds(self, split: Sequence[float]) -> float:
+        """Of a whole epoch, from the first batch's and the others'."""
+        return Split(*split).of_epoch(self.measured / self.batch_size, self.batches)
+
+    def amount(self, measured: float) -> float:
+        """What grows with the number of records."""
+        return measured * self.records / self.measured
+
+    def wall_seconds(self, sample: Sample) -> float:
+        """The wall time of an epoch."""
+        return self.epoch_seconds(sample["wall"])
+
+
+def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
+    """Where the wall time of an epoch goes: the mean of the middle half of the rounds."""
+    each = [_parts(sample, scale) for sample in samples.values()]
+    walls = [parts.wall_seconds for parts in each]
+    return Parts(
+        **{
+            name: central_mean([getattr(parts, name) for parts in each], walls)
+            for name in Parts.__dataclass_fields__
+        }
+    )
+
+
+def _parts(sample: Sample, scale: Scale) -> Parts:
+    wall, compute, stall = (scale.epoch_seconds(sample[name]) for name in ("wall", "compute", "stall"))
+    alone = float(sample["compute_alone"]) * scale.batches
+    harness = float(sample["harness"]) * scale.batches
+    return Parts(wall, alone, compute - alone, stall, harness, wall - compute - stall - harness)
+
+
+def middle(samples: Mapping[int, Sample], figure: Any) -> float:
+    """The mean of `figure(sample)` over the rounds whose wall time is in the middle half; those that have it."""
+    having = [(figure(sample), sum(sample["wall"])) for sample in samples.values()]
+    known = [(value, wall) for value, wall in having if value is not None]
+    return central_mean([value for value, _ in known], [wall for _, wall in known])
+
+
+def etl_alone_seconds(samples: Mapping[int, Sample], scale: Scale) -> float:
+    """Seconds to load an epoch with nothing else to do."""
+    return middle(
+        samples, lambda sample: None if sample["etl_alone"] is None else scale.epoch_seconds(sample["etl_alone"])
+    )
+
+
+def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: Scale) -> Interval | None:
+    """The wall time of an epoch over another strategy's, paired within rounds; None without a common round."""
+    above_walls = {number: scale.wall_seconds(sample) for number, sample in samples.items()}
+    below_walls = {number: scale.wall_seconds(sample) for number, sample in below.items()}
+    ratios = paired_ratios(above_walls, below_walls)
+    return interval(ratios) if ratios else None
+
+
+def presaving_of(writing: Mapping[str, Any], wall_seconds: float, without_store: float | None, scale: Scale) -> Presaving:
+    """What a store costs, and after how many epochs it has paid for itself: against `without_store`, the wall time of
+    the fastest strategy that needs none, None where none was measured.
+    """
+    seconds = scale.amount(float(writing["seconds"]))
+    return Presaving(
+        write_seconds=seconds,
+        nbytes=round(scale.amount(float(writing["nbytes"]))),
+        break_even_epochs=break_even_epochs(seconds, wall_seconds, without_store),
+    )
+
+
+def break_even_epochs(write_seconds: float, wall_seconds: float, without_store: float | None) -> float | None:
+    """Epochs after which the time to write has come back; None where it never does, or nothing is known to compare."""
+    if without_store is None or wall_seconds >= without_store:
+        return None
+    return write_seconds / (without_store - wall_seconds)
+
+
+def round_figures(number: int, sample: Sample) -> RoundFigures:
+    """One sample as it is reported, of the records that were measured."""
+    etl_alone = sample["etl_alone"]
+    return RoundFigures(
+        round=number,
+        wall_seconds=sum(sample["wall"]),
+        compute_seconds=sum(sample["compute"]),
+        stall_seconds=sum(sample["stall"]),
+        compute_alone_seconds=sample["compute_alone"] * sample["batches"],
+        etl_alone_seconds=None if etl_alone is None else sum(etl_alone),
+        cpu_seconds=sample["cpu_seconds"],
+        steal=sample["steal"],
+        other_processes=sample["other_processes"],
+        speed_probe_seconds=sample["speed_probe"],
+    )

@@ -1,0 +1,198 @@
+"""The eight rules of a fair comparison, each checked, with what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etl.comparison.report import Check, Parts
+from etl.comparison.statistics import FEWEST_ROUNDS
+from etl.comparison.workload import Threads
+
+RULES = {
+    "samples": "Same samples: every strategy loads the same batches in the same order",
+    "compute": "Same compute: the same model from the same weights ends with the same loss",
+    "resources": "Same resources: the same CPUs, the same number of threads and the same memory for all",
+    "cache": "Same cache state: files were in the page cache, or out of it, as was asked for",
+    "cost": "Everything is paid for: writing and keeping a store is measured and reported",
+    "noise": "Noise is handled: shuffled rounds, ratios paired within them, with intervals",
+    "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
+    "sum": "The sum adds up: wall time is compute, interference, stall and harness",
+}
+# A GPU adds in another order each time.
+DEVICE_SCORE_TOLERANCE = 1e-2
+UNEXPLAINED_TOLERANCE = 0.01
+# The clock of CPU time counts in ticks, and the two are not read at the same moment.
+CPU_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of one candidate: what `measure.check` and `measure.measure` returned, the threads it was to have,
+    and its parts. `writing` is what `writing.write` returned, None for a candidate without a store.
+    """
+
+    is_presaved: bool
+    threads: Threads
+    check: Mapping[str, Any]
+    samples: Mapping[int, Mapping[str, Any]]
+    parts: Parts
+    writing: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all candidates were to have. `simulated_seconds` is None where a model was trained."""
+
+    affinity: Sequence[int]
+    memory_nbytes: int
+    cache: str
+    simulated_seconds: float | None
+    rounds: int
+    unchecked: Sequence[str]
+
+
+def check_rules(evidence: Mapping[str, Evidence], terms: Terms) -> list[Check]:
+    """All rules, in order; of one that is not checked `held` is None."""
+    checkers = {
+        "samples": _samples,
+        "compute": _compute,
+        "resources": _resources,
+        "cache": _cache,
+        "cost": _cost,
+        "noise": _noise,
+        "loaded": _loaded,
+        "sum": _sum,
+    }
+    checks = []
+    for rule, title in RULES.items():
+        if rule in terms.unchecked:
+            checks.append(Check(rule, title, None, "not checked, as was asked for"))
+            continue
+        seen, broken_by = checkers[rule](evidence, terms)
+        held = not broken_by and not (rule == "noise" and terms.rounds < FEWEST_ROUNDS)
+        checks.append(Check(rule, title, held, seen, broken_by))
+    return checks
+
+
+def different_batches(digests: Sequence[str], expected: Sequence[str], reference: str) -> str | None:
+    """How an epoch's digests are not those of `reference`; None where they are."""
+    if len(digests) != len(expected):
+        return f"{len(digests)} batches, {reference} has {len(expected)}"
+    wrong = [number for number, (one, other) in enumerate(zip(digests, expected, strict=True)) if one != other]
+    if not wrong:
+        return None
+    return f"{len(wrong)} of {len(expected)} batches differ from those of {reference}, the first is batch {wrong[0]}"
+
+
+_Found = tuple[str, dict[str, str]]
+
+
+def _samples(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+    reference, first = next(iter(evidence.items()))
+    expected = first.check["digests"]
+    broken = {}
+    for name, each in evidence.items():
+        reason = different_batches(each.check["digests"], expected, reference)
+        counts = {int(sample["samples"]) for sample in each.samples.values()} - {int(first.check["samples"])}
+        if reason is None and counts:
+            reason = f"{counts.pop()} samples in an epoch that was timed, {first.check['samples']} were to be loaded"
+        if reason is not None:
+            broken[name] = reason
+    seen = f"128-bit digests of the shape, dtype and bytes of {len(expected)} batches, before anything was timed"
+    return seen, broken
+
+
+def _compute(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
+    if terms.simulated_seconds is not None:
+        return f"a wait of {terms.simulated_seconds * 1e3:g} ms for each batch, the same for all", {}
+    reference, first = next(iter(evidence.items()))
+    broken = {}
+    on_device = False
+    for name, each in evidence.items():
+        on_device = any(sample["device"] != "cpu" for sample in each.samples.values())
+        tolerance = DEVICE_SCORE_TOLERANCE if on_device else 0.0
+        if each.check["weights"] != first.check["weights"]:
+            broken[name] = f"its initial weights are not those of {reference}"
+        elif not math.isclose(each.check["score"], first.check["score"], rel_tol=tolerance):
+            broken[name] = f"its loss is {each.check['score']}, that of {reference} {first.check['score']}"
+    exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}" if on_device else "to the bit"
+    return f"equal digests of the initial weights; the loss after the same steps, {first.check['score']:.6g}, {exactly}", broken
+
+
+def _resources(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
+    cpus = len(terms.affinity)
+    broken = {}
+    peak = busiest = 0.0
+    for name, each in evidence.items():
+        for number, sample in each.samples.items():
+            wall = sum(sample["wall"])
+            busy = sample["cpu_seconds"] / wall
+            peak, busiest = max(peak, sample["peak_memory"]), max(busiest, busy)
+            if list(sample["affinity"]) != list(terms.affinity):
+                broken[name] = f"it ran on CPUs {sample['affinity']} in round {number}"
+            elif terms.simulated_seconds is None and sample["torch_threads"] != each.threads.compute:
+                broken[name] = f"it computed with {sample['torch_threads']} threads in round {number}"
+            elif busy > cpus * (1 + CPU_TOLERANCE) + 0.1 / wall:
+                broken[name] = f"it had {busy:.2f} CPUs in round {number}"
+            elif sample["peak_memory"] > terms.memory_nbytes:
+                broken[name] = f"it took {sample['peak_memory'] / 1e6:,.0f} MB in round {number}"
+    listed = ", ".join(map(str, terms.affinity))
+    seen = (
+        f"all were bound to CPUs {listed} and had at most {cpus} threads at work, loading and compute together; the "
+        f"busiest used {busiest:.2f} CPUs, the largest {peak / 1e6:,.0f} MB of {terms.memory_nbytes / 1e6:,.0f}"
+    )
+    return seen, broken
+
+
+def _cache(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
+    wanted = "in" if terms.cache == "warm" else "out of"
+    broken = {}
+    for name, each in evidence.items():
+        astray = sum(int(sample["pages_astray"]) for sample in each.samples.values())
+        if astray:
+            broken[name] = f"{astray:,} pages of its files were not {wanted} the page cache"
+    how = "read" if terms.cache == "warm" else "dropped with posix_fadvise"
+    return f"{terms.cache}: before each epoch its files were {how}, and every page was looked for with mincore", broken
+
+
+def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+    broken = {
+        name: "what writing its store costs was not measured"
+        for name, each in evidence.items()
+        if each.is_presaved and each.writing is None
+    }
+    stores = [each.writing for each in evidence.values() if each.writing is not None]
+    if not stores:
+        return "no strategy needs a store", broken
+    return "every store was written by this comparison; its seconds and bytes, and when they pay off, are below", broken
+
+
+def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
+    fewest = min((len(each.samples) for each in evidence.values()), default=0)
+    seen = f"{terms.rounds} rounds in shuffled order, each strategy in at least {fewest} of them, in a fresh process"
+    if terms.rounds < FEWEST_ROUNDS:
+        return f"{seen}: fewer than the {FEWEST_ROUNDS} that an interval needs, so no difference is claimed", {}
+    return f"{seen}; bootstrap intervals of the median ratio, 95%", {}
+
+
+def _loaded(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+    broken = {
+        name: f"compute waited for the disk {each.check['major_faults_in_compute']} times"
+        for name, each in evidence.items()
+        if each.check["major_faults_in_compute"]
+    }
+    pages = next(iter(evidence.values())).check["pages_touched"]
+    return f"one byte of each of {pages:,} pages an epoch; no page had to come from the disk during compute", broken
+
+
+def _sum(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+    shares = {name: each.parts.unexplained_seconds / each.parts.wall_seconds for name, each in evidence.items()}
+    broken = {
+        name: f"{share:.2%} of its wall time is unexplained"
+        for name, share in shares.items()
+        if abs(share) > UNEXPLAINED_TOLERANCE
+    }
+    return f"at most {max(map(abs, shares.values())):.2%} of a strategy's wall time is unexplained", broken

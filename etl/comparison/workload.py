@@ -1,0 +1,153 @@
+"""The work of a comparison: the records, how each candidate loads them, and where its store is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import presave
+from etl.comparison.candidate import READ, Candidate
+from etl.comparison.settings import TRAINING, Settings
+from etl.comparison.source_files import all_files, source_files
+from etl.comparison.subset import Subset
+from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator
+from etl.loading.loading import Loader
+from etl.padding import Padding
+from etl.pipeline import Pipeline
+from etl.records import Records, ragged_after
+from etl.sources import open_source, usual_pipeline
+from etl.usual_pipelines import usual_cut
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads of compute, and threads (or processes) that load beside it; 0 where the training loop's own does."""
+
+    compute: int
+    loading: int
+
+
+class Workload:
+    """`settings` on `count` records of its source (None: all); stores are written below `folder`.
+
+    Raises `ValueError` where the source cannot be opened or has no such stage.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, cpus: int, count: int | None = None) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.plain_compute: int | None = None
+        self.cpus = cpus
+        source = open_source(settings.source, settings.split, **settings.table_options)
+        self.pipeline: Pipeline = usual_pipeline(source, settings.size, settings.decoder)
+        self.whole = source
+        self.records = Subset(source, len(source) if count is None else count, settings.seed)
+        self.stages = (READ, *self.pipeline.names)
+        self.cut = settings.until or usual_cut(self.pipeline) or READ
+        if self.cut not in self.stages:
+            raise ValueError(f"--until {self.cut}: the pipeline has {', '.join(self.stages)}")
+        ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
+        self.padding = Padding() if ragged else None
+
+    def select(self, count: int) -> None:
+        """Have `count` records from now on."""
+        self.records = Subset(self.whole, count, self.settings.seed)
+
+    def candidates(self) -> list[Candidate]:
+        """Those that are compared: each strategy, and each that reads a store in every format."""
+        chosen: list[Candidate] = []
+        for strategy in self.settings.strategies:
+            if Candidate(strategy).is_presaved:
+                chosen += [Candidate(strategy, format, self.cut) for format in self.settings.formats]
+            else:
+                chosen.append(Candidate(strategy))
+        return chosen
+
+    def stage_candidates(self) -> list[Candidate]:
+        """The same way to load from a store that was cut after each stage; none where nothing is presaved."""
+        presaved = [name for name in self.settings.strategies if Candidate(name).is_presaved]
+        return [Candidate(presaved[-1], self.settings.formats[0], stage) for stage in self.stages] if presaved else []
+
+    def name(self, candidate: Candidate) -> str:
+        """What reports call it: the strategy, with what tells it from the others of the same."""
+        several = candidate.is_presaved and len(self.settings.formats) > 1
+        cut = f"@{candidate.stage}" if candidate.stage not in (None, self.cut) else ""
+        return f"{candidate.strategy}{f':{candidate.format}' if several else ''}{cut}"
+
+    def threads(self, candidate: Candidate, is_on_device: bool) -> Threads:
+        """The CPUs that all have, shared between compute and loading: half and half on the CPU; where compute is on a
+        device all but one for loading, and where it is a wait all of them. A plain strategy does one after the other,
+        and computes with all of them, or with `plain_compute` if that was seen to be faster.
+        """
+        if not candidate.is_ahead or self.settings.prefetch_size == 0:
+            return Threads(self.plain_compute or self.cpus, 0)
+        if self.settings.compute != TRAINING:
+            return Threads(1, self.cpus)
+        loading = max(1, self.cpus - 1 if is_on_device else self.cpus // 2)
+        return Threads(max(1, self.cpus - loading), loading)
+
+    def store_path(self, format: str, stage: str) -> Path:
+        """Where the store is, or will be."""
+        return self.folder / f"{stage}.{format}.store"
+
+    def write(self, format: str, stage: str, jobs: int) -> presave.Store:
+        """Presave the records after `stage`."""
+        pipeline = Pipeline([]) if stage == READ else self.pipeline.until(stage)
+        return presave.write(
+            self.store_path(format, stage), Records(self.records, pipeline), format=format, jobs=jobs, on_error="raise"
+        )
+
+    def iterator(
+        self, candidate: Candidate, threads: Threads, watch: Callable[[Loader], Loader] | None = None
+    ) -> BatchIterator:
+        """What `candidate` trains from. All shuffle with the same seed. `watch` stands before what loads."""
+        order: dict[str, Any] = {
+            "batch_size": self.settings.batch_size,
+            "shuffle": True,
+            "seed": self.settings.seed,
+            "dtype": self.settings.dtype,
+            "padding": self.padding,
+        }
+        iterator: RawIterator | PresavedIterator
+        if candidate.is_presaved:
+            iterator = OwningIterator(self.open(candidate), self.rest(candidate), **order)
+        else:
+            iterator = RawIterator(self.records, self.pipeline, **order)
+        if watch is not None:
+            iterator.watch_loader(watch)
+        if not candidate.is_ahead:
+            return iterator
+        if candidate.worker_processes:
+            return AsyncIterator(
+                iterator, self.settings.prefetch_size, workers="process", processes=max(1, threads.loading)
+            )
+        return AsyncIterator(iterator, self.settings.prefetch_size, threads=max(1, threads.loading))
+
+    def open(self, candidate: Candidate) -> presave.Store:
+        """The store of a candidate that reads one; this comparison has written it, so it may be a pickle."""
+        assert candidate.format is not None and candidate.stage is not None  # noqa: S101 - for the type checker
+        return presave.open_store(self.store_path(candidate.format, candidate.stage), trusted=True)
+
+    def rest(self, candidate: Candidate) -> Pipeline:
+        """What is left to do to the records of its store."""
+        return self.pipeline if candidate.stage in (None, READ) else self.pipeline.after(str(candidate.stage))
+
+    def files(self, candidate: Candidate) -> list[Path]:
+        """The files that an epoch of `candidate` reads."""
+        if candidate.is_presaved:
+            return all_files(self.store_path(str(candidate.format), str(candidate.stage)))
+        return source_files(self.settings.source, self.records)
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """JSON values from which another process makes the same one."""
+        return {"settings": self.settings.as_dict(), "folder": str(self.folder), "cpus": self.cpus}
+
+
+class OwningIterator(PresavedIterator):
+    """Closes its store when it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        self._store.close()

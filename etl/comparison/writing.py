@@ -1,0 +1,25 @@
+"""Presaving as it is paid for: writing a store, and how long that took."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.comparison.source_files import source_files
+from etl.comparison.workload import Workload
+
+
+def write(workload: Workload, format: str, stage: str, jobs: int) -> dict[str, Any]:
+    """Write the chosen records after `stage`, their files read before or, for a cold comparison, dropped; seconds, and
+    bytes of the store's files.
+    """
+    files = source_files(workload.settings.source, workload.records)
+    if workload.settings.cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
+    started = time.perf_counter()
+    with workload.write(format, stage, jobs) as store:
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "nbytes": store.nbytes, "records": len(store)}
