@@ -164,13 +164,13 @@ def many_with_long_names() -> Report:
     formats = ("npy", "hdf5", "hdf5-gzip", "safetensors", "torch", "pickle")
     results = [
         replace(
-            strategy(name, 6.31 - 0.21 * index, 3.12, 0.05, 3.1 - 0.21 * index, etl=3.1, against=1 - 0.03 * (index + 1)),
+            strategy(
+                name, 6.31 - 0.21 * index, 3.12, 0.05, 3.1 - 0.21 * index, etl=3.1, against=1 - 0.03 * (index + 1)
+            ),
             format=kind,
         )
         for index, (name, kind) in enumerate(
-            (f"{ahead}presaved, {kind}, after channels_first", kind)
-            for ahead in ("", "async-")
-            for kind in formats
+            (f"{ahead}presaved, {kind}, after channels_first", kind) for ahead in ("", "async-") for kind in formats
         )
     ]
     results[0] = replace(results[0], verdict="reference", ratio=None)
@@ -231,7 +231,8 @@ def hostile() -> Report:
         unchecked=[HOSTILE],
         reference=names[0],
         strategies=[
-            replace(each, name=name, disqualified=[HOSTILE]) for each, name in zip(report.strategies, names, strict=True)
+            replace(each, name=name, disqualified=[HOSTILE])
+            for each, name in zip(report.strategies, names, strict=True)
         ],
         stages=[replace(each, stage=f"{each.stage}{HOSTILE}") for each in report.stages],
         profile=replace(

@@ -77,7 +77,9 @@ def figures_table(report: Report) -> list[FigureGroup]:
             "Loading beside compute",
             [
                 times("ETL alone", "loading an epoch, nothing else at work", lambda r: r.etl_alone_seconds, epoch),
-                words("samples/s", "records trained on in a second of wall time", lambda r: digits(r.samples_per_second)),
+                words(
+                    "samples/s", "records trained on in a second of wall time", lambda r: digits(r.samples_per_second)
+                ),
                 words(
                     "overlap",
                     "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is hidden completely",

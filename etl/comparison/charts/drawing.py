@@ -11,6 +11,8 @@ from markupsafe import Markup
 LAYOUTS = {"wide": 700, "medium": 480, "narrow": 290}
 _LETTER = 7.2
 
+Anchor = Literal["start", "middle", "end"]
+
 
 class Drawing:
     """A picture `height` pixels high and as wide as its place on the page: x is in percent of the width, y in pixels.
@@ -28,9 +30,11 @@ class Drawing:
                 ElementTree.SubElement(self._root, tag).text = words
 
     def bar(self, left: float, right: float, top: float, bottom: float, kind: str, tooltip: str = "") -> None:
-        """A filled rectangle; nothing where `right` is not beyond `left`. One that is thinner than 1% is also `thin`."""
+        """A filled rectangle; nothing where `right` is not beyond `left`. What is hardly a pixel wide is `thin`, too."""
         if right > left:
-            kind = f"{kind} thin" if right - left < 1 else kind
+            if right - left < 0.5:
+                # Its edge is drawn outside it.
+                kind, top, bottom = f"{kind} thin", top + 1, bottom - 1
             place = {
                 "x": f"{left:.3f}%",
                 "width": f"{right - left:.3f}%",
@@ -54,7 +58,7 @@ class Drawing:
         y: float,
         words: str,
         kind: str,
-        anchor: Literal["start", "middle", "end"] = "middle",
+        anchor: Anchor = "middle",
         shift: float = 0,
     ) -> None:
         """Words on the base line `y`, which start, end or have their middle `shift` pixels beside `x`."""

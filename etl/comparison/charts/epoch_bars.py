@@ -16,7 +16,9 @@ def epoch_bars(report: Report) -> RowChart:
     walls = [each.parts.wall_seconds for each in report.strategies]
     axis, scale = LinearAxis(max(walls)), time_scale(walls)
     marks = [(axis.position(mark), scale.mark(mark)) for mark in axis.marks(scale.size)]
-    return RowChart([_row(each, axis, scale, [place for place, _ in marks]) for each in report.strategies], draw_axis(marks))
+    return RowChart(
+        [_row(each, axis, scale, [place for place, _ in marks]) for each in report.strategies], draw_axis(marks)
+    )
 
 
 def _row(result: StrategyResult, axis: LinearAxis, scale: Scale, grid: list[float]) -> Row:

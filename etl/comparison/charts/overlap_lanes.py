@@ -52,7 +52,9 @@ def overlap_lanes(report: Report) -> OverlapLanes | None:
     marks = [(axis.position(mark), scale.mark(mark)) for mark in axis.marks(scale.size)]
     grid = [place for place, _ in marks]
     kinds = {each.name: each.strategy for each in report.strategies}
-    return OverlapLanes([_lanes(each, kinds.get(each.strategy, ""), axis, grid) for each in timelines], draw_axis(marks))
+    return OverlapLanes(
+        [_lanes(each, kinds.get(each.strategy, ""), axis, grid) for each in timelines], draw_axis(marks)
+    )
 
 
 def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float]) -> Lanes:
@@ -62,15 +64,14 @@ def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float
     waiting, computing = (sum(min(b, end) - a for a, b in spans) for spans in (waits, computes))
     drawing = Drawing(
         HEIGHT,
-        f"{timeline.strategy}, training loop: {len(computes)} batches in {seconds(end)}, of which {seconds(waiting)} waiting",
+        f"{timeline.strategy}, training loop: {len(computes)} batches in {seconds(end)}, "
+        f"of which {seconds(waiting)} waiting",
     )
     draw_grid(drawing, grid)
     _draw_spans(drawing, axis, "compute", "computes", computes, end)
     _draw_spans(drawing, axis, "stall", "waits", waits, end)
     threads = sorted({thread for thread, *_ in timeline.loads})
-    loads = [
-        _load_row(timeline, thread, number, axis, end, grid) for number, thread in enumerate(threads, start=1)
-    ]
+    loads = [_load_row(timeline, thread, number, axis, end, grid) for number, thread in enumerate(threads, start=1)]
     return Lanes(
         name=timeline.strategy,
         note="" if threads else _why_no_threads(strategy),

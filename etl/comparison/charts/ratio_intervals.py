@@ -42,7 +42,7 @@ def _row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Row:
             low, high = axis.position(result.ratio.low), axis.position(result.ratio.high)
             drawing.line(low, middle, high, middle, f"whisker {kind}")
             for end in (low, high):
-                drawing.line(end, middle - 5, end, middle + 5, f"whisker {kind}")
+                drawing.line(end, middle - 5, end, middle + 5, f"whisker end {kind}")
         drawing.dot(axis.position(result.ratio.median), middle, 6, f"point {kind}", figures)
     return Row(result.name, figures, drawing.markup())
 

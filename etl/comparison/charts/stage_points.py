@@ -5,12 +5,13 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from etl.comparison.charts.axis import LinearAxis
-from etl.comparison.charts.drawing import Drawing
+from etl.comparison.charts.drawing import Anchor, Drawing
 from etl.comparison.charts.point_names import place_names
 from etl.comparison.report import Report, StageResult
 from etl.comparison.units import byte_scale, digits, nbytes
 
 TOP, BOTTOM, HEIGHT = 34, 324, 372
+ANCHORS: dict[int, Anchor] = {1: "start", 0: "middle", -1: "end"}
 
 
 def stage_points(report: Report) -> Markup:
@@ -43,10 +44,11 @@ def stage_name(result: StageResult, among: list[StageResult]) -> str:
 def _draw_points(drawing: Drawing, stages: list[StageResult], across: LinearAxis, upwards: LinearAxis) -> None:
     points = [(across.position(each.nbytes), _height(upwards, each.etl_samples_per_second)) for each in stages]
     texts = [f"{stage_name(each, stages)}{', disqualified' if each.disqualified else ''}" for each in stages]
-    for (x, y), text, name in zip(points, texts, place_names(points, texts, TOP, BOTTOM), strict=True):
+    for (x, y), name in zip(points, place_names(points, texts, TOP, BOTTOM), strict=True):
         if name.y != y:
             drawing.pointer(x, y, name.shift * 0.8, name.y, "leader")
-        drawing.text(x, name.y + 4, text, "point-name", "start" if name.shift > 0 else "end", name.shift)
+        anchor = ANCHORS[(name.shift > 0) - (name.shift < 0)]
+        drawing.text(x, name.y + 4, name.words, "point-name", anchor, name.shift)
     for result, (x, y) in zip(stages, points, strict=True):
         kind = "disqualified" if result.disqualified else "reference" if result.stage == "raw" else "shown"
         drawing.dot(x, y, 7, f"point {kind}", f"{stage_name(result, stages)}: {_describe(result)}")
