@@ -30,7 +30,7 @@ class Drawing:
                 ElementTree.SubElement(self._root, tag).text = words
 
     def bar(self, left: float, right: float, top: float, bottom: float, kind: str, tooltip: str = "") -> None:
-        """A filled rectangle; nothing where `right` is not beyond `left`. What is hardly a pixel wide is `thin`, too."""
+        """A filled rectangle; nothing where `right` is not beyond `left`. What is hardly a pixel wide is `thin` too."""
         if right > left:
             if right - left < 0.5:
                 # Its edge is drawn outside it.

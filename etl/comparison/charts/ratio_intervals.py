@@ -13,9 +13,11 @@ HEIGHT = 36
 KINDS = {"faster": "shown", "slower": "shown", "reference": "reference", "disqualified": "disqualified"}
 
 
-def ratio_intervals(report: Report) -> RowChart:
-    """A dot for the median and a whisker for the interval, on a logarithmic axis with a line at 1."""
+def ratio_intervals(report: Report) -> RowChart | None:
+    """A dot for the median and a whisker for the interval, on a logarithmic axis; None without any ratio."""
     intervals = [each.ratio for each in report.strategies if each.ratio is not None]
+    if not intervals:
+        return None
     bounds = [bound for each in intervals for bound in (each.low, each.median, each.high) if bound is not None]
     axis = RatioAxis.around(bounds)
     marks = [(axis.position(mark), f"{mark:g}×") for mark in axis.marks()]  # noqa: RUF001  the sign for times
