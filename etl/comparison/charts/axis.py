@@ -9,6 +9,7 @@ from math import ceil, floor, log, log10
 
 # No two marks of a ratio axis stand closer, in percent of its length, so that their figures have room on a phone.
 _APART = 14.0
+_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class RatioAxis:
     def marks(self) -> list[float]:
         """1 and as many other round ratios as have room."""
         for step in (0.01, 0.02, 0.05, 0.1, 0.25):
-            marks = [step * count for count in range(ceil(self.low / step), floor(self.high / step) + 1) if count]
-            if self._have_room(marks):
-                return marks
+            counts = range(max(ceil(self.low / step), 1), floor(self.high / step) + 1)
+            if len(counts) <= _MOST and self._have_room([step * count for count in counts]):
+                return [step * count for count in counts]
         powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
         for mantissas in ((1, 2, 5), (1, 3), (1,)):
             marks = [mantissa * 10.0**power for power in powers for mantissa in mantissas]
@@ -60,9 +61,6 @@ class RatioAxis:
         return [1.0]
 
     def _have_room(self, marks: list[float]) -> bool:
-        # So many marks have no room, and need not be looked at one by one.
-        if len(marks) > 100 / _APART + 1:
-            return False
         places = [self.position(mark) for mark in marks]
         return any(abs(mark - 1) < 1e-9 for mark in marks) and all(b - a >= _APART for a, b in pairwise(places))
 

@@ -58,8 +58,8 @@ def overlap_lanes(report: Report) -> OverlapLanes | None:
 
 
 def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float]) -> Lanes:
-    computes = [span for span in timeline.computes[:BATCHES] if span[0] < axis.end]
-    end = min(computes[-1][1], axis.end)
+    end = min(timeline.computes[:BATCHES][-1][1], axis.end)
+    computes = [span for span in timeline.computes if span[0] < end]
     waits = [span for span in timeline.waits if span[0] < end]
     waiting, computing = (sum(min(b, end) - a for a, b in spans) for spans in (waits, computes))
     drawing = Drawing(
