@@ -26,7 +26,8 @@ from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE, REPORTS
 
 NEEDS_CHROMIUM = pytest.mark.skipif(find_chromium() is None, reason="no Chromium")
-STYLES = Path(str(comparison_reports.__file__)).parent.parent / "etl/comparison/page.css"
+ROOT = Path(__file__).parent.parent
+STYLES = ROOT / "etl/comparison/page.css"
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 # The page in a frame as wide as a phone: how wide its content is, and each text of a chart that leaves the screen.
 PHONE = """<!DOCTYPE html><meta charset="utf-8"><link rel="icon" href="data:,"><ul id="found"></ul>
@@ -296,6 +297,15 @@ def _luminance(colour: str) -> float:
     channels = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_an_installed_package_holds_the_template_and_its_style() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["etl"]
+    files = [path for path in (ROOT / "etl/comparison").rglob("*") if path.is_file()]
+    beside_code = {str(each.relative_to(ROOT / "etl")) for each in files if each.suffix not in {".py", ".pyc"}}
+    assert beside_code == {"comparison/page.html", "comparison/page.css"}
+    assert beside_code <= set(packaged)
 
 
 @NEEDS_CHROMIUM

@@ -42,7 +42,7 @@ class OverlapLanes:
 
 
 def overlap_lanes(report: Report) -> OverlapLanes | None:
-    """The first batches of each timeline, at most `BATCHES`; None where no timeline has any."""
+    """The first batches of each timeline, at most `BATCHES`; None where none has any."""
     timelines = [each for each in report.timelines if each.computes]
     if not timelines:
         return None
