@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CONSOLE_LINE = re.compile(r'CONSOLE[:(]\d+\)?\] "(?P<message>.*)", source: (?P<source>.*)$')
@@ -32,9 +33,13 @@ def find_chromium() -> str | None:
 
 
 @contextmanager
-def serve(folder: Path) -> Iterator[str]:
-    """Serve `folder` on a free port of 127.0.0.1 while the context lasts; gives its URL, without a slash at the end."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_QuietHandler, directory=str(folder))) as server:
+def serve(folder: Path, requested: list[str] | None = None) -> Iterator[str]:
+    """Serve `folder` on a free port of 127.0.0.1 while the context lasts; gives its URL, without a slash at the end.
+
+    The path of each request is appended to `requested`, if given.
+    """
+    paths = [] if requested is None else requested
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, paths, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -44,16 +49,34 @@ def serve(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-class _QuietHandler(SimpleHTTPRequestHandler):
+class _Handler(SimpleHTTPRequestHandler):
+    def __init__(self, requested: list[str], *arguments: Any, **options: Any) -> None:
+        self._requested = requested
+        super().__init__(*arguments, **options)
+
+    def do_GET(self) -> None:
+        self._requested.append(self.path)
+        super().do_GET()
+
     def log_message(self, format: str, *args: object) -> None:
         """Write nothing: what went wrong shows in the browser's console."""
 
 
-def render(url: str, screenshot: Path | None = None, settle_seconds: int = 10, limit_seconds: int = 120) -> Rendered:
+def render(
+    url: str,
+    screenshot: Path | None = None,
+    settle_seconds: int = 10,
+    limit_seconds: int = 120,
+    *,
+    window: tuple[int, int] = (1280, 900),
+    dark: bool = False,
+) -> Rendered:
     """Load `url` in a Chromium that can reach no host but 127.0.0.1, and let its scripts run `settle_seconds`.
 
     These are seconds of the page's own clock, which stands still while it loads. Writes a PNG to `screenshot`, if
-    given. Raises `FileNotFoundError` without a Chromium, and `TimeoutExpired` after `limit_seconds` of real time.
+    given: `window` is its width and height in pixels. With `dark` the user prefers dark colours.
+
+    Raises `FileNotFoundError` without a Chromium, and `TimeoutExpired` after `limit_seconds` of real time.
     """
     chromium = find_chromium()
     if chromium is None:
@@ -72,7 +95,9 @@ def render(url: str, screenshot: Path | None = None, settle_seconds: int = 10, l
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
             f"--user-data-dir={profile}",
             f"--virtual-time-budget={settle_seconds * 1000}",
-            "--window-size=1280,900",
+            f"--window-size={window[0]},{window[1]}",
+            # What pages see as prefers-color-scheme; --force-dark-mode changes only the browser's own surfaces.
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             "--enable-logging=stderr",
             "--v=0",
             "--dump-dom",

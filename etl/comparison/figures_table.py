@@ -1,0 +1,159 @@
+"""The table of all figures: one row for each figure, one column for each strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from etl.comparison.report import Report, StrategyResult
+from etl.comparison.units import NOT_MEASURED, Scale, byte_scale, digits, percent, ratio, time_scale
+
+Get = Callable[[StrategyResult], float | None]
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """One figure of all strategies, in their order; `unit` is empty where the cells say it, or there is none."""
+
+    name: str
+    unit: str
+    meaning: str
+    cells: list[str]
+
+
+@dataclass(frozen=True)
+class FigureGroup:
+    """Rows that belong together."""
+
+    title: str
+    rows: list[FigureRow]
+
+
+def figures_table(report: Report) -> list[FigureGroup]:
+    """All groups, from the wall time down to what a store costs."""
+    results = report.strategies
+    epoch = time_scale(each.parts.wall_seconds for each in results)
+
+    def times(name: str, meaning: str, get: Get, scale: Scale | None = None) -> FigureRow:
+        scale = scale or time_scale(map(get, results))
+        return FigureRow(name, scale.unit, meaning, [scale.number(get(each)) for each in results])
+
+    def sizes(name: str, meaning: str, get: Get) -> FigureRow:
+        scale = byte_scale(map(get, results))
+        return FigureRow(name, scale.unit, meaning, [scale.number(get(each)) for each in results])
+
+    def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> FigureRow:
+        return FigureRow(name, "", meaning, [get(each) for each in results])
+
+    return [
+        FigureGroup(
+            "Time of one epoch",
+            [
+                times("wall time", "all of it: the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
+                times(
+                    "compute alone",
+                    "training steps on a batch in memory, nothing else at work",
+                    lambda r: r.parts.compute_alone_seconds,
+                    epoch,
+                ),
+                times(
+                    "interference",
+                    "what compute takes longer beside loading; below 0, compute was faster than alone, which is noise",
+                    lambda r: r.parts.interference_seconds,
+                    epoch,
+                ),
+                times("stall", "waiting for the next batch", lambda r: r.parts.stall_seconds, epoch),
+                times("harness", "the measuring loop itself", lambda r: r.parts.harness_seconds, epoch),
+                times("unexplained", "what is left", lambda r: r.parts.unexplained_seconds, epoch),
+                words(
+                    "unexplained, of wall",
+                    "has to stay under 1%",
+                    lambda r: percent(r.parts.unexplained_seconds / r.parts.wall_seconds),
+                ),
+                times("first batch", "from the start of the epoch until it is there", lambda r: r.first_batch_seconds),
+            ],
+        ),
+        FigureGroup(
+            "Loading beside compute",
+            [
+                times("ETL alone", "loading an epoch, nothing else at work", lambda r: r.etl_alone_seconds, epoch),
+                words(
+                    "samples/s", "records trained on in a second of wall time", lambda r: digits(r.samples_per_second)
+                ),
+                words(
+                    "overlap",
+                    "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is hidden completely",
+                    lambda r: ratio(r.overlap),
+                ),
+            ],
+        ),
+        FigureGroup(
+            "What it uses",
+            [
+                words("CPU s per 1,000", "CPU seconds for 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
+                sizes("peak memory", "of the process and its children", lambda r: r.peak_memory_nbytes),
+                sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
+                words("compute threads", "out of the same budget as loading", lambda r: str(r.compute_threads)),
+                words("loading threads", "or worker processes", lambda r: str(r.loading_threads)),
+            ],
+        ),
+        FigureGroup(
+            f"Against {report.reference}",
+            [
+                words(
+                    "ratio of wall times",
+                    "median, each paired with the reference of its round",
+                    lambda r: ratio(r.ratio.median) if r.ratio else NOT_MEASURED,
+                ),
+                words("95% interval", "bootstrap, from five rounds on", _bounds),
+                words("rounds", "measurements, each in a process of its own", lambda r: str(len(r.rounds))),
+                words("verdict", "", lambda r: r.verdict),
+            ],
+        ),
+        FigureGroup(
+            "Prediction",
+            [
+                times(
+                    "predicted wall",
+                    "from the profile of the raw pipeline alone, before any strategy ran",
+                    lambda r: r.prediction.wall_seconds if r.prediction else None,
+                    epoch,
+                ),
+                words(
+                    "error",
+                    "above 0: the prediction was too long",
+                    lambda r: percent(r.prediction.error if r.prediction else None, signed=True),
+                ),
+            ],
+        ),
+        FigureGroup(
+            "The store",
+            [
+                words("format", "", lambda r: r.format or NOT_MEASURED),
+                words("cut after", "the stage whose result is kept", lambda r: r.stage or NOT_MEASURED),
+                times(
+                    "written in",
+                    "once, before the first epoch",
+                    lambda r: r.presaving.write_seconds if r.presaving else None,
+                ),
+                sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
+                words(
+                    "pays off after",
+                    "epochs until the time of writing is won back",
+                    lambda r: break_even(r.presaving.break_even_epochs) if r.presaving else NOT_MEASURED,
+                ),
+            ],
+        ),
+    ]
+
+
+def break_even(epochs: float | None) -> str:
+    """`1.3 epochs`, or "never" for None."""
+    return "never" if epochs is None else f"{digits(epochs, 2)} epochs"
+
+
+def _bounds(result: StrategyResult) -> str:
+    interval = result.ratio
+    if interval is None or interval.low is None or interval.high is None:
+        return NOT_MEASURED
+    return f"{ratio(interval.low)} to {ratio(interval.high)}"

@@ -1,0 +1,350 @@
+"""Reports as a comparison makes them, with figures like those of the demonstration photographs, and others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from etl.comparison.report import (
+    Check,
+    Interval,
+    Noise,
+    Parts,
+    Prediction,
+    Presaving,
+    ProfileResult,
+    Report,
+    RoundFigures,
+    StageProfile,
+    StageResult,
+    StrategyResult,
+    Timeline,
+)
+
+HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"
+RECORDS, BATCH_SIZE, ROUNDS = 2000, 64, 9
+RULES = {
+    "samples": ("Same samples", "4 strategies: 32 batches of an epoch have the same order, shapes, dtype and digests"),
+    "compute": ("Same compute", "residual, seed 0: the score after the last batch is 2.2174 for all"),
+    "resources": ("Same resources", "CPUs 0 and 1, 2 threads for loading and compute together, memory not limited"),
+    "cache": ("Same cache state", "warm: 100% of all pages in memory before each measurement"),
+    "paid": ("Everything is paid for", "writing and size of 4 stores are reported, with their break-even"),
+    "noise": ("Noise is handled", "9 rounds, interleaved and shuffled; intervals by 10,000 bootstrap samples"),
+    "loaded": ("Loaded means readable at memory speed", "every batch was touched inside the loading time"),
+    "sum": ("The sum adds up", "unexplained is at most 0.21% of the wall time"),
+}
+
+
+def photographs() -> Report:
+    """Four strategies, all rules held."""
+    raw = strategy("raw", 6.31, 3.12, 0.02, 3.155, etl=3.02)
+    ahead = strategy("async-raw", 4.42, 3.12, 0.64, 0.648, etl=3.14, against=0.7003)
+    saved = strategy("presaved", 3.31, 3.12, 0.012, 0.1663, etl=0.159, against=0.5246)
+    both = strategy("async-presaved", 3.29, 3.12, 0.121, 0.0377, etl=0.161, against=0.5214)
+    return Report(
+        schema_version=1,
+        title="photographs/: 2,000 JPEG photographs in 10 classes",
+        settings={
+            "command": "etl compare photographs/ --html report.html",
+            "source": "photographs/",
+            "strategies": ["raw", "async-raw", "presaved", "async-presaved"],
+            "formats": ["npy"],
+            "batch_size": 64,
+            "dtype": "float32",
+            "model": "residual",
+            "cache": "warm",
+            "threads": 2,
+            "budget_seconds": 60.0,
+            "memory_budget": None,
+            "pin": False,
+        },
+        machine={"cpu": "AMD EPYC 7B13", "cpus": [0, 1], "memory_nbytes": 8_200_000_000, "virtual": True},
+        versions={"fair-etl": "0.1.0", "python": "3.11.2", "numpy": "2.3.4", "torch": "2.9.1"},
+        started_at="2025-11-21T17:16:04+00:00",
+        seconds=63.4,
+        source_records=RECORDS,
+        measured_records=512,
+        batch_size=BATCH_SIZE,
+        reference="raw",
+        rounds=ROUNDS,
+        stopped_early=False,
+        unchecked=[],
+        recommendation=[
+            "Use presaved after resize (npy): an epoch takes 0.52 times as long as raw (0.50 to 0.55).",
+            "Writing the store takes 3.4 s and 301 MB once, which pays off after 1.1 epochs.",
+            "Loading ahead beside it shows no further difference.",
+        ],
+        notes=["Figures are of 512 records, scaled to all 2,000."],
+        strategies=[raw, ahead, saved, both],
+        stages=[
+            stage("raw", 3.02, 0, 6.31),
+            stage("read", 2.97, 78_300_000, 6.26, 0.31, 6.2),
+            stage("decode", 0.91, 1_104_000_000, 4.13, 5.13, 2.4),
+            stage("resize", 0.159, 301_100_000, 3.31, 3.4, 1.13),
+            stage("channels_first", 0.148, 301_100_000, 3.29, 3.5, 1.16),
+            stage("normalise", 0.282, 1_204_300_000, 3.44, 6.2, 2.2),
+        ],
+        profile=ProfileResult(
+            stages=[
+                StageProfile("read", 1.9e-5, 39_150),
+                StageProfile("decode", 1.03e-3, 552_000),
+                StageProfile("resize", 2.8e-4, 150_528),
+                StageProfile("channels_first", 1.2e-5, 150_528),
+                StageProfile("normalise", 7.9e-5, 602_112),
+            ],
+            compute_seconds_per_batch={"1 thread": 0.187, "2 threads": 0.0988},
+            compute_slowdown=1.21,
+            loading_slowdown=1.34,
+            copy_bytes_per_second=9.4e9,
+        ),
+        checks=[Check(rule, title, True, evidence) for rule, (title, evidence) in RULES.items()],
+        noise=Noise(0.004, 0.031, 0.012, 0.094, 1.14, [2449.998, 2450.0], []),
+        timelines=[
+            timeline("raw", 0.0966, 0.098, None),
+            timeline("async-raw", 0.02, 0.118, 0.131),
+            timeline("presaved", 0.005, 0.098, None),
+            timeline("async-presaved", 0.001, 0.1, 0.005),
+        ],
+    )
+
+
+def disqualified() -> Report:
+    """`async-presaved` delivers other pixels."""
+    report, reason = photographs(), "batch 3 has other bytes than raw's (digest 1f0c against 88ab)"
+    *others, last = report.strategies
+    check = replace(report.checks[0], held=False, evidence="1 of 4 strategies differs", broken_by={last.name: reason})
+    *stages, normalise = report.stages
+    return replace(
+        report,
+        strategies=[*others, replace(last, verdict="disqualified", disqualified=[f"{check.title}: {reason}"])],
+        stages=[*stages, replace(normalise, disqualified=[reason])],
+        checks=[check, *report.checks[1:]],
+    )
+
+
+def unchecked() -> Report:
+    """Two rules were switched off, and it was stopped in its third round; the machine was not quiet."""
+    report = photographs()
+    off = ["samples", "noise"]
+    return replace(
+        report,
+        rounds=2,
+        stopped_early=True,
+        unchecked=off,
+        strategies=[
+            replace(each, ratio=replace(each.ratio, low=None, high=None, rounds=2), verdict="too few rounds")
+            if each.ratio is not None
+            else each
+            for each in report.strategies
+        ],
+        checks=[
+            replace(each, held=None, evidence="switched off with --no-check") if each.rule in off else each
+            for each in report.checks
+        ],
+        noise=replace(report.noise, steal_highest=0.31, warnings=["round 1: other processes took 31% of the CPU time"]),
+    )
+
+
+def one_strategy() -> Report:
+    """`raw` alone: no ratio, no store, no stage."""
+    report = photographs()
+    return replace(report, strategies=report.strategies[:1], stages=[], timelines=report.timelines[:1])
+
+
+def never_pays_off() -> Report:
+    """Presaving is slower than raw, and compute hides everything."""
+    report = photographs()
+    slow = strategy("presaved", 6.9, 3.12, 0.3, 3.47, etl=3.4, against=1.0935)
+    slow = replace(slow, verdict="slower", presaving=Presaving(3.4, 301_100_000, None))
+    return replace(report, strategies=[report.strategies[0], slow])
+
+
+def many_with_long_names() -> Report:
+    """Twelve strategies whose names and reasons are long."""
+    report = photographs()
+    formats = ("npy", "hdf5", "hdf5-gzip", "safetensors", "torch", "pickle")
+    results = [
+        replace(
+            strategy(
+                name, 6.31 - 0.21 * index, 3.12, 0.05, 3.1 - 0.21 * index, etl=3.1, against=1 - 0.03 * (index + 1)
+            ),
+            format=kind,
+        )
+        for index, (name, kind) in enumerate(
+            (f"{ahead}presaved, {kind}, after channels_first", kind) for ahead in ("", "async-") for kind in formats
+        )
+    ]
+    results[0] = replace(results[0], verdict="reference", ratio=None)
+    results[5] = replace(
+        results[5],
+        verdict="disqualified",
+        disqualified=[
+            "Same samples: batch 17 has other bytes than the reference's, the first at record 1,094 of the source",
+            "Same cache state: 12% of the pages were not in memory before the third measurement",
+        ],
+    )
+    lanes = [replace(report.timelines[index % 4], strategy=each.name) for index, each in enumerate(results)]
+    return replace(report, strategies=results, reference=results[0].name, timelines=lanes)
+
+
+def faster_beside_loading() -> Report:
+    """Interference and what is unexplained are below zero: noise, where there is next to none of either."""
+    report = photographs()
+    saved = strategy("presaved", 3.2, 3.21, -0.05, 0.0388, etl=0.159, against=0.507)
+    return replace(report, strategies=[report.strategies[0], saved])
+
+
+def little_measured() -> Report:
+    """Whatever may be missing is: intervals, ETL alone of a round, the error of a prediction, clock, timelines."""
+    report = photographs()
+    return replace(
+        report,
+        strategies=[
+            replace(
+                each,
+                ratio=None,
+                verdict="reference" if each.name == "raw" else "too few rounds",
+                presaving=None,
+                prediction=Prediction(each.parts.wall_seconds, None) if each.name == "raw" else None,
+                rounds=[replace(figures, etl_alone_seconds=None) for figures in each.rounds[:1]],
+            )
+            for each in report.strategies
+        ],
+        stages=[replace(each, ratio=None, break_even_epochs=None) for each in report.stages[:1]],
+        noise=replace(report.noise, frequency_mhz=[]),
+        timelines=[],
+        notes=[],
+    )
+
+
+def hostile() -> Report:
+    """Every text that comes from outside holds markup, quotes and a byte that is no UTF-8."""
+    report = photographs()
+    names = [f"{each.name}{HOSTILE}" for each in report.strategies]
+    return replace(
+        report,
+        title=HOSTILE,
+        settings={HOSTILE: HOSTILE, "command": HOSTILE, "nested": {"deep": [HOSTILE]}},
+        machine={"cpu": HOSTILE},
+        versions={HOSTILE: HOSTILE},
+        recommendation=[HOSTILE],
+        notes=[HOSTILE],
+        unchecked=[HOSTILE],
+        reference=names[0],
+        strategies=[
+            replace(each, name=name, disqualified=[HOSTILE])
+            for each, name in zip(report.strategies, names, strict=True)
+        ],
+        stages=[replace(each, stage=f"{each.stage}{HOSTILE}") for each in report.stages],
+        profile=replace(
+            report.profile,
+            stages=[replace(each, name=f"{each.name}{HOSTILE}") for each in report.profile.stages],
+            compute_seconds_per_batch={HOSTILE: 0.1},
+        ),
+        checks=[replace(each, title=HOSTILE, evidence=HOSTILE, broken_by={HOSTILE: HOSTILE}) for each in report.checks],
+        noise=replace(report.noise, warnings=[HOSTILE]),
+        timelines=[replace(each, strategy=name) for each, name in zip(report.timelines, names, strict=True)],
+    )
+
+
+REPORTS = {
+    made.__name__: made
+    for made in (
+        photographs,
+        disqualified,
+        unchecked,
+        one_strategy,
+        never_pays_off,
+        many_with_long_names,
+        faster_beside_loading,
+        little_measured,
+        hostile,
+    )
+}
+
+
+def strategy(
+    name: str,
+    wall: float,
+    compute_alone: float,
+    interference: float,
+    stall: float,
+    *,
+    etl: float,
+    against: float | None = None,
+) -> StrategyResult:
+    """The seconds of an epoch; `against` is the ratio to the reference, None for the reference itself."""
+    kind = name.split(",", maxsplit=1)[0]
+    harness = 0.0012
+    unexplained = wall - compute_alone - interference - stall - harness
+    stored = kind.endswith("presaved")
+    return StrategyResult(
+        name=name,
+        strategy=kind,
+        format="npy" if stored else None,
+        stage="resize" if stored else None,
+        compute_threads=2,
+        loading_threads=1 if kind.startswith("async") else 0,
+        parts=Parts(wall, compute_alone, interference, stall, harness, unexplained),
+        first_batch_seconds=etl / 32,
+        samples_per_second=RECORDS / wall,
+        etl_alone_seconds=etl,
+        overlap=max(etl, compute_alone) / wall,
+        cpu_seconds_per_1000=0.4 + wall,
+        peak_memory_nbytes=512_000_000 if stored else 641_000_000,
+        read_nbytes=301_100_000 if stored else 78_300_000,
+        ratio=None if against is None else Interval(against, against * 0.958, against * 1.047, ROUNDS),
+        verdict="reference" if against is None else "faster" if against * 1.047 < 1 else "no difference shown",
+        presaving=Presaving(3.4, 301_100_000, 1.13) if stored else None,
+        prediction=Prediction(wall * 1.034, 0.034),
+        rounds=[
+            RoundFigures(
+                round=number,
+                wall_seconds=wall / 4 * (1 + number / 100),
+                compute_seconds=(compute_alone + interference) / 4,
+                stall_seconds=stall / 4,
+                compute_alone_seconds=compute_alone / 4,
+                etl_alone_seconds=etl / 4,
+                cpu_seconds=wall / 3,
+                steal=0.004,
+                other_processes=0.012,
+                speed_probe_seconds=0.0102,
+            )
+            for number in range(ROUNDS)
+        ],
+    )
+
+
+def stage(
+    name: str, etl: float, size: int, wall: float, write: float = 0.0, break_even: float | None = None
+) -> StageResult:
+    """The seconds of an epoch cut after the stage `name`."""
+    stored = name != "raw"
+    return StageResult(
+        stage=name,
+        strategy="presaved" if stored else "raw",
+        format="npy" if stored else None,
+        write_seconds=write,
+        nbytes=size,
+        etl_alone_seconds=etl,
+        etl_samples_per_second=RECORDS / etl,
+        wall_seconds=wall,
+        ratio=Interval(wall / 6.31, wall / 6.31 * 0.96, wall / 6.31 * 1.05, ROUNDS) if stored else None,
+        break_even_epochs=break_even,
+    )
+
+
+def timeline(name: str, wait: float, compute: float, load: float | None) -> Timeline:
+    """Sixteen batches, each with its wait and its step; with `load`, in one thread that is two batches ahead."""
+    waits, computes, loads = [], [], []
+    ready = taken = now = 0.0
+    for batch in range(16):
+        if load is not None:
+            begun = max(ready, taken)
+            ready = begun + load
+            loads.append((0, begun, ready, batch))
+            taken = computes[batch - 2][1] if batch >= 2 else 0.0
+        start = max(now, ready) if load is not None else now + wait
+        waits.append((now, start))
+        computes.append((start, start + compute))
+        now = start + compute
+    return Timeline(name, waits, computes, loads)
