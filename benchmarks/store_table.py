@@ -21,9 +21,9 @@ from rich.table import Table
 import etl
 import presave
 from benchmarks.clock import as_bytes, run_epoch
-from etl.comparison.page_cache import drop_from_page_cache
 from benchmarks.workload import SEED
 from benchmarks.write_sample import Photographs
+from etl.comparison.page_cache import drop_from_page_cache
 
 BATCH_SIZE = 64
 JOBS = 2

@@ -44,7 +44,6 @@ def photographs() -> Report:
         schema_version=1,
         title="photographs/: 2,000 JPEG photographs in 10 classes",
         settings={
-            "command": "etl compare photographs/ --html report.html",
             "source": "photographs/",
             "strategies": ["raw", "async-raw", "presaved", "async-presaved"],
             "formats": ["npy"],

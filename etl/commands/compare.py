@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +23,7 @@ from etl.comparison.page import page
 from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
-from etl.comparison.trace import save_trace
+from etl.comparison.trace import trace_events
 from etl.dtypes import DTYPES
 from etl.stages import DECODERS
 
@@ -135,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     try:
         with _progress() as show:
-            report = comparison.compare(settings, show)
+            report = replace(comparison.compare(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
     except ContradictionError as error:
         print(f"etl: {error}", file=sys.stderr)
         return 1
@@ -147,8 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
     save_json(arguments.json, report.as_dict())
     if arguments.html is not None:
         arguments.html.write_text(page(report), encoding="utf-8")
-    if arguments.trace is not None:
-        save_trace(arguments.trace, report)
+    save_json(arguments.trace, trace_events(report))
     return 0
 
 

@@ -160,7 +160,11 @@ def _find_function(name: str) -> Callable[..., Any]:
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    kinds = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    )
     parameters = inspect.signature(function).parameters.values()
     positional = [each for each in parameters if each.kind in kinds]
     return len(positional) >= 2 or any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in positional)

@@ -37,7 +37,12 @@ def contradictions(report: Report) -> Iterator[str]:
     if not 0 < report.measured_records <= report.source_records:
         yield f"{report.measured_records} records were measured of {report.source_records}"
     for result in report.strategies:
-        for text in (*_of_parts(result), *_of_counts(report, result), *_of_costs(report, result), *_of_ratio(report, result)):
+        for text in (
+            *_of_parts(result),
+            *_of_counts(report, result),
+            *_of_costs(report, result),
+            *_of_ratio(report, result),
+        ):
             yield f"{result.name}: {text}"
     for rule in RULES:
         if rule not in {check.rule for check in report.checks}:
@@ -47,7 +52,8 @@ def contradictions(report: Report) -> Iterator[str]:
         if bool(result.disqualified) != (result.name in broken) or (result.verdict == "disqualified") != (
             result.name in broken
         ):
-            yield f"{result.name}: verdict {result.verdict!r}, but rules broken by {', '.join(sorted(broken)) or 'none'}"
+            who = ", ".join(sorted(broken)) or "nobody"
+            yield f"{result.name}: the verdict is {result.verdict!r}, and rules were broken by {who}"
 
 
 def _of_parts(result: StrategyResult) -> Iterator[str]:
@@ -71,13 +77,19 @@ def _of_parts(result: StrategyResult) -> Iterator[str]:
 def _of_counts(report: Report, result: StrategyResult) -> Iterator[str]:
     samples = result.samples_per_second * result.parts.wall_seconds
     if not _equal(samples, report.source_records):
-        yield f"{result.samples_per_second} samples/s in {result.parts.wall_seconds} s are {samples}, not {report.source_records}"
+        yield (
+            f"{result.samples_per_second} samples/s in {result.parts.wall_seconds} s are {samples} samples, not "
+            f"{report.source_records}"
+        )
     numbers = [figures.round for figures in result.rounds]
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
     longest = max(result.etl_alone_seconds, result.parts.compute_alone_seconds)
     if not _equal(result.overlap, longest / result.parts.wall_seconds):
-        yield f"the overlap is {result.overlap}, the longer of ETL and compute alone over wall {longest / result.parts.wall_seconds}"
+        yield (
+            f"the overlap is {result.overlap}, the longer of ETL and compute alone over the wall time "
+            f"{longest / result.parts.wall_seconds}"
+        )
 
 
 def _of_costs(report: Report, result: StrategyResult) -> Iterator[str]:
@@ -90,7 +102,8 @@ def _of_costs(report: Report, result: StrategyResult) -> Iterator[str]:
     epochs = cost.break_even_epochs
     paid = cost.write_seconds + epochs * result.parts.wall_seconds
     if not others or not _equal(paid, epochs * min(others)):
-        yield f"after {epochs} epochs it has taken {paid} s, the fastest without a store {epochs * min(others, default=0)} s"
+        fastest = epochs * min(others, default=0.0)
+        yield f"after {epochs} epochs it has taken {paid} s, the fastest strategy without a store {fastest} s"
 
 
 def _of_ratio(report: Report, result: StrategyResult) -> Iterator[str]:
@@ -104,7 +117,11 @@ def _of_ratio(report: Report, result: StrategyResult) -> Iterator[str]:
     paired = [each.wall_seconds / walls[each.round] for each in result.rounds if each.round in walls]
     if len(paired) != ratio.rounds:
         yield f"its ratio is of {ratio.rounds} rounds, {len(paired)} were measured together with {report.reference}"
-    elif not min(paired) / RATIO_MARGIN <= result.parts.wall_seconds / reference.parts.wall_seconds <= max(paired) * RATIO_MARGIN:
+    elif (
+        not min(paired) / RATIO_MARGIN
+        <= result.parts.wall_seconds / reference.parts.wall_seconds
+        <= max(paired) * RATIO_MARGIN
+    ):
         yield (
             f"its wall time is {result.parts.wall_seconds / reference.parts.wall_seconds} of {report.reference}'s, "
             f"in single rounds it was {min(paired)} to {max(paired)}"

@@ -49,9 +49,6 @@ def _processor() -> str:
 
 def _gpus() -> list[str]:
     """Names of NVIDIA's cards, as the driver tells them; without torch, which takes seconds to load."""
-    names = []
-    for card in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        for line in card.read_text().splitlines():
-            if line.startswith("Model:"):
-                names.append(line.partition(":")[2].strip())
-    return names
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    lines = [line for card in cards for line in card.read_text().splitlines()]
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]

@@ -1,4 +1,4 @@
-"""What is done in a fresh process for each figure: seeing what a candidate loads, timing it, tracing it. Loads torch."""
+"""What is done in a fresh process for each figure: see what a candidate loads, time it, trace it. Loads torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.runtime import ThreadPolicy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def check(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
@@ -169,7 +172,7 @@ class Epochs:
         self._cold = workload.settings.cache == "cold"
         self.iterator = self._make()
 
-    def __enter__(self) -> Epochs:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

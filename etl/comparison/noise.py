@@ -60,7 +60,9 @@ class NoiseWatch:
 def cpu_times() -> CpuTimes:
     """As the first line of /proc/stat (proc(5)) tells them."""
     ticks = [int(each) for each in STAT.read_text().partition("\n")[0].split()[1:]]
-    user, nice, system, idle, waiting, hardware, software, steal = (each / os.sysconf("SC_CLK_TCK") for each in ticks[:8])
+    user, nice, system, idle, waiting, hardware, software, steal = (
+        each / os.sysconf("SC_CLK_TCK") for each in ticks[:8]
+    )
     busy = user + nice + system + hardware + software
     return CpuTimes(busy + idle + waiting + steal, steal, busy)
 

@@ -22,13 +22,13 @@ def report_noise(samples: Sequence[Mapping[str, Any]]) -> Noise:
     warnings = []
     if max(steal) > STEAL_LIMIT:
         warnings.append(
-            f"The hypervisor took up to {max(steal):.0%} of the CPU time (median {statistics.median(steal):.1%}): other "
-            "virtual machines were at work."
+            f"The hypervisor took up to {max(steal):.0%} of the CPU time (median {statistics.median(steal):.1%}): "
+            "other virtual machines were at work."
         )
     if max(others) > OTHERS_LIMIT:
         warnings.append(
-            f"Other processes had up to {max(others):.0%} of the CPU time (median {statistics.median(others):.1%}): end "
-            "them and compare again."
+            f"Other processes had up to {max(others):.0%} of the CPU time (median {statistics.median(others):.1%}): "
+            "end them and compare again."
         )
     if spread > SPEED_LIMIT:
         warnings.append(

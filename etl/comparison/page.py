@@ -22,10 +22,7 @@ STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), N
 
 
 def page(report: Report) -> str:
-    """The whole page; `report` has at least one strategy. Whatever the report's texts hold is shown as text.
-
-    `report.settings["command"]`, where there is one, is shown as the command that was called.
-    """
+    """The whole page; `report` has at least one strategy. Whatever the report's texts hold is shown as text."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("etl.comparison", "."),
         autoescape=True,
@@ -80,7 +77,7 @@ def _clock(megahertz: list[float]) -> str:
 
 
 def _facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), _plain(value)) for name, value in values.items() if name != "command"]
+    return [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
 
 
 def _plain(value: Any) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.comparison.amounts import CHECKED_STEPS, COMPUTE_SECONDS, FEWEST_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES
-from etl.comparison.candidate import Candidate
 from etl.comparison.prediction import stage_seconds
 from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE
 from etl.comparison.statistics import FEWEST_ROUNDS

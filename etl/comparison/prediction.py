@@ -27,9 +27,8 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     # What one more thread gains is a property of the machine, seen with the raw pipeline.
     speed_up = max(1e-9, single * float(profile["records_per_second_in_threads"]))
     load /= speed_up
-    return load + compute + (batches - 1) * side_by_side(
-        load, compute, float(profile["loading_slowdown"]), float(profile["compute_slowdown"])
-    )
+    both = side_by_side(load, compute, float(profile["loading_slowdown"]), float(profile["compute_slowdown"]))
+    return float(load + compute + (batches - 1) * both)
 
 
 def side_by_side(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:

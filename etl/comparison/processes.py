@@ -115,7 +115,8 @@ class Processes:
 
     def _exchange(self, message: Any, task: str) -> dict[str, Any]:
         process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None  # noqa: S101
+        if process is None or process.stdin is None or process.stdout is None:
+            raise RuntimeError("the server was not started, or without pipes")
         process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.flush()
         if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:

@@ -117,7 +117,7 @@ class StageClock(MutableSequence[int]):
     def __delitem__(self, index: Any) -> None:
         raise TypeError("it has three places")
 
-    def insert(self, index: int, value: int) -> None:
+    def insert(self, index: int, value: int) -> None:  # noqa: ARG002
         raise TypeError("it has three places")
 
     def _note(self, place: int | None) -> None:
@@ -135,7 +135,9 @@ class _Slices:
         self._order = np.random.default_rng(workload.settings.seed).permutation(len(workload.records))
         self._batch = min(workload.settings.batch_size, len(workload.records))
 
-    def load(self, where: MutableSequence[int], seconds: float, first: int = 0, stop: threading.Event | None = None) -> int:
+    def load(
+        self, where: MutableSequence[int], seconds: float, first: int = 0, stop: threading.Event | None = None
+    ) -> int:
         """Load for `seconds`, or until `stop` is set; how many records. Every record is loaded whole."""
         numbers = np.roll(self._order, -first)
         done = 0
@@ -203,7 +205,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Bytes a second that one thread copies in rows of `row_nbytes` from random places of memory that no cache holds."""
+    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places of memory that no cache holds."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)
@@ -222,4 +224,4 @@ def _first_features(batch: Any) -> np.ndarray:
 
 
 def _row_nbytes(batch: Any) -> float:
-    return sum(array.nbytes for array in batch.arrays()) / len(batch)
+    return float(batch.nbytes / len(batch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from etl.comparison.report import Interval, StrategyResult
+from etl.comparison.units import nbytes, seconds
 
 # Below this, a difference is not worth a change, whether it is real or not.
 NEGLIGIBLE = 0.02
@@ -21,7 +22,10 @@ def recommend(
     fastest = min(valid, key=lambda each: each.parts.wall_seconds)
     slowest = max(valid, key=lambda each: each.parts.wall_seconds)
     if len(valid) == 1:
-        return [f"Only {fastest.name} was compared: an epoch takes {_time(fastest.parts.wall_seconds)}.", _bound(fastest)]
+        return [
+            f"Only {fastest.name} was compared: an epoch takes {seconds(fastest.parts.wall_seconds)}.",
+            _bound(fastest),
+        ]
     spread = slowest.parts.wall_seconds / fastest.parts.wall_seconds - 1
     simplest = min(valid, key=lambda each: _simplicity(each))
     if spread <= NEGLIGIBLE:
@@ -47,7 +51,7 @@ def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mappin
     ratio = to_fastest.get(result.name)
     if ratio is None or ratio.low is None:  # too few rounds to tell: go by the figures
         return result.parts.wall_seconds <= fastest.parts.wall_seconds * (1 + NEGLIGIBLE)
-    return ratio.low <= 1 and ratio.median <= 1 + 2 * NEGLIGIBLE or ratio.median <= 1 + NEGLIGIBLE
+    return (ratio.low <= 1 and ratio.median <= 1 + 2 * NEGLIGIBLE) or ratio.median <= 1 + NEGLIGIBLE
 
 
 def _simplicity(result: StrategyResult) -> tuple[int, int]:
@@ -55,13 +59,14 @@ def _simplicity(result: StrategyResult) -> tuple[int, int]:
 
 
 def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
-    wall = _time(chosen.parts.wall_seconds)
+    wall = seconds(chosen.parts.wall_seconds)
     if reference is None:
         return f"Use {chosen.name}: an epoch takes {wall}."
     if chosen is reference:
         return f"Stay with {chosen.name}: an epoch takes {wall}, and nothing has been shown to be faster."
     ratio = chosen.ratio
-    text = f"Use {chosen.name}: an epoch takes {wall} instead of {_time(reference.parts.wall_seconds)} with {reference.name}"
+    instead = f"{seconds(reference.parts.wall_seconds)} with {reference.name}"
+    text = f"Use {chosen.name}: an epoch takes {wall} instead of {instead}"
     if ratio is None:
         return f"{text}."
     if ratio.low is None or ratio.high is None:
@@ -72,7 +77,7 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
 def _cost(chosen: StrategyResult) -> str:
     cost = chosen.presaving
     assert cost is not None  # noqa: S101 - for the type checker
-    text = f"Presaving after {chosen.stage} takes {_time(cost.write_seconds)} and {_size(cost.nbytes)} once"
+    text = f"Presaving after {chosen.stage} takes {seconds(cost.write_seconds)} and {nbytes(cost.nbytes)} once"
     if cost.break_even_epochs is None:
         return f"{text}, and does not pay off against the fastest strategy without a store."
     epochs = cost.break_even_epochs
@@ -84,17 +89,10 @@ def _bound(result: StrategyResult) -> str:
     parts = result.parts
     waiting = parts.stall_seconds / parts.wall_seconds
     if waiting <= NEGLIGIBLE:
-        return f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading gains nothing more."
+        return (
+            f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading would "
+            "gain nothing more."
+        )
     if parts.stall_seconds > parts.compute_alone_seconds:
         return f"With {result.name} training still waits {waiting:.0%} of the time: loading is the limit."
     return f"With {result.name} training waits {waiting:.0%} of the time."
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 120:
-        return f"{seconds / 60:,.1f} min"
-    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1e3:.1f} ms"
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.0f} kB"

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Interval:
-    """The median of so many rounds, and its bootstrap interval; `low` and `high` are None for fewer than five rounds."""
+    """The median of so many rounds, and its 95% bootstrap interval; `low` and `high` are None for fewer than five."""
 
     median: float
     low: float | None
@@ -41,7 +41,10 @@ class Parts:
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """One measurement, in a process of its own: of the records that were measured, not scaled to the whole epoch."""
+    """One measurement, in a process of its own: of the records that were measured, not scaled to the whole epoch.
+
+    Rounds count from 0. `steal` and `other_processes` are shares of all CPUs' time.
+    """
 
     round: int
     wall_seconds: float
@@ -138,8 +141,8 @@ class StageProfile:
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """What was measured before any strategy: the stages one by one, compute alone, and how loading and compute slow
-    each other down when both are at work (1.0: not at all).
+    """What was measured before any strategy: the stages one by one, compute alone (by number of threads, as text), and
+    how loading and compute slow each other down when both are at work (1.0: not at all).
     """
 
     stages: list[StageProfile]
@@ -179,7 +182,8 @@ class Noise:
 @dataclass(frozen=True)
 class Timeline:
     """A stretch of one epoch, in seconds from its first request: spans of `[start, end]` in which the training loop
-    waited and computed, and of `[thread, start, end, batch]` in which threads loaded (empty for worker processes).
+    waited and computed, one for each batch from the epoch's first on; and of `[thread, start, end, batch]` in which
+    threads loaded (empty for worker processes). `strategy` is the name of its `StrategyResult`.
     """
 
     strategy: str
@@ -192,8 +196,8 @@ class Timeline:
 class Report:
     """All of it. `unchecked` are the rules that were switched off; `stopped_early` tells that it was interrupted.
 
-    `settings` is what was asked for, with all defaults filled in. Figures of an epoch are of `source_records` records;
-    measured were `measured_records` of them, in batches of `batch_size`.
+    `settings` is what was asked for, with all defaults filled in, `command` the command line. Figures of an epoch are
+    of `source_records` records; measured were `measured_records` of them, in batches of `batch_size`.
     """
 
     schema_version: int
@@ -218,6 +222,7 @@ class Report:
     checks: list[Check]
     noise: Noise
     timelines: list[Timeline]
+    command: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -44,10 +44,7 @@ def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
     each = [_parts(sample, scale) for sample in samples.values()]
     walls = [parts.wall_seconds for parts in each]
     return Parts(
-        **{
-            name: central_mean([getattr(parts, name) for parts in each], walls)
-            for name in Parts.__dataclass_fields__
-        }
+        **{name: central_mean([getattr(parts, name) for parts in each], walls) for name in Parts.__dataclass_fields__}
     )
 
 
@@ -80,7 +77,9 @@ def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: 
     return interval(ratios) if ratios else None
 
 
-def presaving_of(writing: Mapping[str, Any], wall_seconds: float, without_store: float | None, scale: Scale) -> Presaving:
+def presaving_of(
+    writing: Mapping[str, Any], wall_seconds: float, without_store: float | None, scale: Scale
+) -> Presaving:
     """What a store costs, and after how many epochs it has paid for itself: against `without_store`, the wall time of
     the fastest strategy that needs none, None where none was measured.
     """

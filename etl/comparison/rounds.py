@@ -1,4 +1,4 @@
-"""Rounds: in each, strategies are measured once in shuffled order, and the time that is left goes where it is needed."""
+"""Rounds: in each, strategies are measured once in shuffled order; the time that is left goes where it is needed."""
 
 from __future__ import annotations
 

@@ -119,7 +119,10 @@ def _compute(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
         elif not math.isclose(each.check["score"], first.check["score"], rel_tol=tolerance):
             broken[name] = f"its loss is {each.check['score']}, that of {reference} {first.check['score']}"
     exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}" if on_device else "to the bit"
-    return f"equal digests of the initial weights; the loss after the same steps, {first.check['score']:.6g}, {exactly}", broken
+    return (
+        f"equal digests of the initial weights; the loss after the same steps, {first.check['score']:.6g}, {exactly}",
+        broken,
+    )
 
 
 def _resources(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:

@@ -41,7 +41,9 @@ def main() -> None:
         request = json.loads(line)
         workload.select(request["records"])
         workload.plain_compute = request["plain_compute"]
-        answers.write(json.dumps(_in_child(workload, request, answers) if can_fork else _answer(workload, request)) + "\n")
+        answers.write(
+            json.dumps(_in_child(workload, request, answers) if can_fork else _answer(workload, request)) + "\n"
+        )
         if not can_fork:
             return  # the next figure gets a new server
 
@@ -96,7 +98,10 @@ def _answer(workload: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         # Every strategy has the same CPUs, and no more.
         os.sched_setaffinity(0, request["affinity"])
-        return {**tasks()[request["task"]](workload, **request["arguments"]), "affinity": sorted(os.sched_getaffinity(0))}
+        return {
+            **tasks()[request["task"]](workload, **request["arguments"]),
+            "affinity": sorted(os.sched_getaffinity(0)),
+        }
     except BaseException as error:  # noqa: BLE001 - reported to the parent
         return _error(error)
 

@@ -24,4 +24,4 @@ def all_files(path: str | Path) -> list[Path]:
     found = Path(path)
     if found.is_dir():
         return sorted(each for each in found.rglob("*") if each.is_file())
-    return [found] if found.exists() else sorted(Path(each) for each in glob.glob(str(path)))
+    return [found] if found.exists() else sorted(Path(each) for each in glob.glob(str(path)))  # noqa: PTH207 - as the source reads it

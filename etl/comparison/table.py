@@ -10,8 +10,8 @@ from etl.comparison.report import Interval, Report, StageResult, StrategyResult
 
 BAR_WIDTH = 16
 LEGEND = (
-    "Seconds of one epoch. wall = compute alone █ + interference ▒ + stall ░ + harness + unexplained (at most {worst:.2%}); "
-    "ratio: wall over that of {reference}, paired within rounds, with a 95% interval"
+    "Seconds of one epoch. wall = compute alone █ + interference ▒ + stall ░ + harness + unexplained (at most "
+    "{worst:.2%}); ratio: wall over that of {reference}, paired within rounds, with a 95% interval"
 )
 
 
@@ -44,7 +44,18 @@ def show_report(report: Report, console: Console) -> None:
 def _strategies(report: Report) -> Table:
     table = Table(title=report.title, title_justify="left")
     table.add_column("strategy")
-    columns = ("wall", "ETL alone", "compute", "stall", "samples/s", "ratio", "predicted", "CPU s/1,000", "peak MB", "read MB")
+    columns = (
+        "wall",
+        "ETL alone",
+        "compute",
+        "stall",
+        "samples/s",
+        "ratio",
+        "predicted",
+        "CPU s/1,000",
+        "peak MB",
+        "read MB",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("pays off after", justify="right")
@@ -97,7 +108,9 @@ def _stages(stages: list[StageResult]) -> Table:
 
 def _show_checks(report: Report, console: Console) -> None:
     held = [check.rule for check in report.checks if check.held]
-    console.print(f"fairness: {len(held)} of {len(report.checks)} rules checked and held: {', '.join(held)}", highlight=False)
+    console.print(
+        f"fairness: {len(held)} of {len(report.checks)} rules checked and held: {', '.join(held)}", highlight=False
+    )
     for check in report.checks:
         if check.held:
             continue

@@ -77,10 +77,9 @@ class WatchedLoader:
         merged: list[Span] = []
         last: dict[int, int] = {}
         for span in sorted(self.spans, key=lambda each: each.start):
-            place = last.get(span.thread)
-            before = None if place is None else merged[place]
-            if before is not None and before.batch == span.batch and span.start - before.end < GAP_SECONDS:
-                merged[place] = before._replace(end=span.end)
+            place = last.get(span.thread, -1)
+            if place >= 0 and merged[place].batch == span.batch and span.start - merged[place].end < GAP_SECONDS:
+                merged[place] = merged[place]._replace(end=span.end)
             else:
                 last[span.thread] = len(merged)
                 merged.append(span)

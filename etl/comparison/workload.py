@@ -60,7 +60,7 @@ class Workload:
         chosen: list[Candidate] = []
         for strategy in self.settings.strategies:
             if Candidate(strategy).is_presaved:
-                chosen += [Candidate(strategy, format, self.cut) for format in self.settings.formats]
+                chosen += [Candidate(strategy, each, self.cut) for each in self.settings.formats]
             else:
                 chosen.append(Candidate(strategy))
         return chosen
@@ -127,8 +127,7 @@ class Workload:
 
     def open(self, candidate: Candidate) -> presave.Store:
         """The store of a candidate that reads one; this comparison has written it, so it may be a pickle."""
-        assert candidate.format is not None and candidate.stage is not None  # noqa: S101 - for the type checker
-        return presave.open_store(self.store_path(candidate.format, candidate.stage), trusted=True)
+        return presave.open_store(self.store_path(str(candidate.format), str(candidate.stage)), trusted=True)
 
     def rest(self, candidate: Candidate) -> Pipeline:
         """What is left to do to the records of its store."""

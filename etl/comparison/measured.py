@@ -1,0 +1,58 @@
+"""All that a comparison has measured, before it is made a report of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etl.comparison.candidate import Candidate
+from etl.comparison.report import Timeline
+from etl.comparison.results import Sample, Scale
+from etl.comparison.workload import Threads, Workload
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `server.py` answered, by candidate, or for `writing` by format and stage; `failed` are the candidates that
+    could not be run, with the reason. `predictions` are seconds of an epoch by name.
+    """
+
+    workload: Workload
+    started_at: str
+    seconds: float
+    affinity: list[int]
+    memory_nbytes: int
+    is_on_device: bool
+    profile: Mapping[str, Any]
+    predictions: Mapping[str, float]
+    writing: Mapping[tuple[str, str], Mapping[str, Any]]
+    checks: Mapping[Candidate, Mapping[str, Any]]
+    failed: Mapping[Candidate, str]
+    samples: Mapping[Candidate, Mapping[int, Sample]]
+    rounds: int
+    stopped_early: bool
+    timelines: list[Timeline]
+
+    @property
+    def scale(self) -> Scale:
+        """From the records that were measured to an epoch."""
+        workload = self.workload
+        return Scale(len(workload.whole), len(workload.records), workload.settings.batch_size)
+
+    @property
+    def compared(self) -> list[Candidate]:
+        """The candidates with samples, in the order in which they were asked for; the first is the reference."""
+        return [each for each in self.workload.candidates() if self.samples.get(each)]
+
+    def name(self, candidate: Candidate) -> str:
+        """What reports call it."""
+        return self.workload.name(candidate)
+
+    def threads(self, candidate: Candidate) -> Threads:
+        """Those that it was to have."""
+        return self.workload.threads(candidate, self.is_on_device)
+
+    def written(self, candidate: Candidate) -> Mapping[str, Any] | None:
+        """What writing its store cost; None for one that reads none."""
+        return self.writing.get((str(candidate.format), str(candidate.stage))) if candidate.is_presaved else None

@@ -1,0 +1,29 @@
+"""What a reader must know beside the figures."""
+
+from __future__ import annotations
+
+import psutil
+
+from etl.comparison.measured import Measured
+
+
+def notes(measured: Measured) -> list[str]:
+    """Sentences: what could not be run, what was scaled, and where a warm cache is not to be had."""
+    scale = measured.scale
+    found = [f"{measured.name(each)} could not be run: {reason}" for each, reason in measured.failed.items()]
+    if scale.measured < scale.records:
+        found.append(
+            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled: the first "
+            "batch counts once, the others by their number."
+        )
+    memory = psutil.virtual_memory().total
+    for candidate in measured.compared:
+        written = measured.written(candidate)
+        nbytes = 0 if written is None else scale.amount(float(written["nbytes"]))
+        if nbytes > memory / 2 and measured.workload.settings.cache == "warm":
+            found.append(
+                f"The store of {measured.name(candidate)} takes {nbytes / 1e9:,.1f} GB, and this machine has "
+                f"{memory / 1e9:,.1f} GB of memory: epochs over the whole source will wait for the disk. Compare with "
+                "--cache cold, too."
+            )
+    return found

@@ -1,0 +1,58 @@
+"""Where to cut the pipeline: no store, and one after each stage."""
+
+from __future__ import annotations
+
+from etl.comparison.candidate import Candidate
+from etl.comparison.measured import Measured
+from etl.comparison.report import StageResult
+from etl.comparison.results import break_even_epochs, etl_alone_seconds, parts_of, ratio_of
+from etl.comparison.rules import different_batches
+
+
+def stage_results(measured: Measured, without_store: float | None) -> list[StageResult]:
+    """The strategy that loads from its source in the way in which the stores are read, ahead or not, and then a store
+    cut after each stage; nothing where nothing is presaved. `without_store` is the wall time, in seconds, of the
+    fastest strategy that needs no store.
+    """
+    cuts = [each for each in measured.workload.stage_candidates() if measured.samples.get(each)]
+    if not cuts:
+        return []
+    raw = _same_way(measured, cuts[0])
+    first = measured.samples[cuts[0] if raw is None else raw]
+    results = []
+    for candidate in cuts if raw is None else [raw, *cuts]:
+        samples, scale = measured.samples[candidate], measured.scale
+        wall, etl_alone = parts_of(samples, scale).wall_seconds, etl_alone_seconds(samples, scale)
+        written = measured.written(candidate)
+        write_seconds = 0.0 if written is None else scale.amount(float(written["seconds"]))
+        results.append(
+            StageResult(
+                stage=candidate.stage or "raw",
+                strategy=candidate.strategy,
+                format=candidate.format,
+                write_seconds=write_seconds,
+                nbytes=0 if written is None else round(scale.amount(float(written["nbytes"]))),
+                etl_alone_seconds=etl_alone,
+                etl_samples_per_second=scale.records / etl_alone,
+                wall_seconds=wall,
+                ratio=None if samples is first else ratio_of(samples, first, scale),
+                break_even_epochs=None if written is None else break_even_epochs(write_seconds, wall, without_store),
+                disqualified=_faults(measured, candidate),
+            )
+        )
+    return results
+
+
+def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:
+    plain = [each for each in measured.compared if not each.is_presaved]
+    alike = [each for each in plain if each.is_ahead == cut.is_ahead and not each.worker_processes]
+    return next(iter(alike or plain), None)
+
+
+def _faults(measured: Measured, candidate: Candidate) -> list[str]:
+    if "samples" in measured.workload.settings.unchecked:
+        return []
+    reference = measured.compared[0]
+    digests, expected = (measured.checks[each]["digests"] for each in (candidate, reference))
+    found = different_batches(digests, expected, measured.name(reference))
+    return [] if found is None else [found]
