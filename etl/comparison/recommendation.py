@@ -90,8 +90,8 @@ def _bound(result: StrategyResult) -> str:
     waiting = parts.stall_seconds / parts.wall_seconds
     if waiting <= NEGLIGIBLE:
         return (
-            f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading would "
-            "gain nothing more."
+            f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading "
+            "would gain nothing more."
         )
     if parts.stall_seconds > parts.compute_alone_seconds:
         return f"With {result.name} training still waits {waiting:.0%} of the time: loading is the limit."
