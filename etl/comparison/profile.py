@@ -205,7 +205,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places of memory that no cache holds."""
+    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places that no cache holds."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)
