@@ -21,7 +21,22 @@ from etl.comparison import compare as compare_strategies
 from etl.comparison.rules import RULES
 
 # As few records and rounds as make a report.
-QUICK = ("--rounds", "1", "--records", "24", "--batch-size", "4", "--size", "32", "--threads", "1")
+QUICK = (
+    "--rounds",
+    "1",
+    "--budget",
+    "2s",
+    "--records",
+    "24",
+    "--batch-size",
+    "4",
+    "--size",
+    "32",
+    "--threads",
+    "1",
+    "--budget",
+    "2s",
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +76,7 @@ def test_a_report_is_valid_by_its_schema(compared: dict[str, Any]) -> None:
 
 def test_every_strategy_and_format_is_measured(compared: dict[str, Any]) -> None:
     names = [each["name"] for each in compared["strategies"]]
-    stores = [f"{strategy}:{format}" for strategy in ("presaved", "async-presaved") for format in ("npy", "pickle")]
+    stores = [f"{strategy}:{kind}" for strategy in ("presaved", "async-presaved") for kind in ("npy", "pickle")]
     assert names == ["raw", "async-raw", "process-raw", *stores]
 
 
@@ -117,7 +132,20 @@ def test_the_page_and_the_trace_are_written(compared: dict[str, Any]) -> None:
 
 
 def test_digits_are_trained_with_lenet(digits: Path, tmp_path: Path) -> None:
-    report = compare(tmp_path, str(digits), "--rounds", "1", "--records", "64", "--threads", "1", "--strategies", "raw")
+    report = compare(
+        tmp_path,
+        str(digits),
+        "--rounds",
+        "1",
+        "--budget",
+        "2s",
+        "--records",
+        "64",
+        "--threads",
+        "1",
+        "--strategies",
+        "raw",
+    )
     assert report["settings"]["model"] == "lenet"
     assert report["stages"] == []
     assert "Only raw was compared" in report["recommendation"][0]
@@ -127,7 +155,7 @@ def test_a_table_is_trained_with_a_perceptron(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     rows = [f"{number},{number % 7},{'yes' if number % 2 else 'no'}" for number in range(64)]
     table.write_text("\n".join(["a,b,kind", *rows]) + "\n")
-    quick = ("--rounds", "1", "--batch-size", "8", "--threads", "1")
+    quick = ("--rounds", "1", "--budget", "2s", "--batch-size", "8", "--threads", "1")
     report = compare(tmp_path, str(table), "--label", "kind", *quick)
     assert report["settings"]["model"] == "mlp"
     assert result(report, "presaved")["stage"] == "read"
@@ -140,7 +168,7 @@ def test_sequences_are_padded_alike_by_all_strategies(tmp_path: Path) -> None:
         for number in range(12):
             steps = [f"{step},{number}" for step in range(3 + number)]
             (folder / kind / f"{number}.csv").write_text("\n".join(["x,y", *steps]) + "\n")
-    report = compare(tmp_path, str(folder), "--rounds", "1", "--batch-size", "4", "--threads", "1")
+    report = compare(tmp_path, str(folder), "--rounds", "1", "--budget", "2s", "--batch-size", "4", "--threads", "1")
     assert report["settings"]["model"] == "lstm"
     assert [
         each["disqualified"] for each in report["strategies"] if any("samples" in text for text in each["disqualified"])
@@ -204,7 +232,10 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
     for number in range(8):
         Image.fromarray(np.full((40, 40, 3), number, np.uint8)).save(folder / f"{number}.jpg")
     (folder / "5.jpg").write_bytes(b"no image")
-    assert main(["compare", str(folder.parent), "--rounds", "1", "--batch-size", "2", "--size", "32"]) == 2
+    assert (
+        main(["compare", str(folder.parent), "--rounds", "1", "--budget", "2s", "--batch-size", "2", "--size", "32"])
+        == 2
+    )
     assert "class/5.jpg" in capsys.readouterr().err
 
 
@@ -233,7 +264,7 @@ def test_a_wrong_argument_is_told_in_a_line(
 def test_records_without_labels_cannot_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "table.csv"
     table.write_text("a,b\n" + "1,2\n" * 16)
-    assert main(["compare", str(table), "--rounds", "1", "--batch-size", "4"]) == 2
+    assert main(["compare", str(table), "--rounds", "1", "--budget", "2s", "--batch-size", "4"]) == 2
     assert "--label" in capsys.readouterr().err
 
 

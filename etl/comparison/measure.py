@@ -17,12 +17,12 @@ from etl.backends.tensors import map_batch
 from etl.batch import Batch
 from etl.comparison.amounts import (
     CHECKED_STEPS,
-    COMPUTE_SECONDS,
     FEWEST_STEPS,
     HARNESS_BATCHES,
     RESIDENT_NBYTES,
     TIMELINE_BATCHES,
     WARM_UP_BATCHES,
+    compute_seconds,
 )
 from etl.comparison.candidate import Candidate
 from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
@@ -90,7 +90,7 @@ def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> d
         for batch in resident[:WARM_UP_BATCHES]:
             compute(batch)
         _warm_up(epochs.iterator, compute)
-        alone = compute_alone(compute, resident)
+        alone = compute_alone(compute, resident, compute_seconds(workload.settings.budget_seconds))
         harness = _harness_seconds(resident[0])
         probe = probe_speed()
         loading: EpochTimes | None = None
@@ -205,15 +205,17 @@ class _FirstBatches:
                 return
 
 
-def compute_alone(compute: Compute, resident: list[Batch]) -> float:
-    """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches."""
+def compute_alone(compute: Compute, resident: list[Batch], at_least: float) -> float:
+    """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches,
+    and over `at_least` so many seconds.
+    """
     steps, started = 0, time.perf_counter()
     while True:
         for batch in resident:
             compute(batch)
         steps += len(resident)
         seconds = time.perf_counter() - started
-        if steps >= FEWEST_STEPS and seconds >= COMPUTE_SECONDS:
+        if steps >= FEWEST_STEPS and seconds >= at_least:
             return seconds / steps
 
 
