@@ -1,0 +1,101 @@
+"""What follows from the times of two commits, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.compare_commits.turns import Key, Pairs
+
+# A change must be larger than this. The widest estimate that `make aa` found for the same commit against itself has to
+# be smaller: processes of the same code differ, too.
+DEAD_ZONE = 0.02
+# Of the interval of one figure, so that in all 160 of 20 comparisons one in 20 would be off by chance.
+CONFIDENCE = 1 - 0.05 / 160
+
+
+class Verdict(Enum):
+    """Of commit B, compared with commit A."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    OPEN = "not clear"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """By what factor a figure of B is that of A, the interval around it, and what follows; medians in seconds."""
+
+    a: float
+    b: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    verdict: Verdict
+
+
+def judge_all(pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE) -> dict[Key, Judgement]:
+    """For each strategy and figure what follows from its times."""
+    return {
+        key: judge(
+            each.log_ratios,
+            statistics.median(seconds for a, _ in each.seconds for seconds in a),
+            statistics.median(seconds for _, b in each.seconds for seconds in b),
+            dead_zone,
+        )
+        for key, each in pairs.items()
+    }
+
+
+def judge(log_ratios: Sequence[float], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
+    """What follows from log(B / A) of pairs of processes: a change only where the interval is outside the dead zone,
+    the same where it is inside it, otherwise nothing.
+    """
+    low, middle, high = interval(log_ratios)
+    edge = math.log1p(dead_zone)
+    if low > edge:
+        verdict = Verdict.SLOWER
+    elif high < -edge:
+        verdict = Verdict.FASTER
+    else:
+        verdict = Verdict.SAME if -edge <= low and high <= edge else Verdict.OPEN
+    return Judgement(a, b, math.exp(middle), math.exp(low), math.exp(high), len(log_ratios), verdict)
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """The lower end, the middle and the upper end of where `values` are centred, by Hodges and Lehmann: the middle is
+    the median of the means of all pairs of them, the interval is that of Wilcoxon's signed-rank test.
+
+    It assumes that they are independent and symmetric and nothing else of how they are spread, and up to three in ten
+    may be anything. Infinitely wide where there are too few values for the confidence.
+    """
+    means = sorted((one + other) / 2 for i, one in enumerate(values) for other in values[i:])
+    cut = _cut(len(values), (1 - confidence) / 2)
+    if cut == 0:
+        return -math.inf, statistics.median(means), math.inf
+    return means[cut - 1], statistics.median(means), means[-cut]
+
+
+def _cut(count: int, tail: float) -> int:
+    """How many of the means may be left out at either end: the largest c for which the sum of the signed ranks is
+    below c with a probability of at most `tail`.
+    """
+    # ways[s]: how many of the 2 ** count choices of signs give a sum of s.
+    ways = [1]
+    for rank in range(1, count + 1):
+        longer = ways + [0] * rank
+        for total, each in enumerate(ways):
+            longer[total + rank] += each
+        ways = longer
+    most, below, cut = tail * 2**count, 0, 0
+    for each in ways:
+        below += each
+        if below > most:
+            break
+        cut += 1
+    return cut
