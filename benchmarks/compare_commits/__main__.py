@@ -73,9 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=DEAD_ZONE * 100,
         metavar="PERCENT",
-        help=f"changes that are not told from noise; `make aa` says what the machine needs (default: {DEAD_ZONE:.0%})".replace(
-            "%", "%%"
-        ),
+        help=f"changes that are not told from noise; `make aa` says what a machine needs (default: {DEAD_ZONE * 100:g})",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     return parser.parse_args(arguments)

@@ -6,21 +6,17 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import benchmarks
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.workload import COMPUTE_THREADS
+from benchmarks.fork_ready import start_server
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-ALONE = Path(benchmarks.__file__).with_name("alone.py")
 TIMEOUT_SECONDS = 120.0
 
 
@@ -38,17 +34,7 @@ class Side:
         self.commit = commit
         self._stores = tempfile.TemporaryDirectory()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
-        # Before libraries start their thread pools: a server with threads could not be forked.
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(COMPUTE_THREADS))
-        path = os.pathsep.join(filter(None, [str(commit.folder), os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, str(ALONE), "compare_commits.server"],
-            env={**os.environ, **threads, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        self._process = start_server("compare_commits.server", self._errors, hash_seed, commit.folder)
         self.tell({"folder": self._stores.name})
 
     def wait_until_ready(self) -> None:

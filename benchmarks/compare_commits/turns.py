@@ -33,7 +33,7 @@ class OtherWork(Exception):  # noqa: N818 - the word the reader looks for
 
 @dataclass
 class Pairs:
-    """Of one figure for every pair of fresh processes the seconds of an epoch in the turns of either commit, A first."""
+    """Of one figure for every pair of fresh processes the seconds of an epoch in the turns of A, and in those of B."""
 
     seconds: list[tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=list)
 
@@ -89,8 +89,8 @@ def _take_turns_at(
             "cpus": _cpus(number, strategy.startswith("async-") and figure == WALL),
         }
         times: tuple[list[float], list[float]] = ([], [])
-        for side in TURNS[number % 2]:
-            times[side].append(sides[side].ask(request)["seconds"])
+        for turn in TURNS[number % 2]:
+            times[turn].append(sides[turn].ask(request)["seconds"])
         pairs[strategy, figure].seconds.append((tuple(times[0]), tuple(times[1])))
     for side in sides:
         side.ask({})
