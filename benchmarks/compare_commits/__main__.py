@@ -19,13 +19,13 @@ from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.judgement import DEAD_ZONE, Judgement, Verdict, judge_all
 from benchmarks.compare_commits.side import Failed
 from benchmarks.compare_commits.table import as_json, show
-from benchmarks.compare_commits.turns import Key, OtherWork, take_turns
+from benchmarks.compare_commits.turns import MOST_SECONDS, Key, OtherWork, take_turns
 from benchmarks.compare_commits.work import WORKS
 from benchmarks.console import wide_console
 from benchmarks.workload import find_photographs
 
 MINUTES = 1.0
-MOST_MINUTES = 5.0
+MOST_MINUTES = MOST_SECONDS / 60
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dead_zone = options.dead_zone / 100
     try:
         a, b = extract(options.a), extract(options.b)
-        judgements = compare(a, b, options.minutes * 60, dead_zone, errors)
+        judgements = compare(a, b, options.minutes * 60, dead_zone, errors, options.only)
     except (NoSuchCommit, OtherWork, Failed) as error:
         errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         return 2
@@ -46,13 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(each.verdict is Verdict.SLOWER for each in judgements.values()))
 
 
-def compare(a: Commit, b: Commit, seconds: float, dead_zone: float, console: Console) -> dict[Key, Judgement]:
-    """Measure both in turns, with progress on `console`; for each strategy and figure what follows."""
-    for photographs in {work.photographs for work in WORKS.values()}:
-        find_photographs(photographs)  # made here, once, rather than by both at the same time
+def compare(
+    a: Commit,
+    b: Commit,
+    seconds: float,
+    dead_zone: float,
+    console: Console,
+    strategies: Sequence[str] = tuple(WORKS),
+) -> dict[Key, Judgement]:
+    """Measure both in turns, with progress on `console`; for each of `strategies` and each figure what follows."""
+    for work in WORKS.values():
+        find_photographs(work.photographs)  # made here, once, rather than by both at the same time
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"{a} and {b} in turns", total=1.0)
-        pairs = take_turns(a, b, seconds, lambda done: bar.update(task, completed=done))
+        pairs = take_turns(a, b, seconds, lambda done: bar.update(task, completed=done), strategies)
     return judge_all(pairs, dead_zone)
 
 
@@ -73,10 +80,25 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=DEAD_ZONE * 100,
         metavar="PERCENT",
-        help=f"changes that are not told from noise; `make aa` says what a machine needs (default: {DEAD_ZONE * 100:g})",
+        help=f"changes that are not told from noise; `make aa` says what it takes (default: {DEAD_ZONE * 100:g})",
+    )
+    parser.add_argument(
+        "--only",
+        type=strategies,
+        default=tuple(WORKS),
+        metavar="STRATEGY,STRATEGY",
+        help=f"gives all of the time to some of {', '.join(WORKS)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     return parser.parse_args(arguments)
+
+
+def strategies(text: str) -> tuple[str, ...]:
+    """Names of strategies, with commas between them."""
+    names = tuple(dict.fromkeys(text.split(",")))
+    if unknown := [name for name in names if name not in WORKS]:
+        raise argparse.ArgumentTypeError(f"no strategy is called {', '.join(unknown)}; there are {', '.join(WORKS)}")
+    return names
 
 
 def minutes(text: str) -> float:

@@ -6,7 +6,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from benchmarks.compare_commits.work import FIGURES, MOST_EPOCHS, TURN_SECONDS, 
 STARTS = 2
 # Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
 LEAST_ROUNDS = 14
+MOST_SECONDS = 300.0
 # One commit is A, the other B; every second pair begins with the other one. A drift that is steady cancels.
 TURNS = ((0, 1, 1, 0), (1, 0, 0, 1))
 
@@ -43,25 +44,29 @@ class Pairs:
         return [_mean_log(b) - _mean_log(a) for a, b in self.seconds]
 
 
-def take_turns(a: Commit, b: Commit, seconds: float, progress: Progress) -> dict[Key, Pairs]:
-    """For each strategy and figure the times of both commits, from as many pairs of processes as there is time for in
-    `seconds`, and at least `LEAST_ROUNDS`. Raises `OtherWork` and `Failed`.
+def take_turns(
+    a: Commit, b: Commit, seconds: float, progress: Progress, strategies: Sequence[str] = tuple(WORKS)
+) -> dict[Key, Pairs]:
+    """For each of `strategies` and each figure the times of both commits, from as many pairs of processes as there is
+    time for in `seconds`; from at least `LEAST_ROUNDS`, unless a busy machine needs more than `MOST_SECONDS` for them.
+    Raises `OtherWork` and `Failed`.
     """
     began = time.monotonic()
-    pairs = {(strategy, figure): Pairs() for strategy in WORKS for figure in FIGURES}
+    pairs = {(strategy, figure): Pairs() for strategy in strategies for figure in FIGURES}
     epochs: dict[Key, int] = {}
     rounds = 0
     for start in range(STARTS):
         ends = began + seconds * (start + 1) / STARTS
+        longest_ends = began + MOST_SECONDS * (start + 1) / STARTS
         least = LEAST_ROUNDS * (start + 1) // STARTS
         with ExitStack() as stack:
             sides = [stack.enter_context(Side(commit, hash_seed=start)) for commit in (a, b)]
             for side in sides:
                 side.wait_until_ready()
             longest = 0.0
-            while rounds < least or time.monotonic() + longest < ends:
+            while time.monotonic() + longest < (longest_ends if rounds < least else ends):
                 started = time.monotonic()
-                for strategy in random.Random(rounds).sample(list(WORKS), len(WORKS)):
+                for strategy in random.Random(rounds).sample(strategies, len(strategies)):
                     _take_turns_at(strategy, sides, rounds, pairs, epochs)
                 rounds += 1
                 longest = max(longest, time.monotonic() - started)
