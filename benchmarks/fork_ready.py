@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -12,10 +13,11 @@ from benchmarks.workload import COMPUTE_THREADS
 
 
 def start_server(
-    module: str, errors: IO[bytes], hash_seed: int = 0, packages: Path | None = None
+    module: str, errors: IO[bytes], hash_seed: int = 0, packages: Path | None = None, before: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     """A process, in a session of its own, that runs `main` of a module of this folder, through alone.py, against the
     installed packages, or those in the folder `packages`; its standard error goes to `errors`.
+    `before` goes before the command.
     """
     # Before libraries start their thread pools: a server with threads could not be forked.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(COMPUTE_THREADS))
@@ -23,7 +25,7 @@ def start_server(
     if packages is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("alone.py")), module],
+        [*before, sys.executable, str(Path(__file__).with_name("alone.py")), module],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

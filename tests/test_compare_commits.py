@@ -155,15 +155,22 @@ def noisy(ratio: float, noise: float, count: int, seed: int = 0) -> list[float]:
     [(1.05, Verdict.SLOWER), (0.95, Verdict.FASTER), (1.0, Verdict.SAME), (1.02, Verdict.OPEN), (0.98, Verdict.OPEN)],
 )
 def test_a_change_is_said_only_where_the_interval_is_outside_the_dead_zone(ratio: float, verdict: Verdict) -> None:
-    judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, dead_zone=0.02)
+    judged = judge([noisy(ratio, 0.005, 20)], a=1.0, b=ratio, dead_zone=0.02)
     assert judged.verdict is verdict
     assert judged.low < ratio < judged.high
     assert judged.ratio == pytest.approx(ratio, abs=0.005)
 
 
 def test_noise_hides_a_change_and_a_wider_dead_zone_does() -> None:
-    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, dead_zone=0.02).verdict is Verdict.OPEN
-    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, dead_zone=0.08).verdict is Verdict.SAME
+    assert judge([noisy(1.05, 0.1, 20)], 1.0, 1.05, dead_zone=0.02).verdict is Verdict.OPEN
+    assert judge([noisy(1.05, 0.005, 20)], 1.0, 1.05, dead_zone=0.08).verdict is Verdict.SAME
+
+
+def test_a_change_that_one_start_has_not_seen_is_not_said() -> None:
+    seen, unseen = noisy(1.1, 0.005, 10), noisy(0.999, 0.0001, 2)
+    assert judge([seen, seen], 1.0, 1.1).verdict is Verdict.SLOWER
+    assert judge([seen, seen, unseen], 1.0, 1.1).verdict is Verdict.OPEN
+    assert judge([seen, seen, unseen], 1.0, 1.1).low > 1.02
 
 
 def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
@@ -182,7 +189,7 @@ def test_the_interval_is_that_of_the_signed_rank_test() -> None:
 def test_too_few_pairs_give_no_interval_and_the_least_number_of_rounds_does() -> None:
     low, middle, high = interval([0.5, 0.5, 0.5])
     assert (low, middle, high) == (-math.inf, 0.5, math.inf)
-    assert judge([0.5, 0.5, 0.5], 1.0, 1.6).verdict is Verdict.OPEN
+    assert judge([[0.5, 0.5, 0.5]], 1.0, 1.6).verdict is Verdict.OPEN
     assert math.isfinite(interval([0.5] * LEAST_ROUNDS)[0])
 
 
@@ -195,8 +202,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
 def test_a_steady_drift_cancels_within_a_pair() -> None:
     # Turns at the times 0 to 3, in which the machine becomes 10% slower each time: A B B A.
     seconds = [1.1**time for time in range(4)]
-    pairs = Pairs([((seconds[0], seconds[3]), (1.5 * seconds[1], 1.5 * seconds[2]))])
-    assert pairs.log_ratios == [pytest.approx(math.log(1.5))]
+    pairs = Pairs([[((seconds[0], seconds[3]), (1.5 * seconds[1], 1.5 * seconds[2]))]])
+    assert pairs.log_ratios == [[pytest.approx(math.log(1.5))]]
 
 
 def judgement(ratio: float, verdict: Verdict, low: float = 0.9) -> Judgement:

@@ -44,27 +44,29 @@ def judge_all(pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE) -> dict[
     return {
         key: judge(
             each.log_ratios,
-            statistics.median(seconds for a, _ in each.seconds for seconds in a),
-            statistics.median(seconds for _, b in each.seconds for seconds in b),
+            statistics.median(seconds for start in each.starts for a, _ in start for seconds in a),
+            statistics.median(seconds for start in each.starts for _, b in start for seconds in b),
             dead_zone,
         )
         for key, each in pairs.items()
     }
 
 
-def judge(log_ratios: Sequence[float], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
-    """What follows from log(B / A) of pairs of processes: a change only where the interval is outside the dead zone,
-    the same where it is inside it, otherwise nothing.
+def judge(log_ratios: Sequence[Sequence[float]], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
+    """What follows from log(B / A) of pairs of processes, those of every start: a change only where the interval of all
+    is outside the dead zone and each start has seen it, the same where the interval is inside it, otherwise nothing.
     """
-    low, middle, high = interval(log_ratios)
+    every = [each for start in log_ratios for each in start]
+    low, middle, high = interval(every)
+    medians = [statistics.median(start) for start in log_ratios if start]
     edge = math.log1p(dead_zone)
-    if low > edge:
+    if low > edge and min(medians) > 0:
         verdict = Verdict.SLOWER
-    elif high < -edge:
+    elif high < -edge and max(medians) < 0:
         verdict = Verdict.FASTER
     else:
         verdict = Verdict.SAME if -edge <= low and high <= edge else Verdict.OPEN
-    return Judgement(a, b, math.exp(middle), math.exp(low), math.exp(high), len(log_ratios), verdict)
+    return Judgement(a, b, math.exp(middle), math.exp(low), math.exp(high), len(every), verdict)
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import statistics
 import traceback
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def _take_turns(cell: Cell, data: Data, requests: Any) -> None:
                 wall = run_epoch(iterator, compute).wall
                 # In an asynchronous strategy a thread may also wait for a CPU that another of its own has.
                 times.append(wall if cell.is_async else wall - (_waited_seconds() - waited))
-            _answer({"seconds": statistics.median(times)})
+            _answer({"seconds": times})
         _answer({"ended": True})
 
 

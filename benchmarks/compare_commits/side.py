@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.compare_commits.commits import Commit
+from benchmarks.compare_commits.layout import with_fixed_layout
 from benchmarks.fork_ready import start_server
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ class Side:
         self.commit = commit
         self._stores = tempfile.TemporaryDirectory()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
-        self._process = start_server("compare_commits.server", self._errors, hash_seed, commit.folder)
+        self._process = start_server(
+            "compare_commits.server", self._errors, hash_seed, commit.folder, with_fixed_layout()
+        )
         self.tell({"folder": self._stores.name})
 
     def wait_until_ready(self) -> None:

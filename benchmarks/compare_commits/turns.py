@@ -15,15 +15,17 @@ from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.side import Side
 from benchmarks.compare_commits.work import FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS
 
-# Each has another layout of its memory and another hash seed.
-STARTS = 2
+# Each with another hash seed, the same for both commits. What is peculiar to a server stays so in all that are forked
+# from it, so a change is one only where all starts have seen it (judgement.py).
+STARTS = 3
 # Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
-LEAST_ROUNDS = 14
+LEAST_ROUNDS = 15
 MOST_SECONDS = 300.0
 # One commit is A, the other B; every second pair begins with the other one. A drift that is steady cancels.
 TURNS = ((0, 1, 1, 0), (1, 0, 0, 1))
 
 Key = tuple[str, str]
+Pair = tuple[tuple[float, ...], tuple[float, ...]]
 # Told which part of the work is done, from 0 to 1.
 Progress = Callable[[float], None]
 
@@ -34,14 +36,16 @@ class OtherWork(Exception):  # noqa: N818 - the word the reader looks for
 
 @dataclass
 class Pairs:
-    """Of one figure for every pair of fresh processes the seconds of an epoch in the turns of A, and in those of B."""
+    """Of one figure for every start, and in it for every pair of fresh processes, the seconds of an epoch in the turns
+    of A, and in those of B.
+    """
 
-    seconds: list[tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=list)
+    starts: list[list[Pair]] = field(default_factory=list)
 
     @property
-    def log_ratios(self) -> list[float]:
-        """For each pair log(B / A)."""
-        return [_mean_log(b) - _mean_log(a) for a, b in self.seconds]
+    def log_ratios(self) -> list[list[float]]:
+        """For every start, and in it for every pair, log(B / A)."""
+        return [[_mean_log(b) - _mean_log(a) for a, b in start] for start in self.starts]
 
 
 def take_turns(
@@ -63,6 +67,8 @@ def take_turns(
             sides = [stack.enter_context(Side(commit, hash_seed=start)) for commit in (a, b)]
             for side in sides:
                 side.wait_until_ready()
+            for each in pairs.values():
+                each.starts.append([])
             longest = 0.0
             while time.monotonic() + longest < (longest_ends if rounds < least else ends):
                 started = time.monotonic()
@@ -95,8 +101,8 @@ def _take_turns_at(
         }
         times: tuple[list[float], list[float]] = ([], [])
         for turn in TURNS[number % 2]:
-            times[turn].append(sides[turn].ask(request)["seconds"])
-        pairs[strategy, figure].seconds.append((tuple(times[0]), tuple(times[1])))
+            times[turn].append(_lower_quartile(sides[turn].ask(request)["seconds"]))
+        pairs[strategy, figure].starts[-1].append((tuple(times[0]), tuple(times[1])))
     for side in sides:
         side.ask({})
 
@@ -116,6 +122,11 @@ def _cpus(number: int, several: bool) -> list[int]:
     available = sorted(os.sched_getaffinity(0))
     first = available[number // 2 % len(available)]
     return [first, *[cpu for cpu in available if cpu != first][:1]] if several else [first]
+
+
+def _lower_quartile(seconds: list[float]) -> float:
+    """Of epochs that do the same work, to which others on the machine only add, and seldom to a quarter of them."""
+    return sorted(seconds)[len(seconds) // 4]
 
 
 def _mean_log(seconds: tuple[float, ...]) -> float:
