@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from benchmarks.compare_commits.turns import Key, Pairs
@@ -28,7 +28,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """By what factor a figure of B is that of A, the interval around it, and what follows; medians in seconds."""
+    """By what factor a figure of B is that of A, the interval around it, and what follows; medians in seconds.
+
+    With `log_ratios`, of every start and pair, it can be judged again.
+    """
 
     a: float
     b: float
@@ -37,6 +40,7 @@ class Judgement:
     high: float
     pairs: int
     verdict: Verdict
+    log_ratios: list[list[float]] = field(default_factory=list)
 
 
 def judge_all(pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE) -> dict[Key, Judgement]:
@@ -66,7 +70,9 @@ def judge(log_ratios: Sequence[Sequence[float]], a: float, b: float, dead_zone: 
         verdict = Verdict.FASTER
     else:
         verdict = Verdict.SAME if -edge <= low and high <= edge else Verdict.OPEN
-    return Judgement(a, b, math.exp(middle), math.exp(low), math.exp(high), len(every), verdict)
+    return Judgement(
+        a, b, math.exp(middle), math.exp(low), math.exp(high), len(every), verdict, list(map(list, log_ratios))
+    )
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:

@@ -90,6 +90,7 @@ def as_json(a: Commit, b: Commit, judgements: Mapping[Key, Judgement], dead_zone
                 "high": each.high if math.isfinite(each.high) else None,
                 "pairs": each.pairs,
                 "verdict": each.verdict.value,
+                "log_ratios": each.log_ratios,
             }
             for (strategy, figure), each in judgements.items()
         ],
