@@ -69,9 +69,10 @@ def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Dat
 
 def _make_store(cell: Cell, data: Data, path: Path) -> None:
     """Write the store of `cell` at `path`, and note in `data` what that cost, or why it failed."""
-    source, pipeline = etl.ImageFolder(data.photographs), etl.image_pipeline(size=data.image_size)
     try:
-        seconds = seconds_to_write(path, source, pipeline, cell.presave_format, cell.presave_stage)
+        seconds = seconds_to_write(
+            path, open_source(data), make_pipeline(data), cell.presave_format, cell.presave_stage
+        )
         with open_store(path, cell.presave_format) as store:
             data.store_nbytes[cell.store] = store.nbytes
     except Exception:  # noqa: BLE001 - reported by the figures of this store; those of the others are taken
@@ -95,9 +96,19 @@ def why_not_here(cell: Cell) -> str:
     return ""
 
 
+def open_source(data: Data) -> Any:
+    """The records as they are on disk."""
+    return etl.ImageFolder(data.photographs)
+
+
+def make_pipeline(data: Data) -> etl.Pipeline:
+    """What every record goes through before training, in the order of `STAGES`."""
+    return etl.image_pipeline(size=data.image_size)
+
+
 def make_iterator(cell: Cell, data: Data) -> Any:
     """The iterator of the cell's strategy. All strategies shuffle with the same seed."""
-    pipeline = etl.image_pipeline(size=data.image_size)
+    pipeline = make_pipeline(data)
     order: dict[str, Any] = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
     iterator: Any
     if cell.is_presaved:
@@ -106,7 +117,7 @@ def make_iterator(cell: Cell, data: Data) -> Any:
         store = open_store(data.stores[cell.store], cell.presave_format)
         iterator = etl.PresavedIterator(store, after(pipeline, cell.presave_stage), **order)
     else:
-        iterator = etl.RawIterator(etl.ImageFolder(data.photographs), pipeline, **order)
+        iterator = etl.RawIterator(open_source(data), pipeline, **order)
     if not cell.is_async:
         return iterator
     return etl.AsyncIterator(iterator, prefetch_size=cell.prefetch_size, **_workers(cell))
