@@ -18,7 +18,7 @@ def quoted() -> list[str]:
 
 
 def test_every_file_that_it_names_exists_and_it_names_every_file() -> None:
-    named = {each for each in quoted() if re.fullmatch(r"[\w/]+(\.py|\.json|/)", each)}
+    named = {each for each in quoted() if re.fullmatch(r"[a-z_/]+(\.py|\.json|/)", each)}
     for name in named:
         assert (FOLDER / name).exists() or (FOLDER.parent / name).exists(), name
     assert {path.name for path in FOLDER.glob("[!_]*.py")} <= named
