@@ -41,7 +41,7 @@ AXES = {
     "garbage_collection": Axis(("default", "off", "freeze")),
     "heap": Axis(("default", "retain")),
     "prefetch_size": Axis((0, 1, 2, 4, 8), DECODING, in_grid=False),
-    "workers": Axis(("thread 1", "thread 2", "process 1", "process 2"), DECODING, in_grid=False),
+    "workers": Axis(("thread 1", "thread 2", "process 2"), DECODING, in_grid=False),
     "presave_format": Axis(tuple(FORMATS), in_grid=False),
     "presave_stage": Axis(STAGES, in_grid=False),
 }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import browser
 import pytest
+from asv_history import History
 from PIL import Image
-from scratch import Scratch, make_scratch
+from scratch import Scratch
 
 from benchmarks.axes import AXES
-from benchmarks.profile import AXES_VARIABLE
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,8 +30,7 @@ FIGURES = {
     "end_to_end.PresavingByFormat.track_store_size": "presave_format",
     "end_to_end.PresavingByStage.track_write_time": "presave_stage",
 }
-SUITES = "|".join(name.split(".")[1] for name in FIGURES)
-COMMITS, SLOWER_FROM, FACTOR = 10, 5, 2.0
+COMMITS, HIGHER_FROM, FACTOR = 10, 5, 2.0
 DAY_MILLISECONDS = 24 * 3600 * 1000
 # asv's colours of the first series of a graph.
 COLOURS = [(0x24, 0x7A, 0xAD), (0xE2, 0x4A, 0x33), (0x98, 0x8E, 0xD5)]
@@ -38,48 +38,49 @@ COLOURS = [(0x24, 0x7A, 0xAD), (0xE2, 0x4A, 0x33), (0x98, 0x8E, 0xD5)]
 
 @dataclass(frozen=True)
 class Pages:
-    """Published pages at `url`, and what asv measured of the first commit, by benchmark."""
+    """Published pages at `url`, and what asv had measured of the first commit, by benchmark."""
 
     url: str
     values: dict[str, list[float | None]]
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A history of ten commits: the first is measured, the others have its figures, twice as high from the sixth on."""
-    scratch = make_scratch(tmp_path_factory.mktemp("pages"))
-    first = scratch.commit("Measured")
-    assert scratch.asv("machine", "--yes").returncode == 0
-    measured = scratch.run(
-        "asv",
-        *("run", "--record-samples", "--bench", SUITES, f"{first}^!"),
-        **{"FAIR_ETL_ROUNDS": "1", AXES_VARIABLE: ",".join(dict.fromkeys(FIGURES.values()))},
-    )
-    assert measured.returncode == 0, measured.stdout
-    (file,) = scratch.folder.glob(f".asv/results/*/{first[:8]}-*.json")
-    result = json.loads(file.read_text())
-    values = {name: result["results"][name][0] for name in FIGURES}
+def pages(history: History, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """Ten commits: the first is measured, the others have its figures, twice as high from the sixth on."""
+    folder = tmp_path_factory.mktemp("pages")
+    scratch = Scratch(Path(shutil.copytree(history.scratch.folder, folder / "scratch")), history.scratch.data)
+    shutil.rmtree(scratch.folder / ".asv/html", ignore_errors=True)
+    (measured,) = scratch.folder.glob(f".asv/results/*/{history.same[:8]}-*.json")
+    for other in measured.parent.glob("*-*.json"):
+        if other != measured:
+            other.unlink()
+    result = json.loads(measured.read_text())
     for number in range(1, COMMITS):
-        add_commit(scratch, file, number)
+        add_commit(scratch, measured, number)
     published = scratch.asv("publish")
     assert published.returncode == 0, published.stdout
     with browser.serve(scratch.folder / ".asv/html") as url:
-        yield Pages(url, values)
+        yield Pages(url, {name: result["results"][name][0] for name in FIGURES})
 
 
-def add_commit(scratch: Scratch, file: Path, number: int) -> None:
-    """A commit that changes no code, with the figures of `file` as they would be had loading become slower."""
-    first = file.name[:8]
+def add_commit(scratch: Scratch, measured: Path, number: int) -> None:
+    """A commit that changes no code, with the figures of `measured`, from the sixth commit on as if they had grown."""
     (scratch.folder / "CHANGELOG.md").write_text(f"Change {number}.\n")
     commit = scratch.commit(f"Change {number}")
-    result = json.loads(file.read_text())
+    result = json.loads(measured.read_text())
     result["commit_hash"] = commit
     result["date"] += number * DAY_MILLISECONDS
-    # A step alone has no noise, which asv's detector needs to tell a step from.
-    factor = (FACTOR if number >= SLOWER_FROM else 1.0) * (1 + 0.01 * (number % 3))
+    # With a little noise, by which asv's detector tells a step.
+    factor = (FACTOR if number >= HIGHER_FROM else 1.0) * (1 + 0.01 * (number % 3))
     for columns in result["results"].values():
         columns[0] = [None if value is None else value * factor for value in columns[0]]
-    (file.parent / file.name.replace(first, commit[:8])).write_text(json.dumps(result))
+    (measured.parent / measured.name.replace(measured.name[:8], commit[:8])).write_text(json.dumps(result))
+
+
+def colours_of(screenshot: Path) -> set[object]:
+    """Those of all pixels, red, green and blue."""
+    with Image.open(screenshot) as image:
+        return {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or []}
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -106,10 +107,7 @@ def test_a_graph_has_a_button_for_every_value_and_a_line_for_each(
     for value in AXES[axis].values:
         assert f'role="button">{value}</a>' in graph.dom, value
     assert "flot-text" in graph.dom
-    drawn = Image.open(tmp_path / "graph.png").convert("RGB").getcolors(1 << 24)
-    assert drawn is not None
-    colours = {colour for _, colour in drawn}
-    assert set(COLOURS) <= colours
+    assert set(COLOURS) <= colours_of(tmp_path / "graph.png")
 
 
 def test_the_regressions_page_shows_the_step_of_every_suite(pages: Pages) -> None:
@@ -117,3 +115,11 @@ def test_the_regressions_page_shows_the_step_of_every_suite(pages: Pages) -> Non
     assert regressions.console == []
     for figure in FIGURES:
         assert f">{figure}(" in regressions.dom
+
+
+def test_the_strategies_are_a_bar_chart(pages: Pages, tmp_path: Path) -> None:
+    chart = browser.render(f"{pages.url}/#end_to_end.Strategy.track_wall?x-axis=strategy", tmp_path / "chart.png")
+    assert chart.console == []
+    assert "flot-text" in chart.dom
+    assert "presaved" in chart.dom
+    assert COLOURS[0] in colours_of(tmp_path / "chart.png")
