@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import etl
-import presave
 from benchmarks.cell import Cell
 from benchmarks.clock import run_epoch
 from benchmarks.compare_commits.work import ETL, IMAGE_SIZE, WALL, WORKS, Work
 from benchmarks.fork_ready import make_fork_ready
-from benchmarks.workload import COMPUTE_THREADS, STAGE, Data, find_photographs, make_iterator
+from benchmarks.stores import write_store
+from benchmarks.workload import COMPUTE_THREADS, Data, find_photographs, make_iterator, make_pipeline
 
 # Without a buffer: the forked processes go on reading where this one stopped.
 REQUESTS = 0
@@ -90,18 +90,12 @@ def _take_turns(cell: Cell, data: Data, requests: Any) -> None:
 def _make_data(work: Work, folder: Path) -> Data:
     photographs = find_photographs(work.photographs)
     source = etl.ImageFolder(photographs)
-    path = folder / f"{work.cell.strategy}.store"
-    store = presave.write(path, etl.records(source, etl.image_pipeline(size=IMAGE_SIZE).until(STAGE)))
-    store.close()
-    return Data(
-        photographs=str(photographs),
-        store=str(path),
-        image_size=IMAGE_SIZE,
-        classes=len(source.classes),
-        records=len(source),
-        write_seconds=0.0,
-        store_nbytes=0,
-    )
+    data = Data(str(photographs), IMAGE_SIZE, len(source.classes), len(source), {}, {}, {}, {})
+    if work.cell.is_presaved:
+        path = folder / f"{work.cell.strategy}.store"
+        write_store(path, source, make_pipeline(data), work.cell.presave_format, work.cell.presave_stage)
+        data.stores[work.cell.store] = str(path)
+    return data
 
 
 def _package_folder(package: str) -> Path:
