@@ -15,6 +15,8 @@ from etl.backends.tensors import map_batch
 from etl.comparison.candidate import READ, Candidate
 from etl.comparison.compute import make_compute, usual_model
 from etl.comparison.measure import compute_alone
+from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.comparison.source_files import source_files
 from etl.comparison.workload import Workload
 from etl.iterators.raw import RawIterator
 from etl.loading.loading import Loader, nowhere
@@ -24,9 +26,9 @@ from etl.several import flatten
 
 # In turns, so that a slow second of the machine meets all of them; each takes this share of the time budget, and no
 # more than so many seconds.
-TURNS = 4
+TURNS = 3
 TURN_SHARE, LONGEST_TURN_SECONDS = 1 / 150, 0.4
-RECORDS_LOOKED_AT = 8
+RECORDS, RECORDS_LOOKED_AT = 512, 8
 COPIED_NBYTES = 64 << 20
 LONGEST_SECONDS = 600.0
 EMPTY = np.empty((0, 0))
@@ -36,6 +38,11 @@ def profile(workload: Workload) -> dict[str, Any]:
     """Seconds for a record of each stage in one thread, and bytes after it; seconds of compute alone for a batch, by
     number of threads; how loading in threads and compute slow each other down; and how fast memory is copied.
     """
+    # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
+    workload.select(min(RECORDS, len(workload.whole)))
+    files = source_files(workload.settings.source, workload.records)
+    prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
+    prepare(files)
     raw = RawIterator(
         workload.records,
         workload.pipeline,
@@ -55,11 +62,15 @@ def profile(workload: Workload) -> dict[str, Any]:
         clock = StageClock(workload.stages)
         alone: dict[int, list[float]] = {plain.compute: [], ahead.compute: []}
         loading_alone, loading_slower, compute_slower = [], [], []
+        for threads in alone:  # the first step with another number of threads starts them
+            with ThreadPolicy(threads):
+                compute(batch)
+        records.load(StageClock(workload.stages), seconds / 2)
         for _ in range(TURNS):
+            prepare(files)
             records.load(clock, seconds)
             for threads, steps in alone.items():
                 with ThreadPolicy(threads):
-                    compute(batch)
                     steps.append(compute_alone(compute, [batch], seconds))
             rate = _rate(records, ahead.loading, seconds)
             with ThreadPolicy(ahead.compute):
