@@ -192,7 +192,8 @@ def test_a_model_of_the_callers_own_is_trained(
 def test_simulated_compute_takes_what_it_was_told(photographs: Path, tmp_path: Path) -> None:
     report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,async-raw", "--compute", "simulated:5ms")
     for each in report["strategies"]:
-        assert each["parts"]["compute_alone_seconds"] == pytest.approx(10 * 0.005, rel=0.2)
+        # A wait is never shorter, and on a busy machine ends late.
+        assert 10 * 0.005 <= each["parts"]["compute_alone_seconds"] < 10 * 0.05
     assert "5 ms" in next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
 
 
@@ -208,22 +209,17 @@ def test_a_cold_comparison_drops_the_files_before_every_epoch(photographs: Path,
         )
 
 
-def test_a_rule_that_is_not_checked_brands_the_report(
+def test_rules_that_were_broken_or_not_checked_are_told_first_of_all(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw", "--no-check", "sum")
+    report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw", "--no-check", "sum", "--memory", "10MB")
+    output = capsys.readouterr().out
     assert report["unchecked"] == ["sum"]
     assert next(check["held"] for check in report["checks"] if check["rule"] == "sum") is None
-    assert "RULES NOT CHECKED: sum" in capsys.readouterr().out
-
-
-def test_a_strategy_that_takes_too_much_memory_is_disqualified(
-    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw", "--memory", "10MB")
+    assert output.startswith("RULES NOT CHECKED: sum")
     assert report["strategies"][0]["verdict"] == "disqualified"
     assert "Nothing can be recommended" in report["recommendation"][0]
-    assert "raw is disqualified: resources: it took" in capsys.readouterr().out
+    assert "raw is disqualified: resources: it took" in output
 
 
 def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,7 +269,9 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
         if progress.phase == "measure" and progress.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    settings = Settings(str(photographs), ("raw",), batch_size=4, size=32, threads=1, rounds=1000, records=8)
+    settings = Settings(
+        str(photographs), ("raw",), batch_size=4, size=32, threads=1, rounds=1000, records=8, budget_seconds=2
+    )
     report = compare_strategies(settings, interrupt)
     assert report.stopped_early
     assert report.rounds == 2
@@ -287,4 +285,7 @@ def test_an_interruption_before_the_first_round_is_one(photographs: Path) -> Non
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        compare_strategies(Settings(str(photographs), ("raw",), batch_size=4, size=32, threads=1, records=8), interrupt)
+        compare_strategies(
+            Settings(str(photographs), ("raw",), batch_size=4, size=32, threads=1, records=8, budget_seconds=2),
+            interrupt,
+        )
