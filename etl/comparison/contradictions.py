@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from etl.comparison.report import Report, StrategyResult
+from etl.comparison.report import Report, StageResult, StrategyResult
 from etl.comparison.rules import RULES
+from etl.comparison.statistics import verdict
 
 # Figures that are computed twice, in two ways, differ by rounding alone.
 TOLERANCE = 1e-6
-# The ratio of two means lies among the ratios of the rounds that they are means of, or not far outside.
-RATIO_MARGIN = 1.25
 
 
 class ContradictionError(RuntimeError):
@@ -36,14 +35,22 @@ def contradictions(report: Report) -> Iterator[str]:
         yield f"the reference {report.reference} is not among the strategies"
     if not 0 < report.measured_records <= report.source_records:
         yield f"{report.measured_records} records were measured of {report.source_records}"
+    fastest = min(
+        (each.parts.wall_seconds for each in report.strategies if each.stage is None and not each.disqualified),
+        default=None,
+    )
     for result in report.strategies:
         for text in (
             *_of_parts(result),
             *_of_counts(report, result),
-            *_of_costs(report, result),
+            *_of_rounds(report, result),
+            *_of_costs(result, fastest),
             *_of_ratio(report, result),
         ):
             yield f"{result.name}: {text}"
+    for stage in report.stages:
+        for text in _of_stage(report, stage, fastest):
+            yield f"stage {stage.stage}: {text}"
     for rule in RULES:
         if rule not in {check.rule for check in report.checks}:
             yield f"rule {rule!r} is not in the report"
@@ -81,9 +88,6 @@ def _of_counts(report: Report, result: StrategyResult) -> Iterator[str]:
             f"{result.samples_per_second} samples/s in {result.parts.wall_seconds} s are {samples} samples, not "
             f"{report.source_records}"
         )
-    numbers = [figures.round for figures in result.rounds]
-    if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
-        yield f"it has rounds {numbers} of {report.rounds}"
     longest = max(result.etl_alone_seconds, result.parts.compute_alone_seconds)
     if not _equal(result.overlap, longest / result.parts.wall_seconds):
         yield (
@@ -92,40 +96,89 @@ def _of_counts(report: Report, result: StrategyResult) -> Iterator[str]:
         )
 
 
-def _of_costs(report: Report, result: StrategyResult) -> Iterator[str]:
+def _of_rounds(report: Report, result: StrategyResult) -> Iterator[str]:
+    numbers = [figures.round for figures in result.rounds]
+    if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
+        yield f"it has rounds {numbers} of {report.rounds}"
+    walls = [figures.wall_seconds for figures in result.rounds]
+    if walls and not _between(result.parts.wall_seconds, min(walls), max(walls) * _most_scaled(report)):
+        yield (
+            f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, and in single rounds "
+            f"{min(walls)} to {max(walls)} s for {report.measured_records}"
+        )
+
+
+def _of_costs(result: StrategyResult, fastest: float | None) -> Iterator[str]:
     cost = result.presaving
     if (cost is None) != (result.stage is None):
         yield f"it {'has no' if cost is None else 'has a'} cost of presaving, and stage {result.stage!r}"
-    if cost is None or cost.break_even_epochs is None:
+    if cost is not None:
+        yield from _of_break_even(cost.break_even_epochs, cost.write_seconds, result.parts.wall_seconds, fastest)
+    foretold = result.prediction
+    if foretold is not None and foretold.error is not None:
+        error = foretold.wall_seconds / result.parts.wall_seconds - 1
+        if not _equal(foretold.error, error):
+            yield f"the error of its prediction is {foretold.error}, by the wall times it is {error}"
+
+
+def _of_stage(report: Report, stage: StageResult, fastest: float | None) -> Iterator[str]:
+    samples = stage.etl_samples_per_second * stage.etl_alone_seconds
+    if not _equal(samples, report.source_records):
+        yield (
+            f"{stage.etl_samples_per_second} samples/s in {stage.etl_alone_seconds} s are {samples} samples, not "
+            f"{report.source_records}"
+        )
+    if stage.stage != "raw":
+        yield from _of_break_even(stage.break_even_epochs, stage.write_seconds, stage.wall_seconds, fastest)
+
+
+def _of_break_even(
+    epochs: float | None, write_seconds: float, wall_seconds: float, fastest: float | None
+) -> Iterator[str]:
+    """`fastest` is the wall time of the fastest strategy without a store, None without one."""
+    if epochs is None:
+        if fastest is not None and wall_seconds < fastest:
+            yield f"it never pays off, with {wall_seconds} s an epoch and {fastest} s without a store"
         return
-    others = [each.parts.wall_seconds for each in report.strategies if each.stage is None and not each.disqualified]
-    epochs = cost.break_even_epochs
-    paid = cost.write_seconds + epochs * result.parts.wall_seconds
-    if not others or not _equal(paid, epochs * min(others)):
-        fastest = epochs * min(others, default=0.0)
-        yield f"after {epochs} epochs it has taken {paid} s, the fastest strategy without a store {fastest} s"
+    paid = write_seconds + epochs * wall_seconds
+    if fastest is None or not _equal(paid, epochs * fastest):
+        without = 0.0 if fastest is None else epochs * fastest
+        yield f"after {epochs} epochs it has taken {paid} s, the fastest strategy without a store {without} s"
 
 
 def _of_ratio(report: Report, result: StrategyResult) -> Iterator[str]:
     ratio = result.ratio
-    if ratio is None:
+    if (ratio is None) != (result.name == report.reference):
+        yield f"it has {'no' if ratio is None else 'a'} ratio, and the reference is {report.reference}"
+    reference = next((each for each in report.strategies if each.name == report.reference), None)
+    if ratio is None or reference is None:
         return
     if ratio.low is not None and ratio.high is not None and not ratio.low <= ratio.median <= ratio.high:
         yield f"the ratio {ratio.median} is outside its interval {ratio.low} to {ratio.high}"
-    reference = report.strategy(report.reference)
+    if not result.disqualified and result.verdict != verdict(ratio):
+        yield f"the verdict is {result.verdict!r}, by the interval {ratio.low} to {ratio.high} it is {verdict(ratio)!r}"
     walls = {figures.round: figures.wall_seconds for figures in reference.rounds}
     paired = [each.wall_seconds / walls[each.round] for each in result.rounds if each.round in walls]
     if len(paired) != ratio.rounds:
         yield f"its ratio is of {ratio.rounds} rounds, {len(paired)} were measured together with {report.reference}"
-    elif (
-        not min(paired) / RATIO_MARGIN
-        <= result.parts.wall_seconds / reference.parts.wall_seconds
-        <= max(paired) * RATIO_MARGIN
-    ):
-        yield (
-            f"its wall time is {result.parts.wall_seconds / reference.parts.wall_seconds} of {report.reference}'s, "
-            f"in single rounds it was {min(paired)} to {max(paired)}"
-        )
+        return
+    scaled = _most_scaled(report)
+    for figure in (ratio.median, ratio.low, ratio.high):
+        if figure is not None and not _between(figure, min(paired) / scaled, max(paired) * scaled):
+            yield f"it took {min(paired)} to {max(paired)} of {report.reference}'s time in single rounds, not {figure}"
+
+
+def _most_scaled(report: Report) -> float:
+    """How many times as long as what was measured of it an epoch is at most: where the first batch took no time, as
+    many times as it has batches after the first. At least it is as long.
+    """
+    size = max(1, min(report.batch_size, report.measured_records))
+    measured, batches = report.measured_records / size, report.source_records / size
+    return batches if measured <= 1 else (batches - 1) / (measured - 1)
+
+
+def _between(figure: float, low: float, high: float) -> bool:
+    return low * (1 - TOLERANCE) <= figure <= high * (1 + TOLERANCE)
 
 
 def _equal(one: float, other: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,10 +33,12 @@ def choose_records(workload: Workload, profile: Mapping[str, Any], is_on_device:
     most = available // settings.batch_size
     if most <= FEWEST_BATCHES or seconds_needed(workload, profile, is_on_device, most + 1) <= seconds_left:
         return available
-    batches = FEWEST_BATCHES
-    while batches < most and seconds_needed(workload, profile, is_on_device, batches + 1) <= seconds_left:
-        batches += 1
-    return batches * settings.batch_size
+    # The more batches the longer it takes; a source may have millions of them.
+    numbers = range(FEWEST_BATCHES, most + 1)
+    with_room = bisect_right(
+        numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, is_on_device, batches)
+    )
+    return numbers[max(0, with_room - 1)] * settings.batch_size
 
 
 def seconds_needed(workload: Workload, profile: Mapping[str, Any], is_on_device: bool, batches: int) -> float:

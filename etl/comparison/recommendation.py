@@ -39,7 +39,7 @@ def recommend(
     if chosen is not fastest:
         sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
     if chosen.presaving is not None:
-        sentences.append(_cost(chosen))
+        sentences.append(_cost(chosen, any(each.presaving is None for each in valid)))
     sentences.append(_bound(chosen))
     return sentences
 
@@ -82,10 +82,13 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
     return f"{text}, {ratio.median:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
 
 
-def _cost(chosen: StrategyResult) -> str:
+def _cost(chosen: StrategyResult, is_without_store: bool) -> str:
+    """What its store costs; and when that has paid off, where there is one without a store to compare with."""
     cost = chosen.presaving
     assert cost is not None  # noqa: S101 - for the type checker
     text = f"Presaving after {chosen.stage} takes {seconds(cost.write_seconds)} and {nbytes(cost.nbytes)} once"
+    if not is_without_store:
+        return f"{text}."
     if cost.break_even_epochs is None:
         return f"{text}, and does not pay off against the fastest strategy without a store."
     epochs = cost.break_even_epochs

@@ -25,11 +25,11 @@ class Scale:
     @property
     def batches(self) -> float:
         """Of a whole epoch; the last counts as the part that it is."""
-        return self.records / self.batch_size
+        return self.records / self._records_a_batch
 
     def epoch_seconds(self, split: Sequence[float]) -> float:
         """Of a whole epoch, from the first batch's and the others'."""
-        return Split(*split).of_epoch(self.measured / self.batch_size, self.batches)
+        return Split(*split).of_epoch(self.measured / self._records_a_batch, self.batches)
 
     def amount(self, measured: float) -> float:
         """What grows with the number of records."""
@@ -38,6 +38,11 @@ class Scale:
     def wall_seconds(self, sample: Sample) -> float:
         """The wall time of an epoch."""
         return self.epoch_seconds(sample["wall"])
+
+    @property
+    def _records_a_batch(self) -> int:
+        """In one that was measured: where there were fewer records than a batch holds, it held them."""
+        return min(self.batch_size, self.measured)
 
 
 def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:

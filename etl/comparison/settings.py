@@ -68,6 +68,8 @@ class Settings:
             if value is not None:
                 whole_number(f"--{name.replace('_', '-')}", value, least=1)
         whole_number("--prefetch-size", self.prefetch_size, least=0)
+        if self.memory_nbytes is not None:
+            whole_number("--memory", self.memory_nbytes, least=1)
         if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
             raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
         _ = self.simulated_seconds

@@ -1,0 +1,80 @@
+"""Candidates: what each strategy's name means, and which of them a comparison has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etl.comparison.candidate import STRATEGIES, Candidate
+from etl.comparison.recommendation import SIMPLEST_FIRST
+from etl.comparison.workload import Threads
+from tests.comparison_workloads import make_workload
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ahead", "presaved", "processes"),
+    [
+        ("raw", False, False, False),
+        ("async-raw", True, False, False),
+        ("process-raw", True, False, True),
+        ("presaved", False, True, False),
+        ("async-presaved", True, True, False),
+    ],
+)
+def test_the_name_of_a_strategy_tells_how_it_loads(strategy: str, ahead: bool, presaved: bool, processes: bool) -> None:
+    candidate = Candidate(strategy)
+    assert (candidate.is_ahead, candidate.is_presaved, candidate.worker_processes) == (ahead, presaved, processes)
+    assert strategy in STRATEGIES
+
+
+def test_a_candidate_comes_back_from_json_as_it_was() -> None:
+    candidate = Candidate("presaved", "hdf5", "resize")
+    assert Candidate(**json.loads(json.dumps(candidate.as_dict()))) == candidate
+
+
+def test_the_recommendation_knows_how_simple_every_strategy_is() -> None:
+    assert set(SIMPLEST_FIRST) == set(STRATEGIES)
+
+
+def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, strategies=("raw", "presaved"), formats=("npy", "hdf5"))
+    names = [workload.name(each) for each in workload.candidates()]
+    assert names == ["raw", "presaved:npy", "presaved:hdf5"]
+
+
+def test_stages_are_cut_for_the_last_strategy_with_a_store_and_for_none_without(photographs: Path) -> None:
+    from etl.comparison.settings import Settings
+    from etl.comparison.workload import Workload
+
+    workload = Workload(Settings(str(photographs), size=32), photographs, 2)
+    cuts = workload.stage_candidates()
+    assert {each.strategy for each in cuts} == {"async-presaved"}
+    assert [each.stage for each in cuts] == ["read", "decode", "resize", "channels_first", "normalise"]
+    names = [workload.name(each) for each in cuts]
+    assert names[2] == "async-presaved"
+    assert names[1] == "async-presaved@decode"
+    assert Workload(Settings(str(photographs), strategies=("raw",)), photographs, 2).stage_candidates() == []
+
+
+def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--until decode: the pipeline has read"):
+        make_workload(tmp_path, until="decode")
+
+
+def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    assert workload.threads(Candidate("raw"), False) == Threads(4, 0)
+    assert workload.threads(Candidate("async-raw"), False) == Threads(2, 2)
+    assert workload.threads(Candidate("async-raw"), True) == Threads(1, 3)
+    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw"), False) == Threads(
+        1, 4
+    )
+    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw"), False) == Threads(4, 0)
+
+
+def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    workload.plain_compute = 2
+    assert workload.threads(Candidate("presaved", "npy", "read"), False) == Threads(2, 0)

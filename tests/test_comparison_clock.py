@@ -1,0 +1,178 @@
+"""The clock of a comparison against an oracle: delays that are known come out in the parts where they were put."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import etl
+from etl.comparison.clock import EpochTimes, Split, run_epoch, touch
+
+BATCHES = 8
+
+
+class Delay:
+    """Waits, and keeps how long that really took: at least what was asked for, more on a busy machine."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.taken: list[float] = []
+
+    def __call__(self, *_: object) -> None:
+        started = time.perf_counter()
+        time.sleep(self._seconds)
+        self.taken.append(time.perf_counter() - started)
+
+
+class SlowSource:
+    """Records that take as long to load as `delay` says."""
+
+    def __init__(self, delay: Delay) -> None:
+        self._delay = delay
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __getitem__(self, index: int) -> etl.Record:
+        self._delay()
+        return {"features": np.zeros(4, np.float32), "label": index}
+
+
+def run(loading: Delay, compute: Delay | None, prefetch_size: int) -> EpochTimes:
+    plain = etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1)
+    with etl.AsyncIterator(plain, prefetch_size, threads=1) as iterator:
+        return run_epoch(iterator, compute)
+
+
+def whole(split: Split) -> float:
+    return split.first + split.rest
+
+
+def test_plain_has_all_of_loading_in_stall_and_all_of_the_steps_in_compute() -> None:
+    loading, steps = Delay(0.03), Delay(0.03)
+    times = run(loading, steps, prefetch_size=0)
+    assert whole(times.stall) >= sum(loading.taken)
+    assert times.stall.first >= loading.taken[0]
+    assert times.stall.rest >= sum(loading.taken[1:])
+    assert whole(times.compute) >= sum(steps.taken)
+    assert times.compute.first >= steps.taken[0]
+    # Each delay is in one of them only.
+    assert whole(times.stall) - sum(loading.taken) < sum(steps.taken)
+    assert whole(times.compute) - sum(steps.taken) < sum(loading.taken)
+    assert whole(times.wall) >= sum(loading.taken) + sum(steps.taken)
+
+
+def test_ahead_the_stall_is_the_first_batch_and_what_compute_did_not_hide() -> None:
+    loading, steps = Delay(0.02), Delay(0.06)
+    times = run(loading, steps, prefetch_size=2)
+    assert times.stall.first >= loading.taken[0]
+    assert whole(times.compute) >= sum(steps.taken)
+    # Of seven loads that take a third of a step, next to nothing is waited for.
+    assert times.stall.rest < sum(loading.taken[1:])
+
+
+def test_ahead_and_bound_by_loading_the_wall_is_no_shorter_than_loading() -> None:
+    loading, steps = Delay(0.03), Delay(0.01)
+    times = run(loading, steps, prefetch_size=2)
+    assert whole(times.wall) >= sum(loading.taken) + steps.taken[-1]
+    assert whole(times.stall) >= sum(loading.taken) - sum(steps.taken[:-1])
+
+
+def test_wall_is_at_least_stall_and_compute_in_the_first_batch_and_in_the_rest() -> None:
+    times = run(Delay(0.005), Delay(0.005), prefetch_size=2)
+    for wall, stall, compute in (
+        (times.wall.first, times.stall.first, times.compute.first),
+        (times.wall.rest, times.stall.rest, times.compute.rest),
+    ):
+        assert wall + 1e-9 >= stall + compute
+        assert wall - stall - compute < stall + compute
+    assert (times.batches, times.samples) == (BATCHES, BATCHES)
+
+
+def test_loading_alone_has_no_compute_and_its_wall_is_the_loading() -> None:
+    loading = Delay(0.005)
+    times = run(loading, None, prefetch_size=0)
+    assert whole(times.wall) >= sum(loading.taken)
+    assert whole(times.compute) < sum(loading.taken)
+
+
+def test_the_end_of_an_iterator_is_waited_for_and_counts_as_stall() -> None:
+    end = Delay(0.05)
+
+    def batches() -> Iterator[etl.Batch]:
+        yield etl.Batch(np.zeros((2, 3)), None)
+        end()
+
+    times = run_epoch(batches(), None)
+    assert times.stall.rest >= end.taken[0]
+    assert times.wall.rest >= end.taken[0]
+    assert times.samples == 2
+
+
+def test_the_start_of_an_iterator_counts_as_the_wait_for_the_first_batch() -> None:
+    start = Delay(0.05)
+
+    class SlowStart:
+        def __iter__(self) -> Iterator[etl.Batch]:
+            start()
+            return iter([etl.Batch(np.zeros((2, 3)), None)])
+
+    assert run_epoch(SlowStart(), None).stall.first >= start.taken[0]
+
+
+def test_an_iterator_that_yields_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="the iterator gave no batch"):
+        run_epoch([], None)
+
+
+def test_a_batch_is_let_go_before_the_next_one_is_asked_for() -> None:
+    held: list[bool] = []
+
+    class Held(etl.Batch):
+        def __del__(self) -> None:
+            held.append(False)
+
+    def batches() -> Iterator[etl.Batch]:
+        for number in range(3):
+            assert len(held) == number
+            yield Held(np.zeros((1, 1)), None)
+
+    run_epoch(batches(), None)
+    assert len(held) == 3
+
+
+@pytest.mark.parametrize("measured", [2, 7, 62.5])
+def test_a_smaller_epoch_is_scaled_exactly_where_every_later_batch_takes_as_long(measured: float) -> None:
+    first, each, batches = 0.7, 0.03, 62.5
+    assert Split(first, each * (measured - 1)).of_epoch(measured, batches) == pytest.approx(first + each * 61.5)
+
+
+def test_the_measured_epoch_itself_is_not_changed_by_scaling() -> None:
+    assert Split(0.7, 1.9).of_epoch(31.25, 31.25) == pytest.approx(2.6)
+
+
+def test_of_a_single_batch_nothing_tells_the_start_up_so_all_of_it_is_scaled() -> None:
+    assert Split(0.5, 0.0).of_epoch(1, 10) == pytest.approx(5.0)
+
+
+def test_touching_reads_the_last_page_of_an_array_that_begins_within_a_page() -> None:
+    memory = np.frombuffer(mmap.mmap(-1, 3 * mmap.PAGESIZE), np.uint8)
+    across = memory[mmap.PAGESIZE - 100 : mmap.PAGESIZE + 100]
+    across[-1] = 7
+    assert touch(etl.Batch(across, None)) == 7
+
+
+def test_touching_reads_every_page_of_every_array() -> None:
+    features, labels = np.zeros((5, mmap.PAGESIZE), np.uint8), np.zeros(2 * mmap.PAGESIZE, np.uint8)
+    features[:, 0] = labels[:: mmap.PAGESIZE] = 1
+    assert touch(etl.Batch(features, labels)) == 7
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64"])
+def test_touching_takes_arrays_of_every_dtype_and_empty_ones(dtype: str) -> None:
+    found = np.zeros((3, 0), etl.dtypes.find_dtype(dtype)) if dtype != "int64" else np.zeros(0, np.int64)
+    assert touch(etl.Batch(found, None)) == 0

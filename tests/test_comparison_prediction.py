@@ -1,0 +1,91 @@
+"""Predictions against small simulations of what they foretell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etl.comparison.candidate import Candidate
+from etl.comparison.prediction import predict_wall, side_by_side, stage_seconds
+from etl.comparison.workload import Threads
+from tests.comparison_workloads import make_profile, make_workload
+
+LOAD, COMPUTE = 1e-3, 4e-3
+STEPS = 20_000
+
+
+def simulate(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
+    """Two workers in small steps of time, each slower while the other is at work."""
+    step = (load + compute) / STEPS
+    now = 0.0
+    while load > 0 or compute > 0:
+        both = load > 0 and compute > 0
+        if load > 0:
+            load -= step / (loading_slowdown if both else 1)
+        if compute > 0:
+            compute -= step / (compute_slowdown if both else 1)
+        now += step
+    return now
+
+
+@pytest.mark.parametrize("load", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("compute", [0.5, 1.0])
+@pytest.mark.parametrize(("loading_slowdown", "compute_slowdown"), [(1, 1), (2, 1), (1, 2), (1.3, 1.6), (2, 2)])
+def test_side_by_side_is_what_two_workers_take_that_slow_each_other_down(
+    load: float, compute: float, loading_slowdown: float, compute_slowdown: float
+) -> None:
+    simulated = simulate(load, compute, loading_slowdown, compute_slowdown)
+    foretold = side_by_side(load, compute, loading_slowdown, compute_slowdown)
+    assert foretold == pytest.approx(simulated, rel=1e-3)
+
+
+def test_without_a_slowdown_the_longer_one_hides_the_shorter() -> None:
+    assert side_by_side(0.2, 0.5, 1.0, 1.0) == pytest.approx(0.5)
+    assert side_by_side(0.5, 0.2, 1.0, 1.0) == pytest.approx(0.5)
+
+
+def test_halved_by_each_other_both_take_as_long_as_one_after_the_other() -> None:
+    assert side_by_side(0.3, 0.5, 2.0, 2.0) == pytest.approx(0.8)
+
+
+def test_plain_is_the_sum_of_loading_and_compute(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    wall = predict_wall(workload, Candidate("raw"), Threads(2, 0), make_profile(LOAD, COMPUTE))
+    assert wall == pytest.approx(200 * LOAD + 20 * COMPUTE)
+
+
+@pytest.mark.parametrize(("load", "compute"), [(1e-3, 1e-4), (1e-4, 5e-3), (5e-4, 5e-3)])
+def test_ahead_is_bounded_by_the_longer_of_both_and_by_their_sum(tmp_path: Path, load: float, compute: float) -> None:
+    workload, profile = make_workload(tmp_path), make_profile(load, compute)
+    wall = predict_wall(workload, Candidate("async-raw"), Threads(1, 1), profile)
+    assert max(200 * load, 20 * compute) <= wall <= 200 * load + 20 * compute
+    # The first batch's loading, and compute on the last, are not hidden.
+    assert wall == pytest.approx(max(200 * load, 20 * compute) + min(10 * load, compute))
+
+
+def test_two_threads_load_as_much_faster_as_the_profile_has_seen(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    profile = make_profile(1e-3, 1e-4, records_per_second_in_threads=1900.0)
+    wall = predict_wall(workload, Candidate("async-raw"), Threads(1, 2), profile)
+    assert wall == pytest.approx(200 * 1e-3 / 1.9 + 1e-4)
+
+
+def test_ahead_without_threads_is_plain(tmp_path: Path) -> None:
+    workload, profile = make_workload(tmp_path), make_profile()
+    plain = predict_wall(workload, Candidate("raw"), Threads(2, 0), profile)
+    assert predict_wall(workload, Candidate("async-raw"), Threads(2, 0), profile) == plain
+
+
+def test_a_store_is_read_at_the_speed_of_copying_and_only_later_stages_are_left(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    with workload.write("npy", "read", 1) as store:
+        nbytes = store.nbytes
+    profile = make_profile(LOAD, COMPUTE, copy_bytes_per_second=24e3)
+    wall = predict_wall(workload, Candidate("presaved", "npy", "read"), Threads(2, 0), profile)
+    assert wall == pytest.approx(nbytes / 24e3 + 20 * COMPUTE)
+
+
+def test_seconds_after_a_stage_are_those_of_the_later_ones() -> None:
+    profile = make_profile(4.0, stages=("read", "decode", "resize", "normalise"))
+    assert [stage_seconds(profile, each) for each in (None, "read", "resize", "normalise")] == [4.0, 3.0, 1.0, 0.0]

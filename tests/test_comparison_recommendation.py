@@ -1,0 +1,151 @@
+"""The recommendation says what the figures say, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.comparison.recommendation import recommend
+from etl.comparison.report import Interval, Presaving, StrategyResult
+from tests.comparison_reports import strategy
+
+Ratios = dict[str, Interval | None]
+
+
+def result(name: str, wall: float, compute: float, ratio: Interval | None = None, **more: object) -> StrategyResult:
+    """An epoch of `wall` seconds, of which what is not `compute` is a stall."""
+    made = strategy(name, wall, compute, 0.0, wall - compute, etl=1.0)
+    return replace(made, ratio=ratio, **more)  # type: ignore[arg-type]
+
+
+def sure(median: float) -> Interval:
+    return Interval(median, median * 0.98, median * 1.02, 9)
+
+
+def unsure(median: float) -> Interval:
+    return Interval(median, median * 0.8, median * 1.2, 9)
+
+
+def recommended(results: list[StrategyResult], to_fastest: Ratios | None = None) -> list[str]:
+    """`to_fastest` by default as sure as can be."""
+    valid = [each.parts.wall_seconds for each in results if not each.disqualified] or [1.0]
+    ratios = {each.name: sure(each.parts.wall_seconds / min(valid)) for each in results}
+    return recommend(results, ratios if to_fastest is None else to_fastest, results[0].name, "photographs/")
+
+
+def test_the_fastest_is_recommended_with_its_interval_and_what_it_costs() -> None:
+    raw = result("raw", 10.0, 4.0)
+    saved = result("presaved", 5.0, 4.0, sure(0.5), presaving=Presaving(12.0, 3 * 10**8, 2.4))
+    first, cost, bound = recommended([raw, saved])
+    assert first.startswith("Use presaved: an epoch takes 5.00 s instead of 10.0 s with raw")
+    assert "0.50 of its time (95% interval 0.49 to 0.51)" in first
+    assert cost == "Presaving after resize takes 12.0 s and 300 MB once, and pays off after 2.4 epochs."
+    assert bound == "With presaved training waits 20% of the time."
+
+
+def test_compute_bound_means_that_all_are_within_2_percent_and_nothing_waits() -> None:
+    only = recommended([result("raw", 10.1, 10.0), result("async-raw", 10.0, 9.99), result("presaved", 10.05, 10.0)])
+    assert len(only) == 1
+    assert only[0].startswith("Compute-bound: all strategies are within 2% of each other")
+    assert "how photographs/ is loaded does not matter here; stay with raw, the simplest" in only[0]
+
+
+def test_all_within_2_percent_while_training_waits_is_not_called_compute_bound() -> None:
+    (only,) = recommended([result("raw", 10.1, 2.0), result("async-raw", 10.0, 2.0)])
+    assert only.startswith("No gain: all strategies are within 2%")
+
+
+def test_what_still_waits_most_of_the_time_is_bound_by_loading() -> None:
+    *_, bound = recommended([result("raw", 10.0, 1.0), result("async-raw", 6.0, 1.0, sure(0.6))])
+    assert bound == "With async-raw training still waits 83% of the time: loading is the limit."
+
+
+def test_what_waits_no_more_is_bound_by_compute() -> None:
+    *_, bound = recommended([result("raw", 10.0, 5.0), result("async-raw", 5.0, 4.95, sure(0.5))])
+    assert "compute is the limit, and faster loading would gain nothing more" in bound
+
+
+def test_a_disqualified_strategy_is_never_recommended_however_fast() -> None:
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 8.0, 4.0, sure(0.8))
+    cheat = result("presaved", 1.0, 0.5, sure(0.1), disqualified=["samples: other pixels"], verdict="disqualified")
+    sentences = recommended([raw, ahead, cheat])
+    assert sentences[0].startswith("Use async-raw")
+    assert "presaved" not in " ".join(sentences)
+
+
+def test_without_a_valid_reference_the_choice_is_told_without_a_comparison() -> None:
+    raw = result("raw", 10.0, 4.0, disqualified=["sum: 3% unexplained"], verdict="disqualified")
+    first, *_ = recommended([raw, result("async-raw", 8.0, 4.0, sure(0.8)), result("process-raw", 12.0, 4.0)])
+    assert first == "Use async-raw: an epoch takes 8.00 s."
+
+
+def test_nothing_is_recommended_where_every_strategy_broke_a_rule() -> None:
+    broken = [replace(result(name, 5.0, 2.0), disqualified=["sum"]) for name in ("raw", "presaved")]
+    assert recommended(broken) == [
+        "Nothing can be recommended: every strategy broke a rule of fairness, as told below."
+    ]
+
+
+def test_the_simpler_one_is_preferred_where_no_difference_is_shown() -> None:
+    raw = result("raw", 10.0, 4.0)
+    ahead, saved = result("async-raw", 5.1, 4.0, sure(0.51)), result("presaved", 5.0, 4.0, sure(0.5))
+    ratios: Ratios = {"raw": sure(2.0), "async-raw": unsure(1.02), "presaved": sure(1.0)}
+    first, *others = recommended([raw, ahead, saved], ratios)
+    assert first.startswith("Use async-raw: ")
+    assert first.endswith("presaved has not been shown to be faster by more than 2%.")
+    assert not any("Presaving" in sentence for sentence in others)
+
+
+def test_the_simpler_one_is_not_preferred_where_it_was_shown_to_be_slower() -> None:
+    raw = result("raw", 10.0, 4.0)
+    ahead, saved = result("async-raw", 5.5, 4.0, sure(0.55)), result("presaved", 5.0, 4.0, sure(0.5))
+    assert recommended([raw, ahead, saved])[0].startswith("Use presaved: ")
+
+
+def test_the_reference_stays_where_nothing_is_shown_to_be_faster() -> None:
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 9.7, 4.0, unsure(0.97))
+    first, *_ = recommended([raw, ahead], {"raw": unsure(1.03), "async-raw": sure(1.0)})
+    assert first.startswith("Stay with raw: an epoch takes 10.0 s, and nothing has been shown to be faster.")
+
+
+def test_too_few_rounds_are_said_to_be_too_few() -> None:
+    few = Interval(0.5, None, None, 3)
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 5.0, 4.0, few)
+    first, *_ = recommended(
+        [raw, ahead], {"raw": Interval(2.0, None, None, 3), "async-raw": Interval(1, None, None, 3)}
+    )
+    assert "0.50 of its time over 3 rounds, too few to be sure" in first
+
+
+def test_one_strategy_alone_is_described_and_not_compared() -> None:
+    only, bound = recommended([result("raw", 10.0, 4.0)])
+    assert only == "Only raw was compared: an epoch takes 10.0 s."
+    assert bound == "With raw training still waits 60% of the time: loading is the limit."
+
+
+def test_of_one_strategy_in_two_formats_the_smaller_store_is_simpler() -> None:
+    large = result("presaved", 5.0, 4.0, presaving=Presaving(1.0, 900, None))
+    small = result("presaved", 5.05, 4.0, sure(1.01), presaving=Presaving(1.0, 300, None))
+    (only,) = recommended([replace(large, name="presaved:npy"), replace(small, name="presaved:hdf5")])
+    assert "stay with presaved:hdf5" in only
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"),
+    [
+        (0.4, "and pays off within the first epoch."),
+        (2.0, "and pays off after 2.0 epochs."),
+        (None, "and does not pay off against the fastest strategy without a store."),
+    ],
+)
+def test_when_a_store_pays_off_is_said_where_there_is_a_strategy_without_one(epochs: float | None, said: str) -> None:
+    raw = result("raw", 10.0, 4.0)
+    saved = result("presaved", 5.0, 4.0, sure(0.5), presaving=Presaving(1.0, 300, epochs))
+    assert recommended([raw, saved])[1].endswith(said)
+
+
+def test_where_every_strategy_needs_a_store_nothing_is_said_of_what_does_not() -> None:
+    plain = result("presaved", 10.0, 4.0, presaving=Presaving(1.0, 300, None))
+    ahead = result("async-presaved", 5.0, 4.0, sure(0.5), presaving=Presaving(1.0, 300, None))
+    assert recommended([plain, ahead])[1] == "Presaving after resize takes 1.00 s and 300 B once."

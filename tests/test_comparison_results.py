@@ -1,0 +1,155 @@
+"""From samples to results: parts add up, epochs are scaled by their batches, stores are weighed against their cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etl.comparison.report import Parts
+from etl.comparison.results import (
+    Scale,
+    break_even_epochs,
+    etl_alone_seconds,
+    middle,
+    parts_of,
+    presaving_of,
+    ratio_of,
+    round_figures,
+)
+
+WHOLE = Scale(records=512, measured=512, batch_size=64)
+
+
+def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -> dict[str, Any]:
+    """The seconds of an epoch of 8 batches, a quarter of each in the first."""
+    figures = {
+        "wall": [wall / 4, wall * 3 / 4],
+        "stall": [stall / 4, stall * 3 / 4],
+        "compute": [compute / 4, compute * 3 / 4],
+        "etl_alone": [0.5, 0.5],
+        "compute_alone": compute / 10,
+        "harness": 1e-5,
+        "batches": 8,
+        "cpu_seconds": 1.0,
+        "steal": 0.01,
+        "other_processes": 0.02,
+        "speed_probe": 0.003,
+    }
+    return {**figures, **more}
+
+
+def total(parts: Parts) -> float:
+    return (
+        parts.compute_alone_seconds
+        + parts.interference_seconds
+        + parts.stall_seconds
+        + parts.harness_seconds
+        + parts.unexplained_seconds
+    )
+
+
+@pytest.mark.parametrize("rounds", range(1, 13))
+@pytest.mark.parametrize("scale", [WHOLE, Scale(2000, 512, 64)])
+def test_the_parts_add_up_to_the_wall_time_for_any_number_of_rounds(rounds: int, scale: Scale) -> None:
+    random = np.random.default_rng(rounds)
+    samples = {
+        number: sample(wall, wall * random.uniform(0.1, 0.4), wall * random.uniform(0.3, 0.5))
+        for number, wall in enumerate(random.uniform(1, 3, rounds).tolist())
+    }
+    parts = parts_of(samples, scale)
+    assert total(parts) == pytest.approx(parts.wall_seconds, rel=1e-12)
+
+
+def test_one_slow_round_of_many_moves_no_part() -> None:
+    calm = {number: sample(1.0) for number in range(8)}
+    disturbed = {**calm, 3: sample(50.0, stall=40.0)}
+    assert parts_of(disturbed, WHOLE) == parts_of(calm, WHOLE)
+
+
+def test_compute_alone_is_a_step_times_the_batches_and_interference_what_the_steps_took_longer() -> None:
+    parts = parts_of({0: sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05)}, WHOLE)
+    assert parts.compute_alone_seconds == pytest.approx(0.4)
+    assert parts.interference_seconds == pytest.approx(0.2)
+    assert parts.stall_seconds == pytest.approx(0.3)
+    assert parts.unexplained_seconds == pytest.approx(0.1 - 8e-5)
+
+
+def test_scaled_to_four_times_the_records_the_first_batch_counts_once() -> None:
+    scale = Scale(records=2048, measured=512, batch_size=64)
+    each = 0.1
+    assert scale.epoch_seconds([5.0, 7 * each]) == pytest.approx(5.0 + 31 * each)
+
+
+def test_a_source_smaller_than_a_batch_takes_the_time_that_was_measured() -> None:
+    scale = Scale(records=10, measured=10, batch_size=32)
+    parts = parts_of(
+        {
+            0: {
+                "wall": [1.0, 0.0],
+                "stall": [0.3, 0.0],
+                "compute": [0.7, 0.0],
+                "compute_alone": 0.7,
+                "harness": 0.0,
+            }
+        },
+        scale,
+    )
+    assert (parts.wall_seconds, parts.compute_alone_seconds, parts.interference_seconds) == (1.0, 0.7, 0.0)
+
+
+def test_a_part_of_a_batch_that_was_measured_is_scaled_by_its_records() -> None:
+    scale = Scale(records=1000, measured=10, batch_size=32)
+    assert scale.epoch_seconds([0.02, 0.0]) == pytest.approx(2.0)
+    assert 0.02 * scale.batches == pytest.approx(2.0)
+
+
+def test_a_last_batch_that_is_not_full_changes_nothing_in_an_epoch_that_was_measured_whole() -> None:
+    assert Scale(records=100, measured=100, batch_size=64).epoch_seconds([0.5, 0.2]) == pytest.approx(0.7)
+
+
+def test_the_ratio_is_paired_within_rounds_that_both_have() -> None:
+    above = {number: sample(2.0 * (number + 1)) for number in range(6)}
+    below = {number: sample(1.0 * (number + 1)) for number in range(1, 9)}
+    ratio = ratio_of(above, below, WHOLE)
+    assert ratio is not None
+    assert ratio.rounds == 5
+    assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_there_is_no_ratio_without_a_common_round() -> None:
+    assert ratio_of({0: sample(1.0)}, {1: sample(1.0)}, WHOLE) is None
+
+
+def test_rounds_without_loading_alone_leave_its_figure_to_those_that_have_it() -> None:
+    samples = {0: sample(1.0), 1: sample(1.0, etl_alone=[0.2, 0.4]), 2: sample(1.0, etl_alone=None)}
+    assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
+
+
+def test_a_figure_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
+    samples = {number: sample(float(number + 1), cpu_seconds=float(number)) for number in range(4)}
+    assert middle(samples, lambda each: each["cpu_seconds"]) == pytest.approx(1.5)
+
+
+def test_a_store_pays_off_when_what_it_saves_in_each_epoch_has_come_to_what_it_took() -> None:
+    assert break_even_epochs(6.0, wall_seconds=3.0, without_store=5.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("without_store", [None, 3.0, 2.0])
+def test_a_store_never_pays_off_where_it_saves_nothing_or_nothing_is_known_to_compare(
+    without_store: float | None,
+) -> None:
+    assert break_even_epochs(6.0, wall_seconds=3.0, without_store=without_store) is None
+
+
+def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
+    cost = presaving_of({"seconds": 2.0, "nbytes": 1000}, 4.0, 6.0, Scale(2000, 500, 50))
+    assert (cost.write_seconds, cost.nbytes, cost.break_even_epochs) == (8.0, 4000, pytest.approx(4.0))
+
+
+def test_a_round_is_reported_as_it_was_measured() -> None:
+    figures = round_figures(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
+    assert (figures.round, figures.wall_seconds, figures.etl_alone_seconds) == (3, 1.0, None)
+    assert (figures.compute_seconds, figures.stall_seconds) == pytest.approx((0.6, 0.3))
+    assert figures.compute_alone_seconds == pytest.approx(0.4)

@@ -1,0 +1,171 @@
+"""Rounds: who is measured in which, when they end, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etl.comparison import rounds as rounds_module
+from etl.comparison.candidate import Candidate
+from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE, Rounds, ratio_widths
+from etl.comparison.statistics import FEWEST_ROUNDS
+
+RAW, AHEAD, SAVED = Candidate("raw"), Candidate("async-raw"), Candidate("presaved", "npy", "resize")
+BOTH = Candidate("async-presaved", "npy", "resize")
+CANDIDATES = [RAW, AHEAD, SAVED, BOTH]
+EXTRAS = [Candidate("async-presaved", "npy", stage) for stage in ("read", "decode")]
+LATER = 1e9
+# How widely the wall times of each are spread.
+SPREADS = {RAW: 0.0, AHEAD: 0.5, SAVED: 0.01, BOTH: 0.3}
+
+
+class Machine:
+    """Measures as `Processes` does, and keeps who was measured; is interrupted at measurement `stop`."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self._random = np.random.default_rng(0)
+        self._stop = stop
+        self.asked: list[tuple[Candidate, bool]] = []
+
+    def __call__(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+        if len(self.asked) == self._stop:
+            raise KeyboardInterrupt
+        self.asked.append((candidate, with_etl_alone))
+        wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
+        return {"wall": [wall / 2, wall / 2], "number": len(self.asked)}
+
+
+def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more: Any) -> Rounds:
+    settings: dict[str, Any] = {
+        "rounds": None,
+        "deadline": time.monotonic() + LATER,
+        "seed": 0,
+        "progress": lambda done, total: None,
+    }
+    return Rounds(candidates, EXTRAS, machine, **{**settings, **more})
+
+
+def rounds_of(made: Rounds, candidate: Candidate) -> list[int]:
+    return sorted(made.samples[candidate])
+
+
+def in_round(made: Rounds, number: int) -> set[Candidate]:
+    return {each for each, samples in made.samples.items() if number in samples}
+
+
+def test_a_fixed_number_of_rounds_measures_every_candidate_in_each() -> None:
+    made = make(Machine(), rounds=9, deadline=0.0)
+    made.run()
+    assert made.done == 9
+    assert made.stopped_early is False
+    for candidate in CANDIDATES:
+        assert rounds_of(made, candidate) == list(range(9))
+
+
+def test_extras_are_measured_in_the_first_rounds_only() -> None:
+    made = make(Machine(), rounds=9)
+    made.run()
+    for extra in EXTRAS:
+        assert rounds_of(made, extra) == list(range(FEWEST_WITHOUT_CLAIM))
+
+
+def test_an_extra_that_is_a_candidate_is_measured_once_a_round() -> None:
+    machine = Machine()
+    make(machine, [RAW, *EXTRAS], rounds=2).run()
+    assert len(machine.asked) == 2 * 3
+
+
+def test_loading_alone_is_measured_in_the_first_rounds_of_each() -> None:
+    machine = Machine()
+    make(machine, rounds=6).run()
+    for candidate in CANDIDATES:
+        asked = [alone for each, alone in machine.asked if each == candidate]
+        assert asked == [number < ROUNDS_WITH_ETL_ALONE for number in range(6)]
+
+
+def test_each_round_has_an_order_of_its_own_that_the_seed_decides() -> None:
+    orders = []
+    for seed in (0, 0, 1):
+        machine = Machine()
+        make(machine, rounds=8, seed=seed).run()
+        orders.append([candidate for candidate, _ in machine.asked if candidate in CANDIDATES])
+    rounds = {tuple(orders[0][first : first + 4]) for first in range(0, 32, 4)}
+    assert len(rounds) > 3
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_after_enough_for_an_interval_the_reference_and_the_widest_half_are_measured() -> None:
+    stop = FEWEST_ROUNDS * len(CANDIDATES) + FEWEST_WITHOUT_CLAIM * len(EXTRAS) + 3 * 3
+    made = make(Machine(stop))
+    made.run()
+    for number in range(FEWEST_ROUNDS):
+        assert set(CANDIDATES) <= in_round(made, number)
+    for number in range(FEWEST_ROUNDS, FEWEST_ROUNDS + 3):
+        assert in_round(made, number) == {RAW, AHEAD, BOTH}
+    widths = ratio_widths(made.samples, RAW, CANDIDATES[1:])
+    assert widths[SAVED] < min(widths[AHEAD], widths[BOTH])
+
+
+def test_one_candidate_alone_goes_on_being_measured() -> None:
+    made = make(Machine(stop=20), [RAW])
+    made.run()
+    assert made.done == 20 - FEWEST_WITHOUT_CLAIM * len(EXTRAS)
+
+
+def test_a_deadline_that_has_passed_leaves_the_fewest_rounds() -> None:
+    made = make(Machine(), deadline=time.monotonic() - 1)
+    made.run()
+    assert made.done == FEWEST_WITHOUT_CLAIM
+    assert made.stopped_early is False
+
+
+def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(rounds_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    machine = Machine()
+
+    def measure(candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+        clock.now += 1.0
+        return machine(candidate, with_etl_alone)
+
+    # Three rounds of 4 candidates and 2 extras take 18 s; two of the candidates 8, and then each three.
+    made = Rounds(CANDIDATES, EXTRAS, measure, rounds=None, deadline=33.5, seed=0, progress=lambda done, total: None)
+    made.run()
+    assert made.done == FEWEST_ROUNDS + 2
+    assert clock.now == 18 + 8 + 6
+
+
+@pytest.mark.parametrize("into", range(1, 4))
+def test_an_interruption_within_a_round_drops_that_round_and_only_that(into: int) -> None:
+    whole = 2 * (len(CANDIDATES) + len(EXTRAS))
+    made, undisturbed = make(Machine(whole + into)), make(Machine(), rounds=2)
+    made.run()
+    undisturbed.run()
+    assert made.done == 2
+    assert made.stopped_early is True
+    assert made.samples == undisturbed.samples
+
+
+@pytest.mark.parametrize("measured", [0, 3])
+def test_an_interruption_before_a_whole_round_is_raised(measured: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make(Machine(measured)).run()
+
+
+def test_an_error_while_measuring_is_not_taken_for_an_end() -> None:
+    def fail(candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+        raise RuntimeError("no figure")
+
+    with pytest.raises(RuntimeError, match="no figure"):
+        Rounds(CANDIDATES, [], fail, rounds=1, deadline=0.0, seed=0, progress=lambda done, total: None).run()
+
+
+def test_progress_tells_the_round_that_is_measured() -> None:
+    told: list[tuple[int, int | None]] = []
+    make(Machine(), [RAW, AHEAD], rounds=4, progress=lambda done, total: told.append((done, total))).run()
+    assert told == [(number, 4) for number in range(4) for _ in range(4 if number < 3 else 2)]

@@ -1,0 +1,195 @@
+"""The eight rules of fairness: evidence that holds, and for each rule evidence that breaks it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.comparison.report import Check, Parts
+from etl.comparison.rules import RULES, Evidence, Terms, check_rules
+from etl.comparison.workload import Threads
+
+TERMS = Terms(
+    affinity=[0, 1], memory_nbytes=10**9, cache="warm", simulated_seconds=None, rounds=6, unchecked=()
+)  # two CPUs for all
+PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001, 0.009)
+
+
+def sample(**figures: Any) -> dict[str, Any]:
+    """Of one round, in which nothing went wrong."""
+    sound = {
+        "samples": 100,
+        "wall": [0.5, 1.5],
+        "cpu_seconds": 3.0,
+        "peak_memory": 5 * 10**8,
+        "affinity": [0, 1],
+        "torch_threads": 1,
+        "device": "cpu",
+        "pages_astray": 0,
+    }
+    return {**sound, **figures}
+
+
+def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
+    seen = {
+        "digests": ["aa", "bb", "cc"],
+        "samples": 100,
+        "score": 2.25,
+        "weights": "5eed",
+        "pages_touched": 4000,
+        "major_faults_in_compute": 0,
+    }
+    return Evidence(
+        is_presaved=is_presaved,
+        threads=Threads(1, 1),
+        check={**seen, **check},
+        samples={number: sample() for number in range(6)},
+        parts=PARTS,
+        writing={"seconds": 1.0, "nbytes": 1000} if is_presaved else None,
+    )
+
+
+def checks(other: Evidence, terms: Terms = TERMS) -> dict[str, Check]:
+    """By rule, of a sound strategy and `other`."""
+    return {each.rule: each for each in check_rules({"raw": evidence(), "other": other}, terms)}
+
+
+def with_round(number: int, **figures: Any) -> Evidence:
+    """In one round something was otherwise."""
+    sound = evidence()
+    return replace(sound, samples={**sound.samples, number: sample(**figures)})
+
+
+def assert_broken(rule: str, reason: str, found: dict[str, Check]) -> None:
+    """`other` broke `rule` for `reason`, and nothing else happened."""
+    assert found[rule].held is False
+    assert list(found[rule].broken_by) == ["other"]
+    assert reason in found[rule].broken_by["other"]
+    assert [each.rule for each in found.values() if each.held is not True] == [rule]
+
+
+def test_sound_evidence_holds_all_eight_rules_and_each_says_what_was_seen() -> None:
+    found = checks(evidence(is_presaved=True))
+    assert list(found) == list(RULES)
+    assert len(RULES) == 8
+    for rule, check in found.items():
+        assert check.held is True
+        assert check.broken_by == {}
+        assert check.title == RULES[rule]
+        assert check.evidence
+
+
+def test_samples_are_broken_by_a_batch_with_other_bytes() -> None:
+    found = checks(evidence(digests=["aa", "b0", "c0"]))
+    assert_broken("samples", "2 of 3 batches differ from those of raw, the first is batch 1", found)
+
+
+def test_samples_are_broken_by_an_epoch_with_fewer_batches() -> None:
+    assert_broken("samples", "2 batches, raw has 3", checks(evidence(digests=["aa", "bb"])))
+
+
+def test_samples_are_broken_by_a_timed_epoch_with_another_number_of_them() -> None:
+    found = checks(with_round(2, samples=99))
+    assert_broken("samples", "99 samples in an epoch that was timed, 100 were to be loaded", found)
+
+
+def test_compute_is_broken_by_other_initial_weights() -> None:
+    assert_broken("compute", "its initial weights are not those of raw", checks(evidence(weights="bad")))
+
+
+def test_compute_is_broken_by_a_loss_that_differs_in_its_last_bit() -> None:
+    assert_broken("compute", "its loss is 2.25", checks(evidence(score=2.25 + 2**-51)))
+
+
+def test_a_device_may_add_in_another_order() -> None:
+    on_device = evidence(score=2.26)
+    on_device = replace(on_device, samples={0: sample(device="cuda:0")})
+    assert checks(on_device)["compute"].held is True
+    assert "within 1%" in checks(on_device)["compute"].evidence
+    assert_broken("compute", "its loss is 3.0", checks(replace(on_device, check={**on_device.check, "score": 3.0})))
+
+
+def test_a_loss_that_grew_beyond_all_numbers_is_the_same_for_all_that_it_did_so_for() -> None:
+    diverged = evidence(score=float("nan"))
+    found = check_rules({"raw": diverged, "other": diverged}, TERMS)
+    assert all(each.held for each in found)
+    assert_broken("compute", "its loss is nan, that of raw 2.25", checks(diverged))
+
+
+def test_simulated_compute_is_the_same_wait_for_all() -> None:
+    found = checks(evidence(score=None, weights=""), replace(TERMS, simulated_seconds=0.02))
+    assert found["compute"].held is True
+    assert "20 ms" in found["compute"].evidence
+
+
+def test_resources_are_broken_by_other_cpus() -> None:
+    found = checks(with_round(3, affinity=[0, 1, 2]))
+    assert_broken("resources", "it ran on CPUs [0, 1, 2] in round 3", found)
+
+
+def test_resources_are_broken_by_another_number_of_compute_threads() -> None:
+    assert_broken("resources", "it computed with 2 threads in round 1", checks(with_round(1, torch_threads=2)))
+
+
+def test_resources_are_broken_by_more_cpu_time_than_there_was() -> None:
+    assert_broken("resources", "it had 2.50 CPUs in round 4", checks(with_round(4, cpu_seconds=5.0)))
+
+
+def test_resources_are_broken_by_more_memory_than_allowed() -> None:
+    assert_broken("resources", "it took 1,500 MB in round 0", checks(with_round(0, peak_memory=15 * 10**8)))
+
+
+def test_all_cpus_busy_all_the_time_break_nothing() -> None:
+    assert checks(with_round(0, cpu_seconds=4.1))["resources"].held is True
+
+
+@pytest.mark.parametrize(("cache", "where"), [("warm", "in"), ("cold", "out of")])
+def test_the_cache_is_broken_by_pages_that_are_elsewhere(cache: str, where: str) -> None:
+    found = checks(with_round(5, pages_astray=1200), replace(TERMS, cache=cache))
+    assert_broken("cache", f"1,200 pages of its files were not {where} the page cache", found)
+
+
+def test_the_cost_is_broken_by_a_store_that_nobody_has_measured_the_writing_of() -> None:
+    unpaid = replace(evidence(is_presaved=True), writing=None)
+    found = checks(unpaid)
+    assert_broken("cost", "what writing its store costs was not measured", found)
+    assert "no strategy needs a store" not in found["cost"].evidence
+
+
+def test_without_a_store_there_is_nothing_to_pay_for() -> None:
+    assert checks(evidence())["cost"].evidence == "no strategy needs a store"
+
+
+def test_noise_is_not_handled_in_too_few_rounds_and_nobody_is_to_blame() -> None:
+    found = checks(evidence(), replace(TERMS, rounds=4))
+    assert found["noise"].held is False
+    assert found["noise"].broken_by == {}
+    assert "fewer than the 5 that an interval needs" in found["noise"].evidence
+
+
+def test_loaded_is_broken_by_compute_that_waited_for_the_disk() -> None:
+    found = checks(evidence(major_faults_in_compute=3))
+    assert_broken("loaded", "compute waited for the disk 3 times", found)
+    assert "compute waited for the disk 3 times" in found["loaded"].evidence
+
+
+@pytest.mark.parametrize("unexplained", [0.03, -0.03])
+def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: float) -> None:
+    found = checks(replace(evidence(), parts=replace(PARTS, unexplained_seconds=unexplained)))
+    assert_broken("sum", f"{unexplained / 2:.2%} of its wall time is unexplained", found)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: str) -> None:
+    hopeless = replace(
+        with_round(0, samples=1, affinity=[7], pages_astray=9),
+        check={**evidence(is_presaved=True, digests=[], weights="", major_faults_in_compute=1).check},
+        is_presaved=True,
+        parts=replace(PARTS, unexplained_seconds=1.0),
+    )
+    found = checks(hopeless, replace(TERMS, rounds=1, unchecked=(rule,)))
+    assert found[rule].held is None
+    assert found[rule].broken_by == {}
+    assert [each.rule for each in found.values() if each.held is not False] == [rule]
