@@ -22,7 +22,7 @@ STARTS = 3
 LEAST_ROUNDS = 15
 MOST_SECONDS = 300.0
 # One commit is A, the other B; every second pair begins with the other one. A drift that is steady cancels.
-TURNS = ((0, 1, 1, 0), (1, 0, 0, 1))
+TURNS = ((0, 1, 1, 0) * 6, (1, 0, 0, 1) * 6)
 
 Key = tuple[str, str]
 Pair = tuple[tuple[float, ...], tuple[float, ...]]
@@ -45,7 +45,7 @@ class Pairs:
     @property
     def log_ratios(self) -> list[list[float]]:
         """For every start, and in it for every pair, log(B / A)."""
-        return [[_mean_log(b) - _mean_log(a) for a, b in start] for start in self.starts]
+        return [[math.log(_lower_quartile(b) / _lower_quartile(a)) for a, b in start] for start in self.starts]
 
 
 def take_turns(
@@ -124,10 +124,6 @@ def _cpus(number: int, several: bool) -> list[int]:
     return [first, *[cpu for cpu in available if cpu != first][:1]] if several else [first]
 
 
-def _lower_quartile(seconds: list[float]) -> float:
-    """Of epochs that do the same work, to which others on the machine only add, and seldom to a quarter of them."""
+def _lower_quartile(seconds: Sequence[float]) -> float:
+    """Of times for the same work, to which others on the machine only add, and seldom to a quarter of them."""
     return sorted(seconds)[len(seconds) // 4]
-
-
-def _mean_log(seconds: tuple[float, ...]) -> float:
-    return sum(map(math.log, seconds)) / len(seconds)

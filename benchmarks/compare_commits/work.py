@@ -8,8 +8,9 @@ from benchmarks.cell import Cell
 
 IMAGE_SIZE = 64
 ETL, WALL = FIGURES = ("etl", "wall")
-# A turn is as many epochs as take this long, and at least one. Of 32 photographs decoding takes about 60 ms.
-TURN_SECONDS = 0.05
+# A turn is as many epochs as take this long, and at least one. Others on the machine have a CPU for some milliseconds at
+# a time: of many short turns some meet nobody, of few long ones none. Of 12 photographs decoding takes about 25 ms.
+TURN_SECONDS = 0.015
 MOST_EPOCHS = 100
 
 
@@ -22,8 +23,8 @@ class Work:
 
 
 WORKS = {
-    "raw": Work(Cell("raw", batch_size=8), 32),
-    "async-raw": Work(Cell("async-raw", batch_size=8), 32),
-    "presaved": Work(Cell("presaved", batch_size=32), 128),
-    "async-presaved": Work(Cell("async-presaved", batch_size=32), 128),
+    "raw": Work(Cell("raw", batch_size=4), 12),
+    "async-raw": Work(Cell("async-raw", batch_size=4), 16),
+    "presaved": Work(Cell("presaved", batch_size=16), 32),
+    "async-presaved": Work(Cell("async-presaved", batch_size=16), 32),
 }
