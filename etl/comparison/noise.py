@@ -68,13 +68,13 @@ def cpu_times() -> CpuTimes:
 
 
 def own_cpu_seconds() -> float:
-    """CPU seconds of this process and of its children, those that run included."""
+    """CPU seconds of this process, of its children and of theirs, of those that have ended and of those that run."""
     own = os.times()
     seconds = own.user + own.system + own.children_user + own.children_system
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             times = child.cpu_times()
-            seconds += times.user + times.system
+            seconds += times.user + times.system + times.children_user + times.children_system
     return seconds
 
 
