@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def test_time_of_a_busy_child_is_not_that_of_other_processes(tmp_path: Path, mon
         subprocess.run([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
         write_stat(tmp_path / "stat", busy=101, idle=103, steal=0)
     assert watch.other_processes <= (1 - BURNT + TICKS) / 4
+    assert watch.own_seconds >= BURNT
+
+
+def test_own_time_is_counted_finer_than_in_ticks() -> None:
+    spent = 0.003
+    with NoiseWatch() as watch:
+        until = time.process_time() + spent
+        while time.process_time() < until:
+            pass
+    assert watch.own_seconds >= spent * 0.9
 
 
 def test_an_unrelated_process_that_is_busy_counts_as_others() -> None:
