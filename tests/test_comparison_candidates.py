@@ -9,7 +9,8 @@ import pytest
 
 from etl.comparison.candidate import STRATEGIES, Candidate
 from etl.comparison.recommendation import SIMPLEST_FIRST
-from etl.comparison.workload import Threads
+from etl.comparison.settings import Settings
+from etl.comparison.workload import Threads, Workload
 from tests.comparison_workloads import make_workload
 
 
@@ -45,9 +46,6 @@ def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp
 
 
 def test_stages_are_cut_for_the_last_strategy_with_a_store_and_for_none_without(photographs: Path) -> None:
-    from etl.comparison.settings import Settings
-    from etl.comparison.workload import Workload
-
     workload = Workload(Settings(str(photographs), size=32), photographs, 2)
     cuts = workload.stage_candidates()
     assert {each.strategy for each in cuts} == {"async-presaved"}

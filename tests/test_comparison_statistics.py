@@ -8,7 +8,7 @@ import pytest
 from etl.comparison.report import Interval
 from etl.comparison.statistics import FEWEST_ROUNDS, central_mean, interval, paired_ratios, verdict, width
 
-TRIALS = 300
+TRIALS = 400
 
 
 def test_a_ratio_is_taken_within_each_round_that_both_have() -> None:
@@ -46,7 +46,7 @@ def test_what_is_no_ratio_is_refused(values: list[float]) -> None:
         interval(values)
 
 
-@pytest.mark.parametrize("rounds", [6, 9, 14, 20])
+@pytest.mark.parametrize("rounds", [6, 20])
 def test_about_95_of_100_intervals_hold_the_true_ratio(rounds: int) -> None:
     random = np.random.default_rng(rounds)
     held = 0

@@ -112,6 +112,8 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
             ) from error
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"--model {name}: the function returned a {type(model).__name__}, not a torch.nn.Module")
+    if not any(each.requires_grad for each in model.parameters()):
+        raise ValueError(f"--model {name}: the model has no parameters to train")
     return model
 
 
@@ -151,8 +153,10 @@ def _find_function(name: str) -> Callable[..., Any]:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"--model {name}: {error}; give package.module:function, found from this folder") from error
+    except Exception as error:  # what runs when it is imported may raise anything
+        raise ValueError(
+            f"--model {name}: {type(error).__name__}: {error}; give package.module:function, found from this folder"
+        ) from error
     if not callable(function):
         raise ValueError(f"--model {name}: it is a {type(function).__name__}, which cannot be called")
     found: Callable[..., Any] = function

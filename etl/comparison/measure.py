@@ -27,7 +27,7 @@ from etl.comparison.amounts import (
 from etl.comparison.candidate import Candidate
 from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
 from etl.comparison.compute import Training, Wait, is_on_device, make_compute
-from etl.comparison.noise import NoiseWatch, frequencies, own_cpu_seconds, probe_speed
+from etl.comparison.noise import NoiseWatch, frequencies, probe_speed
 from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache
 from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
 from etl.comparison.watched_loader import WatchedLoader
@@ -99,10 +99,10 @@ def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> d
             loading = run_epoch(epochs.iterator, None)
         outside += epochs.prepare(files)
         reset_peak_memory()
-        read, cpu = read_nbytes(), own_cpu_seconds()
+        read = read_nbytes()
         with NoiseWatch() as noise:
             times = run_epoch(epochs.iterator, compute)
-        cpu_seconds, read = own_cpu_seconds() - cpu, read_nbytes() - read
+        read = read_nbytes() - read
         peak = peak_memory()
         torch_threads = torch.get_num_threads()
     return {
@@ -114,7 +114,7 @@ def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> d
         "etl_alone": None if loading is None else [loading.wall.first, loading.wall.rest],
         "compute_alone": alone,
         "harness": harness,
-        "cpu_seconds": cpu_seconds,
+        "cpu_seconds": noise.own_seconds,
         "peak_memory": peak,
         "read_nbytes": read + _mapped_nbytes(workload, candidate),
         "steal": noise.steal,

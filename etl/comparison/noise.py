@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,12 @@ class CpuTimes:
 
 
 class NoiseWatch:
-    """A context manager: which share of all CPUs' time was stolen by the hypervisor (`steal`), and which share other
-    processes than this one and its children had (`other_processes`).
+    """A context manager: the CPU seconds of this process and its children (`own_seconds`), which share of all CPUs'
+    time was stolen by the hypervisor (`steal`), and which share other processes had (`other_processes`).
     """
 
     def __init__(self) -> None:
+        self.own_seconds = 0.0
         self.steal = 0.0
         self.other_processes = 0.0
 
@@ -49,10 +51,11 @@ class NoiseWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         system, own = cpu_times(), own_cpu_seconds()
+        self.own_seconds = own - self._own
         total = system.total - self._system.total
         if total > 0:
             self.steal = (system.steal - self._system.steal) / total
-            others = system.busy - self._system.busy - (own - self._own)
+            others = system.busy - self._system.busy - self.own_seconds
             # The system counts in ticks, which a short time has few of.
             self.other_processes = max(0.0, others / total)
 
@@ -68,13 +71,14 @@ def cpu_times() -> CpuTimes:
 
 
 def own_cpu_seconds() -> float:
-    """CPU seconds of this process and of its children, those that run included."""
-    own = os.times()
-    seconds = own.user + own.system + own.children_user + own.children_system
+    """CPU seconds of this process, of its children and of theirs, of those that have ended and of those that run."""
+    # Which does not count in ticks, as os.times does.
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             times = child.cpu_times()
-            seconds += times.user + times.system
+            seconds += times.user + times.system + times.children_user + times.children_system
     return seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -97,7 +98,7 @@ class Processes:
             raise
         if not self._can_fork:
             self._stop()
-        return answer
+        return _figures(answer, task)
 
     def _start(self) -> None:
         # OpenBLAS starts its threads when it is loaded, and a server with threads could not be forked. How many compute
@@ -112,7 +113,8 @@ class Processes:
             start_new_session=True,
         )
         try:
-            self._can_fork = bool(self._exchange(self._workload.as_dict(), "start")["can_fork"])
+            answer = self._exchange(self._workload.as_dict(), "start")
+            self._can_fork = bool(_figures(answer, "start")["can_fork"])
         except BaseException:
             self._stop()
             raise
@@ -121,28 +123,37 @@ class Processes:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the server was not started, or without pipes")
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        process.stdin.flush()
+        try:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError as error:
+            raise MeasurementError(f"the measuring process had ended before {task!r}", self._tail()) from error
         if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
             raise MeasurementError(f"no answer to {task!r} after {ANSWER_SECONDS:g} s", self._tail())
         line = process.stdout.readline()
         if not line:
             raise MeasurementError(f"the measuring process ended at {task!r}", self._tail())
         answer: dict[str, Any] = json.loads(line)
-        if "error" not in answer:
-            return answer
-        if answer["is_input"]:
-            raise InputError(answer["error"])
-        text = answer.get("traceback", answer["error"])
-        raise MeasurementError(f"{answer.get('kind', '')} at {task!r}: {answer['error']}".strip(), text)
+        return answer
 
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             # The whole session: what hangs is a child of the server.
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # all of it has ended
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
     def _tail(self) -> str:
         self._errors.seek(0)
         return self._errors.read()[-4000:].decode(errors="replace")
+
+
+def _figures(answer: dict[str, Any], task: str) -> dict[str, Any]:
+    """`answer`; raises the error that it tells of."""
+    if "error" not in answer:
+        return answer
+    if answer["is_input"]:
+        raise InputError(answer["error"])
+    text = answer.get("traceback", answer["error"])
+    raise MeasurementError(f"{answer.get('kind', '')} at {task!r}: {answer['error']}".strip(), text)

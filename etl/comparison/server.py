@@ -26,12 +26,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:
-        _load()
         from etl.comparison.settings import Settings
         from etl.comparison.workload import Workload
 
         first = json.loads(sys.stdin.readline())
         workload = Workload(Settings.from_dict(first["settings"]), Path(first["folder"]), first["cpus"])
+        _load()
     except BaseException as error:  # noqa: BLE001 - reported to the parent
         answers.write(json.dumps(_error(error)) + "\n")
         return
@@ -91,6 +91,8 @@ def _in_child(workload: Any, request: Mapping[str, Any], answers: TextIO) -> dic
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return {"error": f"killed by signal {os.WTERMSIG(status)}", "is_input": False}
+    if not text:
+        return {"error": f"ended with exit code {os.WEXITSTATUS(status)}", "is_input": False}
     result: dict[str, Any] = json.loads(text)
     return result
 
@@ -109,8 +111,10 @@ def _answer(workload: Any, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error(error: BaseException) -> dict[str, Any]:
     is_input = isinstance(error, INPUT_ERRORS)
+    text = str(error) or type(error).__name__
     return {
-        "error": str(error) or type(error).__name__,
+        # The message of a key that is missing is the key.
+        "error": f"{type(error).__name__}: {text}" if isinstance(error, LookupError) else text,
         "kind": type(error).__name__,
         "is_input": is_input,
         "traceback": "".join(traceback.format_exception(error)),

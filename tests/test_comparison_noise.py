@@ -1,0 +1,146 @@
+"""What else the machine does: whose CPU time is whose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from etl.comparison import noise
+from etl.comparison.noise import NoiseWatch, cpu_times, frequencies, own_cpu_seconds, probe_speed
+from etl.comparison.noise_report import report_noise
+
+BURNT = 0.5
+# Uses so many seconds of CPU time, says so, and waits.
+BURN = f"""
+import sys, time
+while time.process_time() < {BURNT}:
+    pass
+print("burnt", flush=True)
+sys.stdin.read()
+"""
+# Of the clock of the system, and of a process: each may be one short at either end.
+TICKS = 4 / os.sysconf("SC_CLK_TCK")
+
+
+def write_stat(path: Path, busy: float, idle: float, steal: float) -> Path:
+    """A file such as /proc/stat, of seconds."""
+    tick = os.sysconf("SC_CLK_TCK")
+    path.write_text(f"cpu  {busy * tick:.0f} 0 0 {idle * tick:.0f} 0 0 0 {steal * tick:.0f} 0 0\ncpu0 1 1 1 1\n")
+    return path
+
+
+def test_a_child_that_is_busy_counts_as_this_process_while_it_runs_and_when_it_has_ended() -> None:
+    before = own_cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"burnt\n"
+        assert own_cpu_seconds() - before >= BURNT - TICKS
+    assert own_cpu_seconds() - before >= BURNT - TICKS
+
+
+def test_a_child_of_a_child_that_has_ended_counts_as_this_process() -> None:
+    before = own_cpu_seconds()
+    script = '"$0" -c "$1" < /dev/null; echo ended; read line'
+    with subprocess.Popen(
+        ["sh", "-c", script, sys.executable, BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert [child.stdout.readline() for _ in range(2)] == [b"burnt\n", b"ended\n"]
+        assert own_cpu_seconds() - before >= BURNT - TICKS
+
+
+def test_time_of_a_busy_child_is_not_that_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The system says that all processes together were at work for one second of four.
+    monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=100, idle=100, steal=0))
+    with NoiseWatch() as watch:
+        subprocess.run([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+        write_stat(tmp_path / "stat", busy=101, idle=103, steal=0)
+    assert watch.other_processes <= (1 - BURNT + TICKS) / 4
+    assert watch.own_seconds >= BURNT
+
+
+def test_own_time_is_counted_finer_than_in_ticks() -> None:
+    spent = 0.003
+    with NoiseWatch() as watch:
+        until = time.process_time() + spent
+        while time.process_time() < until:
+            pass
+    assert watch.own_seconds >= spent * 0.9
+
+
+def test_an_unrelated_process_that_is_busy_counts_as_others() -> None:
+    # Its parent ends at once, so that it is nobody's here.
+    script = '"$0" -c "$1" < "$2" & echo $!'
+    before = cpu_times()
+    with NoiseWatch() as watch:
+        reader, writer = os.pipe()
+        fifo = f"/dev/fd/{reader}"
+        with subprocess.Popen(
+            ["sh", "-c", script, sys.executable, BURN, fifo], stdout=subprocess.PIPE, pass_fds=[reader]
+        ) as shell:
+            assert shell.stdout is not None
+            pid = int(shell.stdout.readline())
+            assert shell.stdout.readline() == b"burnt\n"
+        os.close(reader)
+    os.kill(pid, signal.SIGKILL)
+    os.close(writer)
+    total = cpu_times().total - before.total
+    assert watch.other_processes * total >= BURNT - TICKS
+
+
+def test_stolen_time_is_a_share_of_all_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=100, idle=100, steal=10))
+    with NoiseWatch() as watch:
+        write_stat(tmp_path / "stat", busy=107, idle=110, steal=13)
+    assert watch.steal == pytest.approx(0.15)
+    assert watch.other_processes == pytest.approx(0.35, abs=0.01)
+
+
+def test_no_time_at_all_is_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=1, idle=1, steal=1))
+    with NoiseWatch() as watch:
+        pass
+    assert (watch.steal, watch.other_processes) == (0.0, 0.0)
+
+
+def test_the_probe_and_the_frequencies_are_of_this_machine() -> None:
+    assert probe_speed() > 0
+    assert len(frequencies()) in (0, os.cpu_count())
+
+
+def test_a_machine_that_tells_no_frequencies_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "CPU_INFO", tmp_path / "cpuinfo")
+    assert frequencies() == []
+    (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2449.998\nflags : fpu\ncpu MHz\t\t: 2450.0\n")
+    assert frequencies() == [2449.998, 2450.0]
+
+
+def quiet(**figures: object) -> dict[str, object]:
+    return {"steal": 0.0, "other_processes": 0.01, "speed_probe": 0.01, "frequencies": [2000.0, 2400.0], **figures}
+
+
+def test_a_quiet_machine_gives_no_warning() -> None:
+    found = report_noise([quiet(), quiet(speed_probe=0.0105), quiet(frequencies=[])])
+    assert found.warnings == []
+    assert found.frequency_mhz == [2000.0, 2400.0]
+    assert found.speed_spread == pytest.approx(1.05)
+
+
+@pytest.mark.parametrize(
+    ("figures", "warning"),
+    [
+        ({"steal": 0.3}, "The hypervisor took up to 30% of the CPU time (median 0.0%)"),
+        ({"other_processes": 0.2}, "Other processes had up to 20% of the CPU time (median 1.0%)"),
+        ({"speed_probe": 0.013}, "The speed of the CPU changed by a factor of 1.30"),
+    ],
+)
+def test_one_disturbed_measurement_is_told_in_a_sentence(figures: dict[str, object], warning: str) -> None:
+    found = report_noise([quiet(), quiet(), quiet(**figures)])
+    assert len(found.warnings) == 1
+    assert found.warnings[0].startswith(warning)

@@ -1,0 +1,73 @@
+"""Notes say what a reader must know beside the figures, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from etl.comparison.candidate import Candidate
+from etl.comparison.measured import Measured
+from etl.comparison.notes import notes
+from tests.comparison_workloads import make_workload
+
+RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
+
+
+def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured:
+    """All of 200 records, `raw` and `presaved`, whose store has `nbytes`."""
+    return Measured(
+        workload=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache),
+        started_at="2025-11-21T17:16:04+00:00",
+        seconds=60.0,
+        affinity=[0],
+        memory_nbytes=10**9,
+        is_on_device=False,
+        profile={},
+        predictions={},
+        writing={("npy", "read"): {"seconds": 1.0, "nbytes": nbytes}},
+        checks={},
+        failed={},
+        samples={RAW: {0: {}}, SAVED: {0: {}}},
+        rounds=1,
+        stopped_early=False,
+        timelines=[],
+    )
+
+
+def test_nothing_is_noted_of_a_source_that_was_measured_whole(tmp_path: Path) -> None:
+    assert notes(measured(tmp_path)) == []
+
+
+def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
+    found = notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
+    assert found == ["process-raw could not be run: killed by signal 9"]
+
+
+def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
+    made = measured(tmp_path)
+    made.workload.select(60)
+    (note,) = notes(made)
+    assert note.startswith("Measured on 60 of 200 records, chosen at random, and scaled")
+
+
+def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory().total
+    made = measured(tmp_path, nbytes=0.3 * memory)
+    assert notes(made) == []
+    made.workload.select(100)
+    assert any(note.startswith("The store of presaved takes") and "--cache cold" in note for note in notes(made))
+
+
+def test_a_cold_comparison_has_read_from_the_disk_anyhow(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory().total
+    assert len(notes(measured(tmp_path, nbytes=memory))) == 1
+    assert notes(measured(tmp_path, nbytes=memory, cache="cold")) == []
+
+
+def test_the_reference_is_the_first_candidate_that_has_figures(tmp_path: Path) -> None:
+    made = measured(tmp_path)
+    assert made.compared == [RAW, SAVED]
+    assert replace(made, samples={RAW: {}, SAVED: {0: {}}}).compared == [SAVED]
+    assert made.written(RAW) is None

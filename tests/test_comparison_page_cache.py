@@ -1,0 +1,86 @@
+"""Real files in and out of the page cache, counted by the pages that the kernel says are in memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache
+
+PAGES = 64
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """On a disk, of `PAGES` pages of which the last is not full, and in the page cache."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom((PAGES - 1) * mmap.PAGESIZE + 100))
+    if drop_from_page_cache([path]):
+        pytest.skip("files here are kept in memory")
+    read_into_page_cache([path])
+    return path
+
+
+def test_dropped_files_are_outside_and_read_ones_inside(file: Path) -> None:
+    assert pages_outside([file]) == 0
+    assert drop_from_page_cache([file]) == 0
+    assert pages_outside([file]) == PAGES
+    read_into_page_cache([file])
+    assert pages_outside([file]) == 0
+
+
+def test_pages_that_were_not_read_are_counted_one_by_one(file: Path) -> None:
+    drop_from_page_cache([file])
+    descriptor = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    for page in (3, 40):
+        os.pread(descriptor, 1, page * mmap.PAGESIZE)
+    os.close(descriptor)
+    assert pages_outside([file]) == PAGES - 2
+
+
+def test_looking_for_pages_reads_none(file: Path) -> None:
+    drop_from_page_cache([file])
+    assert [pages_outside([file]) for _ in range(3)] == [PAGES] * 3
+
+
+def test_pages_that_were_just_written_are_dropped_and_not_lost(file: Path) -> None:
+    content = os.urandom(PAGES * mmap.PAGESIZE)
+    file.write_bytes(content)
+    assert drop_from_page_cache([file]) == 0
+    assert file.read_bytes() == content
+
+
+def test_pages_that_somebody_maps_stay_and_are_told(file: Path) -> None:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert len(set(mapped)) > 1
+        assert drop_from_page_cache([file]) == PAGES
+    assert drop_from_page_cache([file]) == 0
+
+
+def test_pages_of_several_files_are_added_up(file: Path, tmp_path: Path) -> None:
+    other, empty = tmp_path / "other", tmp_path / "empty"
+    other.write_bytes(bytes(3 * mmap.PAGESIZE))
+    empty.touch()
+    assert drop_from_page_cache([file, other, empty]) == 0
+    assert pages_outside([file, other, empty]) == PAGES + 3
+    read_into_page_cache([other, empty])
+    assert pages_outside([file, other, empty]) == PAGES
+
+
+def test_no_descriptor_stays_open(file: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        drop_from_page_cache([file])
+        read_into_page_cache([file])
+        pages_outside([file])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
+    for look in (drop_from_page_cache, read_into_page_cache, pages_outside):
+        with pytest.raises(FileNotFoundError, match="missing"):
+            look([tmp_path / "missing"])

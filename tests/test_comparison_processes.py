@@ -1,0 +1,198 @@
+"""Every figure from a fresh process: what becomes of those that fail, and of the ones after them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from etl.comparison import processes as processes_module
+from etl.comparison.candidate import Candidate
+from etl.comparison.processes import InputError, MeasurementError, Processes
+from tests.comparison_workloads import make_workload
+
+RAW = Candidate("raw")
+# A model of the user's, which does what a file says before it is made.
+MODULE = """
+import os, pathlib, signal, sys, threading, time
+
+import torch
+
+FAULT = pathlib.Path(__file__).with_name("fault")
+
+def make(input_shape, outputs):
+    fault = FAULT.read_text() if FAULT.exists() else ""
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "exit":
+        os._exit(3)
+    if fault == "error":
+        raise SystemExit("the model went away")
+    if fault == "input":
+        raise TypeError("three layers, not four")
+    if fault == "hang":
+        FAULT.with_name("hangs").touch()
+        time.sleep(600)
+    print("what a model prints is no answer")
+    return torch.nn.Linear(input_shape[0], outputs)
+"""
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """The folder that the server runs in; what the model is to do wrong is set by a call."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "own_model.py").write_text(MODULE)
+    before = Path.cwd()
+
+    def make_fault(fault: str) -> Path:
+        (folder / "fault").write_text(fault)
+        return folder
+
+    os.chdir(folder)
+    yield make_fault
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
+    """One server for the tests that leave it running."""
+    workload = make_workload(faults(""), model="own_model:make")
+    with Processes(workload, [min(os.sched_getaffinity(0))]) as made:
+        yield made
+    assert servers() == []
+
+
+def servers() -> list[psutil.Process]:
+    """Those that run."""
+    return [child for child in psutil.Process().children() if "etl.comparison.server" in child.cmdline()]
+
+
+def assert_figures_come(processes: Processes, faults: Callable[[str], Path]) -> None:
+    faults("")
+    seen = processes.check(RAW, 1, trains=True)
+    assert (seen["samples"], len(seen["digests"])) == (200, 20)
+    assert seen["affinity"] == [min(os.sched_getaffinity(0))]
+
+
+def test_each_figure_is_taken_in_a_process_of_its_own(processes: Processes, faults: Callable[[str], Path]) -> None:
+    assert_figures_come(processes, faults)
+    (server,) = servers()
+    assert server.children() == []
+    assert processes.check(RAW, 1, trains=True) == processes.check(RAW, 1, trains=True)
+    assert servers() == [server]
+
+
+def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_figures_come(processes, faults)
+    before = servers()
+    faults("killed")
+    with pytest.raises(MeasurementError, match="at 'check': killed by signal 9"):
+        processes.check(RAW, 1, trains=True)
+    assert_figures_come(processes, faults)
+    assert servers() == before
+
+
+def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_code(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    faults("exit")
+    with pytest.raises(MeasurementError, match="at 'check': ended with exit code 3"):
+        processes.check(RAW, 1, trains=True)
+    assert_figures_come(processes, faults)
+
+
+def test_a_child_that_raises_is_an_error_with_its_traceback(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    faults("error")
+    with pytest.raises(MeasurementError, match="SystemExit at 'check': the model went away") as raised:
+        processes.check(RAW, 1, trains=True)
+    assert "own_model.py" in raised.value.text
+    assert_figures_come(processes, faults)
+
+
+def test_what_the_caller_can_mend_is_told_as_such(processes: Processes, faults: Callable[[str], Path]) -> None:
+    faults("input")
+    with pytest.raises(InputError, match="--model own_model:make: TypeError: three layers, not four"):
+        processes.check(RAW, 1, trains=True)
+    assert_figures_come(processes, faults)
+
+
+def test_a_store_that_was_never_written_is_told_by_its_path(processes: Processes) -> None:
+    with pytest.raises(InputError, match=r"read\.hdf5\.store"):
+        processes.check(Candidate("presaved", "hdf5", "read"), 1, trains=False)
+
+
+def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_figures_come(processes, faults)
+    folder = faults("hang")
+    (server,) = servers()
+
+    def interrupt() -> None:
+        while not (folder / "hangs").exists():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    started = threading.Thread(target=interrupt)
+    started.start()
+    with pytest.raises(KeyboardInterrupt):
+        processes.check(RAW, 1, trains=True)
+    started.join()
+    assert not server.is_running()
+    assert_figures_come(processes, faults)
+
+
+def test_a_server_that_was_killed_between_two_figures_is_an_error_at_the_next(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_figures_come(processes, faults)
+    (server,) = servers()
+    server.kill()
+    psutil.wait_procs([server], timeout=10)
+    with pytest.raises(MeasurementError, match="the measuring process had ended before 'check'"):
+        processes.check(RAW, 1, trains=True)
+
+
+def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = servers()
+    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.01)
+    with Processes(make_workload(tmp_path), [0]) as processes:
+        with pytest.raises(MeasurementError, match=r"no answer to 'start' after 0\.01 s"):
+            processes.profile()
+        assert servers() == before
+
+
+def test_a_server_that_an_import_left_a_thread_in_cannot_fork_and_figures_still_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading\n"
+        "if 'etl.comparison.server' in sys.orig_argv:\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    root = str(Path(__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), root]))
+    before = servers()
+    with Processes(make_workload(tmp_path, model="mlp"), sorted(os.sched_getaffinity(0))[:1]) as processes:
+        first = processes.check(RAW, 1, trains=True)
+        assert servers() == before  # a process that has computed is not used again
+        second = processes.check(RAW, 1, trains=True)
+    assert first == second
+    assert first["samples"] == 200
+
+
+def test_a_source_that_cannot_be_opened_there_is_told_when_the_server_starts(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    Path(workload.settings.source).unlink()
+    with Processes(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):
+        processes.profile()
