@@ -8,7 +8,7 @@ from benchmarks.cell import Cell
 
 IMAGE_SIZE = 64
 ETL, WALL = FIGURES = ("etl", "wall")
-# A turn is as many epochs as take this long, and at least one. Others on the machine have a CPU for some milliseconds at
+# A turn is as many epochs as take this long, and at least one. Others on the machine have a CPU for milliseconds at
 # a time: of many short turns some meet nobody, of few long ones none. Of 12 photographs decoding takes about 25 ms.
 TURN_SECONDS = 0.015
 MOST_EPOCHS = 100

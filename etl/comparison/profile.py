@@ -30,7 +30,6 @@ TURNS = 3
 TURN_SHARE, LONGEST_TURN_SECONDS = 1 / 150, 0.4
 RECORDS, RECORDS_LOOKED_AT = 512, 8
 COPIED_NBYTES = 64 << 20
-LONGEST_SECONDS = 600.0
 EMPTY = np.empty((0, 0))
 
 
@@ -65,10 +64,10 @@ def profile(workload: Workload) -> dict[str, Any]:
         for threads in alone:  # the first step with another number of threads starts them
             with ThreadPolicy(threads):
                 compute(batch)
-        records.load(StageClock(workload.stages), seconds / 2)
+        records.load_for(seconds / 2, StageClock(workload.stages))
         for _ in range(TURNS):
             prepare(files)
-            records.load(clock, seconds)
+            records.load_for(seconds, clock)
             for threads, steps in alone.items():
                 with ThreadPolicy(threads):
                     steps.append(compute_alone(compute, [batch], seconds))
@@ -152,9 +151,13 @@ class _Records:
         self._batch = min(workload.settings.batch_size, len(workload.records))
         self._next = 0
 
-    def load(self, clock: StageClock, seconds: float) -> None:
-        """Load for `seconds`, or until `clock.until` is brought forward."""
+    def load_for(self, seconds: float, clock: StageClock) -> None:
+        """Load for so many seconds."""
         clock.until = time.perf_counter() + seconds
+        self.load(clock)
+
+    def load(self, clock: StageClock) -> None:
+        """Load until `clock.until`, which another thread may bring forward."""
         arrays: dict[str, np.ndarray] = {}
         while time.perf_counter() < clock.until:
             # Threads that take the same place load the same records, which costs them the same.
@@ -175,7 +178,7 @@ def _rate(records: _Records, threads: int, seconds: float) -> float:
 def _rate_beside(records: _Records, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
     """Records a second that so many threads load while `work` goes on, and what that returns."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
-    workers = [threading.Thread(target=records.load, args=(clock, LONGEST_SECONDS)) for clock in clocks]
+    workers = [threading.Thread(target=records.load, args=(clock,)) for clock in clocks]
     started = time.perf_counter()
     for worker in workers:
         worker.start()
