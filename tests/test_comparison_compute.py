@@ -15,6 +15,7 @@ import torch
 import etl
 from etl.comparison.compute import Training, Wait, make_compute, make_model, usual_model
 from etl.comparison.settings import Settings
+from etl.comparison.subset import Subset
 from etl.comparison.workload import Workload
 from tests.comparison_workloads import COLUMNS, make_workload
 
@@ -194,6 +195,31 @@ def test_classes_tell_how_many_outputs_there_are_and_without_them_the_labels_do(
     )
     make_compute(numbered, batch_of(numbered))
     assert sys.modules["own_models"].seen == [((COLUMNS,), 3), ((1,), 6)]
+
+
+def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(tmp_path: Path) -> None:
+    chosen = Subset(range(30), 5, seed=0).indices.tolist()
+    highest = next(row for row in range(30) if row not in chosen)
+    table = tmp_path / "numbers.csv"
+    table.write_text("a,label\n" + "".join(f"{row}.5,{9 if row == highest else 1}\n" for row in range(30)))
+    settings = Settings(str(table), backend="cpu", table_options={"label": "label"})
+    first, other = (Workload(settings, tmp_path, 1) for _ in range(2))
+    first.select(5)
+    digests = [make_compute(first, batch_of(first)).weights]
+
+    class Unread:
+        def __len__(self) -> int:
+            return 30
+
+        def __getitem__(self, index: int) -> etl.Record:
+            raise AssertionError("it was read before")
+
+    batch = batch_of(other)
+    other.whole = Unread()  # type: ignore[assignment]
+    digests.append(make_compute(other, batch).weights)
+    ten = make_model(Settings(str(table), model="mlp"), (1,), 10)
+    digests.append(Training(ten, etl.backend("cpu"), "float32", batch.labels).weights)
+    assert len(set(digests)) == 1
 
 
 def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: Path) -> None:

@@ -122,6 +122,30 @@ def test_a_long_start_that_weighs_less_in_a_whole_epoch_is_no_contradiction() ->
     check_report(changed(1, rounds=slower))
 
 
+def test_one_batch_that_was_measured_may_be_scaled_to_the_whole_source() -> None:
+    check_report(replace(consistent(), measured_records=64))
+
+
+def test_what_a_store_saves_is_not_told_against_a_strategy_that_broke_a_rule() -> None:
+    report = changed(1, verdict="disqualified", disqualified=["samples: other pixels"])
+    slowest = report.strategies[0].parts.wall_seconds
+    strategies = [
+        replace(
+            each, presaving=replace(cost, break_even_epochs=cost.write_seconds / (slowest - each.parts.wall_seconds))
+        )
+        if (cost := each.presaving) is not None
+        else each
+        for each in report.strategies
+    ]
+    stages = [
+        each
+        if each.stage == "raw"
+        else replace(each, break_even_epochs=each.write_seconds / (slowest - each.wall_seconds))
+        for each in report.stages
+    ]
+    check_report(replace(report, strategies=strategies, stages=stages, checks=broken_by("async-raw")))
+
+
 @pytest.mark.parametrize("part", ["wall", "compute_alone", "interference", "stall", "harness", "unexplained"], ids=str)
 @pytest.mark.parametrize("factor", [1.01, 0.99])
 def test_parts_that_do_not_add_up_are_found(part: str, factor: float) -> None:
@@ -150,11 +174,15 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
         "async-presaved: its wall time is 3.29 s for 2000 records, and in single rounds 9.0 to 17.0 s for 512",
     ),
     "rounds too short for the epoch": (
-        lambda: changed_walls(3, lambda _: 0.01),
-        "async-presaved: its wall time is 3.29 s for 2000 records, and in single rounds 0.01 to 0.01 s for 512",
+        lambda: changed_walls(3, lambda _: 0.7),
+        "async-presaved: its wall time is 3.29 s for 2000 records, and in single rounds 0.7 to 0.7 s for 512",
     ),
     "a ratio far from those of its rounds": (
         lambda: changed(1, ratio=Interval(0.12, 0.1, 0.13, 9)),
+        "async-raw: it took 0.70",
+    ),
+    "an interval far from the ratios of its rounds": (
+        lambda: changed(1, ratio=Interval(0.7, 0.05, 0.8, 9)),
         "async-raw: it took 0.70",
     ),
     "a ratio outside its interval": (

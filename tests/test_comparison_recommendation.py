@@ -103,6 +103,13 @@ def test_the_simpler_one_is_not_preferred_where_it_was_shown_to_be_slower() -> N
     assert recommended([raw, ahead, saved])[0].startswith("Use presaved: ")
 
 
+def test_a_small_difference_that_is_sure_is_one() -> None:
+    raw = result("raw", 10.0, 4.0)
+    ahead, saved = result("async-raw", 5.15, 4.0, sure(0.515)), result("presaved", 5.0, 4.0, sure(0.5))
+    ratios: Ratios = {"raw": sure(2.0), "async-raw": Interval(1.03, 1.02, 1.04, 9), "presaved": sure(1.0)}
+    assert recommended([raw, ahead, saved], ratios)[0].startswith("Use presaved: ")
+
+
 def test_the_reference_stays_where_nothing_is_shown_to_be_faster() -> None:
     raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 9.7, 4.0, unsure(0.97))
     first, *_ = recommended([raw, ahead], {"raw": unsure(1.03), "async-raw": sure(1.0)})

@@ -31,9 +31,9 @@ class Named:
 
 
 def test_records_are_chosen_at_random_once_each_and_stay_in_order() -> None:
-    subset = Subset(Named(), 6, seed=0)
+    subset = Subset(Named(), 9, seed=0)
     numbers = [int(subset[index]["features"][0]) for index in range(len(subset))]
-    assert len(numbers) == len(set(numbers)) == 6
+    assert len(numbers) == len(set(numbers)) == 9
     assert numbers == sorted(numbers)
     assert numbers == subset.indices.tolist()
 

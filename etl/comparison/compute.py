@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from etl.comparison.workload import Workload
 
 LEARNING_RATE = 0.01
+# Below the comparison's own folder, where its stores are.
+OUTPUTS_FILE = "outputs"
 
 
 class Wait:
@@ -134,11 +136,15 @@ def usual_model(input_shape: tuple[int, ...]) -> str:
 def _outputs(workload: Workload, labels: np.ndarray) -> int:
     if labels.dtype.kind not in "iu":
         return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
-    classes = getattr(workload.records, "classes", None)
+    records = workload.whole
+    classes = getattr(records, "classes", None)
     if classes is not None:
         return len(classes)
-    records = workload.records
-    return 1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))
+    # It takes a pass over the whole source, which the first of many processes makes for all.
+    known = workload.folder / OUTPUTS_FILE
+    if not known.exists():
+        known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))
+    return int(known.read_text())
 
 
 def _squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
