@@ -88,6 +88,34 @@ def test_each_figure_is_taken_in_a_process_of_its_own(processes: Processes, faul
     assert servers() == [server]
 
 
+def test_samples_of_a_strategy_come_from_one_process_and_those_of_others_from_their_own(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_figures_come(processes, faults)
+    (server,) = servers()
+    ahead = Candidate("async-raw")
+    for _ in range(2):
+        for candidate in (RAW, ahead):
+            assert processes.measure(candidate, with_etl_alone=True)["samples"] == 200
+    kept = server.children()
+    assert len(kept) == 2
+    assert processes.measure(RAW, with_etl_alone=False)["etl_alone"] is None
+    assert server.children() == kept
+
+
+def test_without_memory_for_a_process_of_each_strategy_none_is_kept(
+    processes: Processes, faults: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_figures_come(processes, faults)
+    (server,) = servers()
+    processes.measure(RAW, with_etl_alone=False)
+    assert server.children()
+    monkeypatch.setattr("etl.comparison.processes.ROOM_FACTOR", 1e9)
+    monkeypatch.setattr(processes, "_keeps", True)
+    processes.measure(RAW, with_etl_alone=False)
+    assert server.children() == []
+
+
 def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:

@@ -1,9 +1,9 @@
 """How much is done for each figure."""
 
 # Before anything of a sample is timed: allocators, caches and thread pools then are as in the middle of an epoch.
-WARM_UP_BATCHES = 2
+WARM_UP_BATCHES = 4
 # Compute alone: so many steps, or more until so many seconds have gone, fewer where there is little time.
-FEWEST_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 2, 0.3, 1 / 200
+FEWEST_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 200
 # Equal weights that were trained on equal batches have equal losses after any number of steps.
 CHECKED_STEPS = 2
 TIMELINE_BATCHES = 8

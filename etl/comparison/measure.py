@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,51 +81,69 @@ def digest_of(batch: Batch) -> str:
     return digest.hexdigest()
 
 
-def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
-    """One sample of all figures of `candidate`, over the records that were chosen; seconds, of all of them."""
-    threads = workload.threads(candidate, is_on_device(workload.settings))
-    files = workload.files(candidate)
-    with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
-        resident = _resident_batches(epochs.iterator)
-        compute = make_compute(workload, resident[0])
-        _warm_up(epochs.iterator, compute)
-        alone = compute_alone(compute, resident, compute_seconds(workload.settings.budget_seconds))
-        harness = _harness_seconds(resident[0])
+class Sampler:
+    """Takes samples of all figures of `candidate`, in one process, over the records that are chosen when it is made.
+
+    A new process is slower for a while: allocators, caches and thread pools are not yet as in the middle of an epoch.
+    That is over before the first sample.
+    """
+
+    def __init__(self, workload: Workload, candidate: Candidate) -> None:
+        self._workload = workload
+        self._candidate = candidate
+        self._files = workload.files(candidate)
+        threads = workload.threads(candidate, is_on_device(workload.settings))
+        with ExitStack() as entered:
+            entered.enter_context(ThreadPolicy(threads.compute))
+            self._epochs = entered.enter_context(Epochs(workload, candidate, threads))
+            self._resident = _resident_batches(self._epochs.iterator)
+            self._compute = make_compute(workload, self._resident[0])
+            _warm_up(self._epochs.iterator, self._compute)
+            self._harness_seconds = _harness_seconds(self._resident[0])
+            self._entered = entered.pop_all()
+
+    def close(self) -> None:
+        """End its iterator, and give back its threads."""
+        self._entered.close()
+
+    def sample(self, with_etl_alone: bool) -> dict[str, Any]:
+        """One sample; seconds, of all records."""
+        workload, epochs = self._workload, self._epochs
+        alone = compute_alone(self._compute, self._resident, compute_seconds(workload.settings.budget_seconds))
         probe = probe_speed()
         loading: EpochTimes | None = None
         outside = 0
         if with_etl_alone:
-            outside += epochs.prepare(files)
+            outside += epochs.prepare(self._files)
             loading = run_epoch(epochs.iterator, None)
-        outside += epochs.prepare(files)
+        outside += epochs.prepare(self._files)
         reset_peak_memory()
         read = read_nbytes()
         with NoiseWatch() as noise:
-            times = run_epoch(epochs.iterator, compute)
+            times = run_epoch(epochs.iterator, self._compute)
         read = read_nbytes() - read
         peak = peak_memory()
-        torch_threads = torch.get_num_threads()
-    return {
-        "batches": times.batches,
-        "samples": times.samples,
-        "wall": [times.wall.first, times.wall.rest],
-        "compute": [times.compute.first, times.compute.rest],
-        "stall": [times.stall.first, times.stall.rest],
-        "etl_alone": None if loading is None else [loading.wall.first, loading.wall.rest],
-        "compute_alone": alone,
-        "harness": harness,
-        "cpu_seconds": noise.own_seconds,
-        "peak_memory": peak,
-        "read_nbytes": read + _mapped_nbytes(workload, candidate),
-        "steal": noise.steal,
-        "other_processes": noise.other_processes,
-        "speed_probe": probe,
-        "frequencies": frequencies(),
-        "torch_threads": torch_threads,
-        "device": compute.device,
-        "pages_astray": outside,
-        "timeline": _loop_spans(times),
-    }
+        return {
+            "batches": times.batches,
+            "samples": times.samples,
+            "wall": [times.wall.first, times.wall.rest],
+            "compute": [times.compute.first, times.compute.rest],
+            "stall": [times.stall.first, times.stall.rest],
+            "etl_alone": None if loading is None else [loading.wall.first, loading.wall.rest],
+            "compute_alone": alone,
+            "harness": self._harness_seconds,
+            "cpu_seconds": noise.own_seconds,
+            "peak_memory": peak,
+            "read_nbytes": read + _mapped_nbytes(workload, self._candidate),
+            "steal": noise.steal,
+            "other_processes": noise.other_processes,
+            "speed_probe": probe,
+            "frequencies": frequencies(),
+            "torch_threads": torch.get_num_threads(),
+            "device": self._compute.device,
+            "pages_astray": outside,
+            "timeline": _loop_spans(times),
+        }
 
 
 def load(workload: Workload, candidate: Candidate) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def seconds_needed(workload: Workload, profile: Mapping[str, Any], is_on_device:
         epoch = batches * (max(load, compute) if candidate.is_ahead else load + compute)
         warm_up = (1 + WARM_UP_BATCHES) * load + WARM_UP_BATCHES * compute
         alone = max(FEWEST_STEPS * compute, compute_seconds(workload.settings.budget_seconds))
-        total += rounds * (PROCESS_SECONDS + warm_up + alone + epoch)
+        total += PROCESS_SECONDS + warm_up + rounds * (alone + epoch)
         total += min(rounds, ROUNDS_WITH_ETL_ALONE) * batches * load + CHECKED_STEPS * compute
         if candidate.is_ahead:
             total += PROCESS_SECONDS + warm_up + epoch * min(1.0, TIMELINE_BATCHES / batches)

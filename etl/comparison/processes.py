@@ -14,6 +14,8 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from etl.comparison.candidate import Candidate
 from etl.comparison.workload import Workload
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
+# Free memory for a process to be kept, in units of the largest so far.
+ROOM_FACTOR = 4
 
 
 class InputError(ValueError):
@@ -46,6 +50,8 @@ class Processes:
         self._affinity = sorted(affinity)
         self._process: subprocess.Popen[bytes] | None = None
         self._can_fork = True
+        self._keeps = True
+        self._largest_nbytes = 0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
 
     def profile(self) -> dict[str, Any]:
@@ -61,8 +67,17 @@ class Processes:
         return self._ask("check", candidate=candidate.as_dict(), compute_threads=compute_threads, trains=trains)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
-        """One sample of all figures of `candidate`."""
-        return self._ask("measure", candidate=candidate.as_dict(), with_etl_alone=with_etl_alone)
+        """One sample of all figures of `candidate`: from the process that took its last, with all that was made ready
+        there, where the machine has memory for one of each strategy, otherwise from a fresh one.
+        """
+        if psutil.virtual_memory().available < ROOM_FACTOR * self._largest_nbytes:
+            self._keeps = False
+        name = json.dumps(candidate.as_dict()) if self._keeps else None
+        sample = self._ask("measure", name, candidate=candidate.as_dict(), with_etl_alone=with_etl_alone)
+        self._largest_nbytes = max(self._largest_nbytes, sample["peak_memory"])
+        # A device's own memory is not looked at.
+        self._keeps = self._keeps and sample["device"] in ("cpu", "none")
+        return sample
 
     def load(self, candidate: Candidate) -> dict[str, Any]:
         """One sample of loading alone."""
@@ -81,7 +96,7 @@ class Processes:
         self._stop()
         self._errors.close()
 
-    def _ask(self, task: str, **arguments: Any) -> dict[str, Any]:
+    def _ask(self, task: str, keep: str | None = None, **arguments: Any) -> dict[str, Any]:
         if self._process is None:
             self._start()
         request = {
@@ -89,6 +104,8 @@ class Processes:
             "records": len(self._workload.records),
             "plain_compute": self._workload.plain_compute,
             "affinity": self._affinity,
+            "keep": keep,
+            "end_kept": not self._keeps,
             "arguments": arguments,
         }
         try:

@@ -1,18 +1,20 @@
-"""The server that forks a fresh process for every figure: started by `processes.py`.
+"""The server that forks a process for every strategy and task: started by `processes.py`.
 
 Importing torch or numba takes longer than measuring a strategy. So they are imported once, here, where nothing else is
-ever done, and each figure is taken in a child forked from that clean state: no batch, thread, model or setting of
-another strategy has been in it. Reads a request a line, JSON, of which the first is the `Workload`; answers each with a
-line of JSON, the figures or `{"error": ..., "is_input": ...}`.
+ever done, and figures are taken in children forked from that clean state: no batch, thread, model or setting of
+another strategy has been in them. Reads a request a line, JSON, of which the first is the `Workload`; answers each with
+a line of JSON, the figures or `{"error": ..., "is_input": ...}`. A child that a request wants to `keep` stays, and the
+next request of that name is for it, unless `end_kept` has ended all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,15 +39,24 @@ def main() -> None:
         return
     can_fork = len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     answers.write(json.dumps({"can_fork": can_fork}) + "\n")
+    kept: dict[str, _Child] = {}
     for line in sys.stdin:
         request = json.loads(line)
-        workload.select(request["records"])
-        workload.plain_compute = request["plain_compute"]
-        answers.write(
-            json.dumps(_in_child(workload, request, answers) if can_fork else _answer(workload, request)) + "\n"
-        )
         if not can_fork:
+            _serve(workload, [line], answers)
             return  # the next figure gets a new server
+        if request["end_kept"]:
+            for each in kept.values():
+                each.end()
+            kept.clear()
+        name = request["keep"]
+        child = kept.pop(name) if name in kept else _Child(workload, answers)
+        answer = child.ask(line)
+        if name is not None and child.is_alive:
+            kept[name] = child
+        else:
+            child.end()  # before the answer, so that it does not end beside the next one's work
+        answers.write(answer)
 
 
 def _load() -> None:
@@ -59,52 +70,118 @@ def _load() -> None:
     from etl.comparison import measure, profile, writing  # noqa: F401
 
 
-def tasks() -> Mapping[str, Callable[..., dict[str, Any]]]:
-    """What can be asked for, by name: functions of the workload and of JSON values."""
-    from etl.comparison.candidate import Candidate
-    from etl.comparison.measure import check, load, measure, timeline
-    from etl.comparison.profile import profile
-    from etl.comparison.writing import write
+class _Child:
+    """A process forked from this one, which answers requests as long as it is asked."""
 
-    return {
-        "profile": profile,
-        "write": write,
-        "check": lambda workload, candidate, **more: check(workload, Candidate(**candidate), **more),
-        "measure": lambda workload, candidate, **more: measure(workload, Candidate(**candidate), **more),
-        "load": lambda workload, candidate: load(workload, Candidate(**candidate)),
-        "timeline": lambda workload, candidate: timeline(workload, Candidate(**candidate)),
-    }
+    def __init__(self, workload: Any, not_its_own: TextIO) -> None:
+        requests, ask = os.pipe()
+        answer, answers = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            not_its_own.close()
+            os.close(ask)
+            os.close(answer)
+            with os.fdopen(requests) as lines, os.fdopen(answers, "w", buffering=1) as out:
+                _serve(workload, lines, out)
+            os._exit(0)  # nothing of the server's is the child's to clean up
+        os.close(requests)
+        os.close(answers)
+        self._ask = os.fdopen(ask, "w", buffering=1)
+        self._answer = os.fdopen(answer)
+        self.is_alive = True
+
+    def ask(self, request: str) -> str:
+        """The answer to `request`, a line; an error where it ended instead."""
+        with contextlib.suppress(BrokenPipeError):
+            self._ask.write(request)
+        answer = self._answer.readline()
+        return answer if answer.endswith("\n") else json.dumps(self._reap()) + "\n"
+
+    def end(self) -> None:
+        """Let it go."""
+        if self.is_alive:
+            self._reap()
+
+    def _reap(self) -> dict[str, Any]:
+        self.is_alive = False
+        with contextlib.suppress(BrokenPipeError):
+            self._ask.close()
+        self._answer.close()
+        _, status = os.waitpid(self._process, 0)
+        ended = f"ended with exit code {os.waitstatus_to_exitcode(status)}"
+        if os.WIFSIGNALED(status):
+            ended = f"killed by signal {os.WTERMSIG(status)}"
+        return {"error": ended, "is_input": False}
 
 
-def _in_child(workload: Any, request: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        answers.close()
-        os.close(reader)
-        with os.fdopen(writer, "wb") as out:
-            out.write(json.dumps(_answer(workload, request)).encode())
-        os._exit(0)  # nothing of the server's is the child's to clean up
-    os.close(writer)
-    with open(reader, "rb") as answer:  # noqa: PTH123 - a descriptor
-        text = answer.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return {"error": f"killed by signal {os.WTERMSIG(status)}", "is_input": False}
-    if not text:
-        return {"error": f"ended with exit code {os.WEXITSTATUS(status)}", "is_input": False}
-    result: dict[str, Any] = json.loads(text)
-    return result
+def _serve(workload: Any, requests: Iterable[str], answers: TextIO) -> None:
+    """Answer `requests` until they end."""
+    tasks = _Tasks(workload)
+    try:
+        for line in requests:
+            answers.write(json.dumps(_answer(tasks, json.loads(line))) + "\n")
+    finally:
+        tasks.close()
 
 
-def _answer(workload: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+class _Tasks:
+    """What can be asked for: functions of JSON values that return figures."""
+
+    def __init__(self, workload: Any) -> None:
+        self.workload = workload
+        self._sampler: Any = None
+
+    def profile(self) -> dict[str, Any]:
+        from etl.comparison.profile import profile
+
+        return profile(self.workload)
+
+    def write(self, format: str, stage: str, jobs: int) -> dict[str, Any]:
+        from etl.comparison.writing import write
+
+        return write(self.workload, format, stage, jobs)
+
+    def check(self, candidate: dict[str, Any], compute_threads: int, trains: bool) -> dict[str, Any]:
+        from etl.comparison.candidate import Candidate
+        from etl.comparison.measure import check
+
+        return check(self.workload, Candidate(**candidate), compute_threads, trains)
+
+    def measure(self, candidate: dict[str, Any], with_etl_alone: bool) -> dict[str, Any]:
+        from etl.comparison.candidate import Candidate
+        from etl.comparison.measure import Sampler
+
+        if self._sampler is None:
+            self._sampler = Sampler(self.workload, Candidate(**candidate))
+        sample: dict[str, Any] = self._sampler.sample(with_etl_alone)
+        return sample
+
+    def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
+        from etl.comparison.candidate import Candidate
+        from etl.comparison.measure import load
+
+        return load(self.workload, Candidate(**candidate))
+
+    def timeline(self, candidate: dict[str, Any]) -> dict[str, Any]:
+        from etl.comparison.candidate import Candidate
+        from etl.comparison.measure import timeline
+
+        return timeline(self.workload, Candidate(**candidate))
+
+    def close(self) -> None:
+        """End what `measure` has kept for its next sample."""
+        if self._sampler is not None:
+            self._sampler.close()
+
+
+def _answer(tasks: _Tasks, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         # Every strategy has the same CPUs, and no more.
         os.sched_setaffinity(0, request["affinity"])
-        return {
-            **tasks()[request["task"]](workload, **request["arguments"]),
-            "affinity": sorted(os.sched_getaffinity(0)),
-        }
+        tasks.workload.select(request["records"])
+        tasks.workload.plain_compute = request["plain_compute"]
+        figures: dict[str, Any] = getattr(tasks, request["task"])(**request["arguments"])
+        return {**figures, "affinity": sorted(os.sched_getaffinity(0))}
     except BaseException as error:  # noqa: BLE001 - reported to the parent
         return _error(error)
 

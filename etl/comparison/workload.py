@@ -53,6 +53,8 @@ class Workload:
 
     def select(self, count: int) -> None:
         """Have `count` records from now on."""
+        if count == len(self.records):
+            return
         self.records = Subset(self.whole, count, self.settings.seed)
 
     def candidates(self) -> list[Candidate]:
