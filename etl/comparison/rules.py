@@ -180,8 +180,8 @@ def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: AR
     if not any(each.is_presaved for each in evidence.values()):
         return "no strategy needs a store", broken
     return (
-        f"this comparison wrote the stores of {len(stores)} strategies; their seconds and bytes, and when they pay off, "
-        "are below",
+        f"this comparison wrote the stores of {len(stores)} strategies; their seconds and bytes, and when they pay "
+        "off, are below",
         broken,
     )
 
