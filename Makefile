@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: bench peers preview test clean
+.PHONY: bench compare-commits aa peers preview test clean
 
 bench: .venv/bench
 	$(BIN)/asv machine --yes > /dev/null
@@ -13,6 +13,14 @@ bench: .venv/bench
 	$(BIN)/asv run --record-samples --show-stderr 'HEAD^!'
 	$(BIN)/asv publish
 	@$(BIN)/python -m benchmarks.publish.table
+
+# make compare-commits A=main B=HEAD: whether B is slower; exit code 2 (make's own) where it is, or where they cannot
+# be compared, which the last lines say.
+compare-commits: .venv/bench
+	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) $(COMPARE)
+
+aa: .venv/bench
+	$(BIN)/python -m benchmarks.aa $(AA)
 
 peers: .venv/bench
 	$(BIN)/python -m benchmarks.peers $(PEERS)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-BATCH_SIZES = (1, 32, 128)
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-GARBAGE_COLLECTION = ("default", "off", "freeze")
-HEAPS = ("default", "retain")
-# Looked up without importing torch, which asv's own processes do not need. A driver without a usable device shows as a
-# failed cell, not as a silent n/a.
-BACKENDS = ("cpu", "cuda") if Path("/proc/driver/nvidia/version").exists() else ("cpu",)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One way to load and train. The defaults are the base point: plain presaved, in which both ETL and compute are
-    paid in full, so that whatever an axis changes shows in the wall time.
+    """One way to load and train; each field is an axis. The defaults are the base point: plain presaved, in which both
+    ETL and compute are paid in full, so that whatever an axis changes shows in the wall time.
+
+    `prefetch_size` and `workers` say how the async strategies load ahead, `presave_format` and `presave_stage` what the
+    presaved ones read; the others pass over them.
     """
 
     strategy: str = "presaved"
@@ -27,6 +21,10 @@ class Cell:
     backend: str = "cpu"
     garbage_collection: str = "default"
     heap: str = "default"
+    prefetch_size: int = 2
+    workers: str = "thread 1"
+    presave_format: str = "npy"
+    presave_stage: str = "resize"
 
     @property
     def is_async(self) -> bool:
@@ -35,6 +33,20 @@ class Cell:
     @property
     def is_presaved(self) -> bool:
         return self.strategy.endswith("presaved")
+
+    @property
+    def worker_kind(self) -> str:
+        """Threads or processes: "thread" or "process"."""
+        return self.workers.split()[0]
+
+    @property
+    def worker_count(self) -> int:
+        return int(self.workers.split()[1])
+
+    @property
+    def store(self) -> str:
+        """The name of the store that the presaved strategies read: its format, and the last stage done before."""
+        return f"{self.presave_format} after {self.presave_stage}"
 
     @property
     def work(self) -> tuple[Any, ...]:

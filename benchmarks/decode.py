@@ -23,6 +23,7 @@ from rich.table import Table
 import etl
 from benchmarks.console import wide_console
 from benchmarks.interleaved import SEED, Operation, Results, as_samples, in_rounds, ratios, require, spread
+from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 from benchmarks.workload import find_photographs
 
@@ -35,6 +36,7 @@ MEASURING_TIMEOUT_SECONDS = 3600
 AIM = 0.85
 
 
+@explained
 class Decode:
     """An epoch of photographs to normalised float32 with two threads, and the same files through the decoder alone."""
 

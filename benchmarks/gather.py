@@ -26,6 +26,7 @@ import etl
 import presave
 from benchmarks.console import wide_console
 from benchmarks.interleaved import Operation, Results, as_samples, in_rounds, ratios, require
+from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 
 PROFILE = chosen_profile()
@@ -43,6 +44,7 @@ MEASURING_TIMEOUT_SECONDS = 3600
 AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8, ("numba", "fill"): 0.8}
 
 
+@explained
 class Gather:
     """Rows of 224 x 224 x 3 bytes gathered into a buffer in batches of 64, from stores of every format."""
 
@@ -66,6 +68,7 @@ class Gather:
     track_over_memcpy.unit = "ratio"  # type: ignore[attr-defined]
 
 
+@explained
 class GatherNormalised:
     """The same rows gathered, cast and normalised to float32 channels first, into a buffer, by one thread."""
 
@@ -85,6 +88,7 @@ class GatherNormalised:
     track_over_fill.unit = "ratio"  # type: ignore[attr-defined]
 
 
+@explained
 class SecondThread:
     """The same by two threads, each with batches of its own: 0.5 is all there is to gain on two free cores."""
 

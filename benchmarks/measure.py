@@ -34,7 +34,7 @@ def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]
         with etl.runtime.GcPolicy(cell.garbage_collection):
             digest = xxhash.xxh3_128()
             with PeakMemory() as memory:
-                run_epoch(iterator, _digesting(training, digest))
+                run_epoch(iterator, digesting(training, digest))
             score = float(training.score)
             loading = _repeat(seconds_per_figure, lambda: run_epoch(iterator, None))
             both = _repeat(seconds_per_figure, lambda: run_epoch(iterator, training))
@@ -51,7 +51,9 @@ def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]
     }
 
 
-def _digesting(training: Training, digest: Any) -> Callable[[Any], None]:
+def digesting(training: Training, digest: Any) -> Callable[[Any], None]:
+    """A training step that first takes in every byte of the batch, with its shapes and dtypes."""
+
     def step(batch: Any) -> None:
         for array in batch.arrays():
             digest.update(f"{array.dtype}{array.shape}".encode())

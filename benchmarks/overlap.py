@@ -23,6 +23,7 @@ import etl
 from benchmarks.clock import run_epoch
 from benchmarks.console import wide_console
 from benchmarks.interleaved import SEED, Results, as_samples, require, spread
+from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 from benchmarks.workload import find_photographs
 
@@ -39,6 +40,7 @@ MEASURING_TIMEOUT_SECONDS = 3600
 AIM = 0.98
 
 
+@explained
 class Overlap:
     """An epoch of photographs, decoded by two threads or processes, beside waits that take so much of the time of
     loading.
@@ -68,6 +70,7 @@ class Overlap:
     track_overlap.unit = "ratio"  # type: ignore[attr-defined]
 
 
+@explained
 class Machinery:
     """What threads cost where there is nothing to load."""
 

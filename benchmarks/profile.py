@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cell import Cell
+
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
+AXES_VARIABLE = "FAIR_ETL_AXES"
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
 # Raised when the way to take a figure changes: asv then drops the older figures instead of comparing the two.
 METHOD_VERSION = 1
-AXES = ("strategy", "batch_size", "dtype", "backend", "garbage_collection", "heap")
+AXES = tuple(field.name for field in fields(Cell))
 
 
 @dataclass(frozen=True)
 class Profile:
     """`samples` photographs resized to `image_size`; each cell measured in `rounds` processes, `seconds_per_figure`
-    seconds in each. With `grid` every combination of the axes, otherwise one axis at a time.
+    seconds in each. One axis at a time, with `grid` every combination of those in the grid, too.
     """
 
     name: str
@@ -38,7 +41,9 @@ class Profile:
 
 
 def chosen_profile() -> Profile:
-    """The profile in force; FAIR_ETL_ROUNDS replaces its number of rounds. Raises `ValueError` for an unknown one."""
+    """The profile in force; FAIR_ETL_ROUNDS replaces its number of rounds and FAIR_ETL_AXES, names with commas between,
+    the axes that it varies. Raises `ValueError` for an unknown profile or axis.
+    """
     profiles = json.loads(Path(__file__).with_name("profiles.json").read_text())
     name = os.environ.get(PROFILE_VARIABLE, "quick")
     if name not in profiles:
@@ -48,4 +53,9 @@ def chosen_profile() -> Profile:
     }
     if ROUNDS_VARIABLE in os.environ:
         settings["rounds"] = int(os.environ[ROUNDS_VARIABLE])
+    if AXES_VARIABLE in os.environ:
+        settings["axes"] = tuple(os.environ[AXES_VARIABLE].split(","))
+        unknown = [axis for axis in settings["axes"] if axis not in AXES]
+        if unknown:
+            raise ValueError(f"{AXES_VARIABLE}: {', '.join(map(repr, unknown))} is not one of {', '.join(AXES)}")
     return Profile(name, **settings)

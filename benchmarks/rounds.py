@@ -9,17 +9,16 @@ import random
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cell import Cell
+from benchmarks.fork_ready import start_server
 from benchmarks.profile import Profile
-from benchmarks.workload import COMPUTE_THREADS, Data
+from benchmarks.workload import Data
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,16 +102,7 @@ class CellServer:
         self._errors.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Before libraries start their thread pools: a server with threads could not be forked.
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(COMPUTE_THREADS))
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("alone.py")), "cell_server"],
-            env={**os.environ, **threads, "PYTHONHASHSEED": "0"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        self._process = start_server("cell_server", self._errors)
         return self._process
 
     def _stop(self) -> None:

@@ -19,26 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 import etl
-import presave
 from benchmarks.clock import as_bytes, run_epoch
+from benchmarks.stores import FORMATS, JOBS, STAGES, after, open_store, write_store
 from benchmarks.workload import SEED
 from benchmarks.write_sample import Photographs
 from etl.comparison.page_cache import drop_from_page_cache
 
 BATCH_SIZE = 64
-JOBS = 2
 RAW = "raw"
-FORMATS: dict[str, dict[str, Any]] = {
-    "npy": {"format": "npy"},
-    "hdf5": {"format": "hdf5"},
-    "hdf5 gzip": {"format": "hdf5", "options": {"compression": "gzip"}},
-    "pickle": {"format": "pickle"},
-    "torch": {"format": "torch"},
-    "safetensors": {"format": "safetensors"},
-}
-# "read" are the files' own bytes, before any stage of the pipeline.
-READ = "read"
-STAGES = (READ, "decode", "resize", "normalise")
 
 Cell = tuple[str, str]
 # Of each round: seconds to write, bytes on disk, seconds of an epoch warm and cold (None where pages stayed).
@@ -59,24 +47,17 @@ class Loading:
         """All stages, from encoded bytes to a training array."""
         return etl.image_pipeline(size=self.photographs.image_size)
 
-    def until(self, stage: str) -> etl.Pipeline:
-        """The part that is done when a store is written."""
-        return etl.Pipeline([]) if stage == READ else self.pipeline().until(stage)
-
-    def after(self, stage: str) -> etl.Pipeline:
-        """The part that is left to do when it is read."""
-        return self.pipeline() if stage == READ else self.pipeline().after(stage)
-
     def raw(self) -> AbstractContextManager[Any]:
         """The iterator that decodes in every epoch."""
         return etl.RawIterator(self.source(), self.pipeline(), BATCH_SIZE, shuffle=True, seed=SEED)
 
     @contextmanager
-    def presaved(self, path: Path, stage: str) -> Iterator[Any]:
+    def presaved(self, path: Path, cell: Cell) -> Iterator[Any]:
         """The iterator over the store at `path`; both are closed afterwards."""
+        format_name, stage = cell
         with (
-            presave.open_store(path, trusted=True) as store,  # it was written here
-            etl.PresavedIterator(store, self.after(stage), BATCH_SIZE, shuffle=True, seed=SEED) as iterator,
+            open_store(path, format_name) as store,
+            etl.PresavedIterator(store, after(self.pipeline(), stage), BATCH_SIZE, shuffle=True, seed=SEED) as iterator,
         ):
             yield iterator
 
@@ -108,8 +89,8 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
 def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
     """Why this cell cannot be measured here; empty where it loads the same bytes as the others."""
     try:
-        _write(cell, loading, path)
-        with loading.presaved(path, cell[1]) as iterator:
+        write_store(path, loading.source(), loading.pipeline(), *cell)
+        with loading.presaved(path, cell) as iterator:
             found = _digest(iterator)
     except Exception as error:  # noqa: BLE001 - a format that is not installed, or a stage that it cannot hold
         return f"{type(error).__name__}: {error}"
@@ -118,25 +99,19 @@ def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
     return "" if found == expected else f"{found} is not the digest of the raw epoch, {expected}"
 
 
-def _write(cell: Cell, loading: Loading, path: Path) -> None:
-    format_name, stage = cell
-    records = etl.records(loading.source(), loading.until(stage))
-    presave.write(path, records, jobs=JOBS, **FORMATS[format_name]).close()
-
-
 def _sample(cell: Cell, loading: Loading, path: Path) -> Sample:
     gc.collect()  # a map of the files that waits for the collector would keep their pages
     if cell[0] == RAW:
         return {"write": 0.0, "nbytes": 0.0, **_epochs(loading.raw, Path(loading.photographs.folder))}
     started = time.perf_counter()
-    _write(cell, loading, path)
+    write_store(path, loading.source(), loading.pipeline(), *cell)
     seconds = time.perf_counter() - started
     try:
         nbytes = float(sum(file.stat().st_size for file in path.iterdir()))
         return {
             "write": seconds,
             "nbytes": nbytes,
-            **_epochs(lambda: loading.presaved(path, cell[1]), path),
+            **_epochs(lambda: loading.presaved(path, cell), path),
         }
     finally:
         rmtree(path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
+import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,34 +13,35 @@ from typing import Any
 from platformdirs import user_cache_path
 
 import etl
-import presave
 from benchmarks.cell import Cell
 from benchmarks.profile import Profile
+from benchmarks.stores import after, open_store, seconds_to_write, why_not_written
 
 DATA_VARIABLE = "FAIR_ETL_DATA"
 # Raised when the photographs change, so that no history mixes two sets of them.
 DATA_VERSION = 1
 SEED = 0
-PREFETCH_SIZE = 2
-STAGE = "resize"
 MODEL = "residual"
 LEARNING_RATE = 0.01
-# One thread computes and, in the async strategies, one more loads: compute is the same in all of them, and no strategy
-# has more threads at work than the two cores of the smallest machine that this is run on.
-COMPUTE_THREADS = LOADING_THREADS = 1
+# One thread computes and, in the async strategies, one more loads unless the cell says otherwise: compute is the same
+# in all of them, and no strategy has more threads at work than the two cores of the smallest machine this is run on.
+COMPUTE_THREADS = 1
 
 
 @dataclass(frozen=True)
 class Data:
-    """Where the photographs and their store are, and what writing the store cost."""
+    """Where the photographs are and, by name (see `Cell.store`), where their stores are, what writing each cost, and
+    why one could not be written. JSON values.
+    """
 
     photographs: str
-    store: str
     image_size: int
     classes: int
     records: int
-    write_seconds: float
-    store_nbytes: int
+    stores: dict[str, str]
+    write_seconds: dict[str, float]
+    store_nbytes: dict[str, int]
+    failures: dict[str, str]
 
 
 def find_photographs(samples: int) -> Path:
@@ -51,45 +53,81 @@ def find_photographs(samples: int) -> Path:
     return photographs
 
 
-def make_data(profile: Profile, folder: Path) -> Data:
-    """Make the photographs once for the machine, and the store in `folder`.
+def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Data:
+    """Make the photographs once for the machine, and in `folder` the stores that `cells` read and that of the base
+    point.
 
-    The photographs are the same files for every commit; the store is written by the commit under test.
+    The photographs are the same files for every commit; the stores are written by the commit under test.
     """
     photographs = find_photographs(profile.samples)
     source = etl.ImageFolder(photographs)
-    pipeline = etl.image_pipeline(size=profile.image_size)
-    path = folder / f"photographs-{profile.image_size}.store"
-    started = time.perf_counter()
-    store = presave.write(path, etl.records(source, pipeline.until(STAGE)), jobs=2)
-    seconds = time.perf_counter() - started
-    with store:
-        return Data(
-            photographs=str(photographs),
-            store=str(path),
-            image_size=profile.image_size,
-            classes=len(source.classes),
-            records=len(store),
-            write_seconds=seconds,
-            store_nbytes=store.nbytes,
+    data = Data(str(photographs), profile.image_size, len(source.classes), len(source), {}, {}, {}, {})
+    for cell in {each.store: each for each in (Cell(), *cells) if each.is_presaved}.values():
+        _make_store(cell, data, folder / f"{cell.store.replace(' ', '-')}.store")
+    return data
+
+
+def _make_store(cell: Cell, data: Data, path: Path) -> None:
+    """Write the store of `cell` at `path`, and note in `data` what that cost, or why it failed."""
+    try:
+        seconds = seconds_to_write(
+            path, open_source(data), make_pipeline(data), cell.presave_format, cell.presave_stage
         )
+        with open_store(path, cell.presave_format) as store:
+            data.store_nbytes[cell.store] = store.nbytes
+    except Exception:  # noqa: BLE001 - reported by the figures of this store; those of the others are taken
+        data.failures[cell.store] = traceback.format_exc()
+        return
+    data.stores[cell.store] = str(path)
+    data.write_seconds[cell.store] = seconds
+
+
+def why_not_here(cell: Cell) -> str:
+    """What the commit under test lacks for `cell`; empty where nothing."""
+    if cell.is_presaved:
+        reason = why_not_written(cell.presave_format, cell.presave_stage)
+        if reason:
+            return reason
+    arguments = inspect.signature(etl.AsyncIterator).parameters
+    if cell.is_async and cell.worker_kind == "process" and "processes" not in arguments:
+        return "there are no worker processes at this commit"
+    if cell.is_async and cell.worker_count > 1 and "threads" not in arguments:
+        return "one thread loads at this commit, not several"
+    return ""
+
+
+def open_source(data: Data) -> Any:
+    """The records as they are on disk."""
+    return etl.ImageFolder(data.photographs)
+
+
+def make_pipeline(data: Data) -> etl.Pipeline:
+    """What every record goes through before training, in the order of `STAGES`."""
+    return etl.image_pipeline(size=data.image_size)
 
 
 def make_iterator(cell: Cell, data: Data) -> Any:
     """The iterator of the cell's strategy. All strategies shuffle with the same seed."""
-    pipeline = etl.image_pipeline(size=data.image_size)
+    pipeline = make_pipeline(data)
     order: dict[str, Any] = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
     iterator: Any
     if cell.is_presaved:
-        iterator = etl.PresavedIterator(data.store, pipeline.after(STAGE), **order)
+        if cell.store in data.failures:
+            raise RuntimeError(f"the store {cell.store!r} was not written:\n{data.failures[cell.store]}")
+        store = open_store(data.stores[cell.store], cell.presave_format)
+        iterator = etl.PresavedIterator(store, after(pipeline, cell.presave_stage), **order)
     else:
-        iterator = etl.RawIterator(etl.ImageFolder(data.photographs), pipeline, **order)
+        iterator = etl.RawIterator(open_source(data), pipeline, **order)
     if not cell.is_async:
         return iterator
+    return etl.AsyncIterator(iterator, prefetch_size=cell.prefetch_size, **_workers(cell))
+
+
+def _workers(cell: Cell) -> dict[str, Any]:
+    if cell.worker_kind == "process":
+        return {"workers": "process", "processes": cell.worker_count}
     # Earlier commits have one thread and no such argument.
-    takes_threads = "threads" in inspect.signature(etl.AsyncIterator).parameters
-    threads: dict[str, Any] = {"threads": LOADING_THREADS} if takes_threads else {}
-    return etl.AsyncIterator(iterator, prefetch_size=PREFETCH_SIZE, **threads)
+    return {"threads": cell.worker_count} if "threads" in inspect.signature(etl.AsyncIterator).parameters else {}
 
 
 class Training:

@@ -26,6 +26,7 @@ from rich.table import Table
 import etl
 from benchmarks.console import wide_console
 from benchmarks.interleaved import spread
+from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 from benchmarks.store_table import show_store_table
 from benchmarks.workload import find_photographs
@@ -46,6 +47,7 @@ Figures = dict[str, float]
 Results = dict[tuple[str, int], list[Figures]]
 
 
+@explained
 class Write:
     """Photographs decoded, resized to 224 and written, by one or two jobs."""
 
@@ -77,6 +79,7 @@ class Write:
     track_write_over_decoding.unit = "ratio"  # type: ignore[attr-defined]
 
 
+@explained
 class SecondJob:
     """What a second job gains. 0.5 is all there is to gain on two free cores; the aim is 1 / 1.8 = 0.56."""
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import etl
 import presave
-from benchmarks.workload import STAGE
 
 # The decoder alone writes nothing: it is the limit of the others.
 DECODER = "decoder"
@@ -31,6 +30,7 @@ MODULES = {DECODER: None, "presave": None, "mosaicml": "streaming", "ffcv": "ffc
 WRITERS = tuple(MODULES)
 JOBS = (1, 2)
 WARM_UP_RECORDS = 8
+STAGE = "resize"
 
 
 @dataclass(frozen=True)

@@ -327,6 +327,7 @@ def stage(
         etl_alone_seconds=etl,
         etl_samples_per_second=RECORDS / etl,
         wall_seconds=wall,
+        wall_is_estimated=stored and name != "resize",
         ratio=Interval(wall / 6.31, wall / 6.31 * 0.96, wall / 6.31 * 1.05, ROUNDS) if stored else None,
         break_even_epochs=break_even,
     )

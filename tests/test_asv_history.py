@@ -1,68 +1,17 @@
-"""asv over real commits: a history with a step, comparisons that find it, and pages that show it."""
+"""asv over real commits: a history with a step, and comparisons that find it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
-import browser
 import pytest
-from scratch import Scratch, make_scratch
+from asv_history import FACTOR, History, changes
 
 pytestmark = pytest.mark.slow
 
 FIGURES = ("wall", "etl", "compute", "stall", "peak_memory")
-DECODE_ONCE = "return DECODERS[self.decoder](encoded, self.at_least)"
-DECODE_TWICE = f"DECODERS[self.decoder](encoded, self.at_least)\n        {DECODE_ONCE}"
-# Twice the decoding makes loading at this size about 1.5 times as long: the rest is resizing. The speed of a virtual
-# machine was seen to change by as much, for half a minute at a time. So commits are compared only by what was measured
-# in turns, and again where that was not clear: a real change is found again, one that the machine made is not.
-FACTOR = 1.25
-ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class History:
-    """Three commits, the second of which changes no code and the third decodes twice; the latter two were measured."""
-
-    scratch: Scratch
-    base: str
-    same: str
-    slow: str
-
-    def compare(self, before: str, after: str, wanted: int, reports: str = "") -> subprocess.CompletedProcess[str]:
-        """Measure two commits in turns, three times in each of three rounds, until asv exits with the `wanted` code and
-        says that the benchmark `reports` has changed.
-        """
-        options = ("--interleave-rounds", "-a", "rounds=3", "--factor", str(FACTOR), "--bench", "Strategy")
-        for _ in range(ATTEMPTS):
-            compared = self.scratch.asv("continuous", *options, before, after, rounds=3)
-            if compared.returncode == wanted and reports in "\n".join(changes(compared)):
-                break
-        return compared
-
-
-def changes(compared: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines of asv's table of benchmarks that have changed."""
-    return [line for line in compared.stdout.splitlines() if line.startswith("|") and "end_to_end" in line]
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    scratch = make_scratch(tmp_path_factory.mktemp("history"))
-    base = scratch.commit("Base")
-    (scratch.folder / "CHANGELOG.md").write_text("A change that no benchmark can see.\n")
-    same = scratch.commit("The same code")
-    scratch.replace("etl/stages/decode.py", DECODE_ONCE, DECODE_TWICE)
-    slow = scratch.commit("Decode twice as slowly")
-    assert scratch.asv("machine", "--yes").returncode == 0
-    # All suites once; after that those that are compared, for the time that the others take.
-    for options in ((f"{same}^!",), (f"{slow}^!", "--bench", "Strategy")):
-        run = scratch.asv("run", "--record-samples", *options)
-        assert run.returncode == 0, run.stdout
-    return History(scratch, base, same, slow)
 
 
 @pytest.fixture(scope="module")
@@ -146,21 +95,15 @@ def test_the_table_shows_every_strategy_their_ratio_and_where_the_pages_are(hist
     assert str(history.scratch.folder / ".asv/html") in shown.stdout
 
 
+def test_the_table_says_what_presaving_cost_where_that_was_measured(history: History) -> None:
+    shown = history.scratch.run("benchmarks.publish.table", history.same)
+    assert shown.returncode == 0, shown.stdout
+    assert "presaving took" in shown.stdout
+
+
 def test_the_table_of_a_commit_that_was_not_measured_says_what_to_run(history: History) -> None:
     (history.scratch.folder / "CHANGELOG.md").write_text("A change that was not measured.\n")
     unmeasured = history.scratch.commit("Not measured")
     shown = history.scratch.run("benchmarks.publish.table", unmeasured)
     assert shown.returncode == 1
     assert f"asv run --record-samples {unmeasured[:8]}^!" in shown.stdout
-
-
-@pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with")
-def test_the_published_pages_render_without_a_network(pages: Path, tmp_path: Path) -> None:
-    with browser.serve(pages) as url:
-        grid = browser.render(url)
-        chart = browser.render(f"{url}/#end_to_end.Strategy.track_wall?x-axis=strategy", tmp_path / "chart.png")
-    assert grid.console == chart.console == []
-    assert "Strategy.track_wall" in grid.dom
-    assert "flot-text" in chart.dom
-    assert "presaved" in chart.dom
-    assert (tmp_path / "chart.png").stat().st_size > 10_000

@@ -30,6 +30,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         checks={},
         failed={},
         samples={RAW: {0: {}}, SAVED: {0: {}}},
+        loads={},
         rounds=1,
         stopped_early=False,
         timelines=[],

@@ -299,12 +299,12 @@ def _luminance(colour: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_an_installed_package_holds_the_template_and_its_style() -> None:
+def test_an_installed_package_holds_the_template_its_style_and_the_schema() -> None:
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["etl"]
     files = [path for path in (ROOT / "etl/comparison").rglob("*") if path.is_file()]
     beside_code = {str(each.relative_to(ROOT / "etl")) for each in files if each.suffix not in {".py", ".pyc"}}
-    assert beside_code == {"comparison/page.html", "comparison/page.css"}
+    assert beside_code == {"comparison/page.html", "comparison/page.css", "comparison/report.schema.json"}
     assert beside_code <= set(packaged)
 
 

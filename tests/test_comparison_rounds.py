@@ -33,11 +33,18 @@ class Machine:
         self.asked: list[tuple[Candidate, bool]] = []
 
     def __call__(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+        self._ask(candidate, with_etl_alone)
+        wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
+        return {"wall": [wall / 2, wall / 2], "number": len(self.asked)}
+
+    def load(self, candidate: Candidate) -> dict[str, Any]:
+        self._ask(candidate, True)
+        return {"etl_alone": [0.1, 0.4], "number": len(self.asked)}
+
+    def _ask(self, candidate: Candidate, with_etl_alone: bool) -> None:
         if len(self.asked) == self._stop:
             raise KeyboardInterrupt
         self.asked.append((candidate, with_etl_alone))
-        wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
-        return {"wall": [wall / 2, wall / 2], "number": len(self.asked)}
 
 
 def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more: Any) -> Rounds:
@@ -46,16 +53,17 @@ def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more:
         "deadline": time.monotonic() + LATER,
         "seed": 0,
         "progress": lambda done, total: None,
+        **more,
     }
-    return Rounds(candidates, EXTRAS, machine, **{**settings, **more})
+    return Rounds(candidates, EXTRAS, machine, machine.load, **{"latest": settings["deadline"], **settings})
 
 
 def rounds_of(made: Rounds, candidate: Candidate) -> list[int]:
-    return sorted(made.samples[candidate])
+    return sorted({**made.samples, **made.loads}[candidate])
 
 
 def in_round(made: Rounds, number: int) -> set[Candidate]:
-    return {each for each, samples in made.samples.items() if number in samples}
+    return {each for each, samples in {**made.samples, **made.loads}.items() if number in samples}
 
 
 def test_a_fixed_number_of_rounds_measures_every_candidate_in_each() -> None:
@@ -134,10 +142,17 @@ def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest
         return machine(candidate, with_etl_alone)
 
     # Three rounds of 4 candidates and 2 extras take 18 s; two of the candidates 8, and then each three.
-    made = Rounds(CANDIDATES, EXTRAS, measure, rounds=None, deadline=33.5, seed=0, progress=lambda done, total: None)
+    made = make(machine, deadline=33.5)
+    made._measure, made._load = measure, lambda candidate: measure(candidate, True)
     made.run()
     assert made.done == FEWEST_ROUNDS + 2
     assert clock.now == 18 + 8 + 6
+
+
+def test_rounds_go_on_beyond_the_deadline_until_there_are_enough_for_an_interval() -> None:
+    made = make(Machine(), deadline=time.monotonic() - 1, latest=time.monotonic() + LATER)
+    made.run()
+    assert made.done == FEWEST_ROUNDS
 
 
 @pytest.mark.parametrize("into", range(1, 4))
@@ -149,6 +164,7 @@ def test_an_interruption_within_a_round_drops_that_round_and_only_that(into: int
     assert made.done == 2
     assert made.stopped_early is True
     assert made.samples == undisturbed.samples
+    assert made.loads == undisturbed.loads
 
 
 @pytest.mark.parametrize("measured", [0, 3])
@@ -161,8 +177,10 @@ def test_an_error_while_measuring_is_not_taken_for_an_end() -> None:
     def fail(candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
         raise RuntimeError("no figure")
 
+    made = make(Machine(), rounds=1)
+    made._measure = fail
     with pytest.raises(RuntimeError, match="no figure"):
-        Rounds(CANDIDATES, [], fail, rounds=1, deadline=0.0, seed=0, progress=lambda done, total: None).run()
+        made.run()
 
 
 def test_progress_tells_the_round_that_is_measured() -> None:

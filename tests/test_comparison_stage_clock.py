@@ -51,7 +51,7 @@ def timed(source: Sleep, stages: list[Sleep]) -> StageClock:
             each.taken = 0.0
         clock = StageClock(("read", *pipeline.names))
         iterator.loader.load(numbers, 0, arrays, clock)
-        clock.end()
+        clock.pause()
     return clock
 
 
@@ -79,11 +79,11 @@ def test_a_pipeline_without_stages_is_all_reading() -> None:
 def test_a_pause_belongs_to_no_stage() -> None:
     clock = StageClock(("read", "decode"))
     clock[0], clock[1] = 7, -1
-    clock.end()
+    clock.pause()
     time.sleep(0.2)
     clock[0], clock[1] = 8, -1
     clock[1] = 0
-    clock.end()
+    clock.pause()
     assert clock.records == 2
     assert sum(seconds for _, seconds in clock.seconds_per_record()) * 2 < 0.2
 

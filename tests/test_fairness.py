@@ -46,7 +46,7 @@ def test_a_cell_that_fails_says_why_and_the_others_are_measured(data: Data) -> N
 
 
 def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data, tmp_path: Path) -> None:
-    broken = dataclasses.replace(data, store=str(tmp_path / "absent.store"))
+    broken = dataclasses.replace(data, stores={Cell().store: str(tmp_path / "absent.store")})
     with CellServer(broken, 0.0) as server:
         assert "does not exist" in server.measure(Cell())["error"]
         assert server._process is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,10 +16,12 @@ from asv.results import iter_results
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.cell import Cell
 from benchmarks.console import wide_console
 from benchmarks.profile import Profile, chosen_profile
 
 SUITE = "end_to_end.Strategy"
+PRESAVING = "end_to_end.PresavingByFormat"
 FIGURES = ("etl", "compute", "wall", "stall")
 # Which strategy's wall time is divided by which: what presaving gains, and what prefetching gains on either.
 RATIOS = (("presaved", "raw"), ("async-raw", "raw"), ("async-presaved", "presaved"))
@@ -69,11 +72,8 @@ def read_measured(results_dir: Path, commit: str, profile: Profile) -> Measured 
     }
     if any(not each for figures in samples.values() for each in figures.values()):
         return None
-    names = [f"end_to_end.Presaving.track_{figure}" for figure in ("write_time", "store_size")]
-    if not all(name in result.get_all_result_keys() for name in names):
-        return Measured(samples, None)
-    (seconds,), (nbytes,) = (result.get_result_value(name, []) for name in names)
-    return Measured(samples, (seconds, nbytes))
+    seconds, nbytes = _presaving(result, "write_time"), _presaving(result, "store_size")
+    return Measured(samples, None if seconds is None or nbytes is None else (seconds, nbytes))
 
 
 def show(measured: Measured, commit: str, profile: Profile, console: Console) -> None:
@@ -115,6 +115,15 @@ def _samples(result: Any, figure: str, strategy: str) -> list[float]:
     # asv keeps parameters as their repr.
     (samples,) = result.get_result_samples(name, [[repr(strategy)]])
     return samples or []
+
+
+def _presaving(result: Any, figure: str) -> float | None:
+    """What the store of the base point cost; None where that suite was not run."""
+    name = f"{PRESAVING}.track_{figure}"
+    if name not in result.get_all_result_keys():
+        return None
+    (value,) = result.get_result_value(name, [[repr(Cell().presave_format)]])
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def _bar(figures: Mapping[str, float], longest: float) -> str:

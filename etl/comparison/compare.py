@@ -28,6 +28,8 @@ from etl.runtime.cpus import affinity_of, available_cpus
 
 # What the last phases need after the rounds.
 CLOSING_SECONDS = 3.0
+# A comparison without intervals tells nothing: for them it may take so many times as long as it was to.
+PATIENCE = 1.5
 
 
 @dataclass
@@ -114,6 +116,7 @@ class _Comparison:
             checks=self._checks,
             failed=self._failed,
             samples=rounds.samples,
+            loads=rounds.loads,
             rounds=rounds.done,
             stopped_early=rounds.stopped_early,
             timelines=timelines,
@@ -159,8 +162,10 @@ class _Comparison:
             [each for each in self._candidates if each in self._checks],
             [each for each in self._extras if each in self._checks],
             processes.measure,
+            processes.load,
             rounds=self._settings.rounds,
             deadline=self._began + self._settings.budget_seconds - CLOSING_SECONDS,
+            latest=self._began + self._settings.budget_seconds * PATIENCE,
             seed=self._settings.seed,
             progress=show,
         )
@@ -168,24 +173,23 @@ class _Comparison:
         return rounds
 
     def _trace(self, processes: Processes, rounds: Rounds) -> list[Timeline]:
+        """Of those that load ahead in threads what each thread did, in a run of its own; of the others, what the loop
+        did in the first round.
+        """
         timelines: list[Timeline] = []
-        if rounds.stopped_early:
-            return timelines
-        chosen = [each for each in self._candidates if each in self._checks]
+        chosen = [each for each in self._candidates if each in rounds.samples]
         for number, candidate in enumerate(chosen):
             self._progress("trace", number, len(chosen))
+            spans = {**rounds.samples[candidate][0]["timeline"], "loads": []}
             try:
-                traced = processes.timeline(candidate)
+                if not rounds.stopped_early and candidate.is_ahead and not candidate.worker_processes:
+                    spans = processes.timeline(candidate)
             except KeyboardInterrupt:
-                break
-            timelines.append(
-                Timeline(
-                    self._workload.name(candidate),
-                    [tuple(each) for each in traced["waits"]],
-                    [tuple(each) for each in traced["computes"]],
-                    [tuple(each) for each in traced["loads"]],
-                )
-            )
+                rounds.stopped_early = True
+            waits, computes, loads = ([tuple(each) for each in spans[name]] for name in ("waits", "computes", "loads"))
+            if not candidate.is_ahead:
+                loads = [(0, *wait, batch) for batch, wait in enumerate(waits)]  # the loop itself loads while it waits
+            timelines.append(Timeline(self._workload.name(candidate), waits, computes, loads))
         return timelines
 
     def _threads(self, candidate: Candidate) -> Threads:

@@ -17,12 +17,12 @@ from etl.backends.tensors import map_batch
 from etl.batch import Batch
 from etl.comparison.amounts import (
     CHECKED_STEPS,
-    COMPUTE_SECONDS,
     FEWEST_STEPS,
     HARNESS_BATCHES,
     RESIDENT_NBYTES,
     TIMELINE_BATCHES,
     WARM_UP_BATCHES,
+    compute_seconds,
 )
 from etl.comparison.candidate import Candidate
 from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
@@ -33,6 +33,7 @@ from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_m
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
+from etl.loading.loading import Loader
 from etl.runtime import ThreadPolicy
 
 if TYPE_CHECKING:
@@ -87,10 +88,8 @@ def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> d
     with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
         resident = _resident_batches(epochs.iterator)
         compute = make_compute(workload, resident[0])
-        for batch in resident[:WARM_UP_BATCHES]:
-            compute(batch)
         _warm_up(epochs.iterator, compute)
-        alone = compute_alone(compute, resident)
+        alone = compute_alone(compute, resident, compute_seconds(workload.settings.budget_seconds))
         harness = _harness_seconds(resident[0])
         probe = probe_speed()
         loading: EpochTimes | None = None
@@ -126,26 +125,35 @@ def measure(workload: Workload, candidate: Candidate, with_etl_alone: bool) -> d
         "device": compute.device,
         "pages_astray": outside,
         "files_untold": sum(not tells_pages(each) for each in files),
+        "timeline": _loop_spans(times),
     }
+
+
+def load(workload: Workload, candidate: Candidate) -> dict[str, Any]:
+    """One sample of loading alone; seconds of the first batch and of all others."""
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    files = workload.files(candidate)
+    with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
+        with _left_early(epochs.iterator) as batches:
+            next(batches)
+        outside = epochs.prepare(files)
+        times = run_epoch(epochs.iterator, None)
+    return {"etl_alone": [times.wall.first, times.wall.rest], "pages_astray": outside}
 
 
 def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
     """When the training loop waited and computed, and when threads loaded, in the first batches of an epoch: spans in
-    seconds from its start.
+    seconds from its start. A run of its own, since to write down who loads what costs time.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     watched: list[WatchedLoader] = []
 
-    def watch(loader: Any) -> WatchedLoader:
+    def watch(loader: Loader) -> WatchedLoader:
         watched.append(WatchedLoader(loader))
         return watched[-1]
 
-    with (
-        ThreadPolicy(threads.compute),
-        workload.iterator(candidate, threads, None if candidate.worker_processes else watch) as iterator,
-    ):
-        first = _copy_of_first(iterator)
-        compute = make_compute(workload, first)
+    with ThreadPolicy(threads.compute), workload.iterator(candidate, threads, watch) as iterator:
+        compute = make_compute(workload, _copy_of_first(iterator))
         _warm_up(iterator, compute)
         for each in watched:
             each.begin_anew()
@@ -158,11 +166,15 @@ def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
         for span in each.merged()
         if span.start < last
     ]
-    return {
-        "waits": list(zip((times.asked - started).tolist(), (times.loaded - started).tolist(), strict=True)),
-        "computes": list(zip((times.loaded - started).tolist(), (times.done - started).tolist(), strict=True)),
-        "loads": loads,
-    }
+    return {**_loop_spans(times), "loads": loads}
+
+
+def _loop_spans(times: EpochTimes) -> dict[str, list[tuple[float, float]]]:
+    """When the training loop waited for the first batches, and computed on them, in seconds from the epoch's start."""
+    asked, loaded, done = (
+        (each[:TIMELINE_BATCHES] - times.started).tolist() for each in (times.asked, times.loaded, times.done)
+    )
+    return {"waits": list(zip(asked, loaded, strict=True)), "computes": list(zip(loaded, done, strict=True))}
 
 
 class Epochs:
@@ -206,15 +218,17 @@ class _FirstBatches:
                 return
 
 
-def compute_alone(compute: Compute, resident: list[Batch]) -> float:
-    """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches."""
+def compute_alone(compute: Compute, resident: list[Batch], at_least: float) -> float:
+    """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches,
+    and over `at_least` so many seconds.
+    """
     steps, started = 0, time.perf_counter()
     while True:
         for batch in resident:
             compute(batch)
         steps += len(resident)
         seconds = time.perf_counter() - started
-        if steps >= FEWEST_STEPS and seconds >= COMPUTE_SECONDS:
+        if steps >= FEWEST_STEPS and seconds >= at_least:
             return seconds / steps
 
 

@@ -14,7 +14,8 @@ from etl.comparison.workload import Threads, Workload
 
 @dataclass(frozen=True)
 class Measured:
-    """What `server.py` answered, by candidate, or for `writing` by format and stage; `failed` are the candidates that
+    """What `server.py` answered, by candidate, or for `writing` by format and stage: `samples` of those that are
+    compared, `loads` of those that tell where to cut. `failed` are the candidates that
     could not be run, with the reason. `predictions` are seconds of an epoch by name.
     """
 
@@ -30,6 +31,7 @@ class Measured:
     checks: Mapping[Candidate, Mapping[str, Any]]
     failed: Mapping[Candidate, str]
     samples: Mapping[Candidate, Mapping[int, Sample]]
+    loads: Mapping[Candidate, Mapping[int, Sample]]
     rounds: int
     stopped_early: bool
     timelines: list[Timeline]

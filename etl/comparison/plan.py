@@ -6,14 +6,20 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
-from etl.comparison.amounts import CHECKED_STEPS, COMPUTE_SECONDS, FEWEST_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES
+from etl.comparison.amounts import (
+    CHECKED_STEPS,
+    FEWEST_STEPS,
+    TIMELINE_BATCHES,
+    WARM_UP_BATCHES,
+    compute_seconds,
+)
 from etl.comparison.prediction import stage_seconds
 from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE
 from etl.comparison.statistics import FEWEST_ROUNDS
 from etl.comparison.workload import Workload
 
 # The first batch has the start-up in it; the others tell what a batch takes.
-FEWEST_BATCHES = 6
+FEWEST_BATCHES = 5
 ROUNDS_WANTED = FEWEST_ROUNDS + 1
 # A process to fork, a model to make, files to look for.
 PROCESS_SECONDS = 0.4
@@ -50,12 +56,15 @@ def seconds_needed(workload: Workload, profile: Mapping[str, Any], is_on_device:
         threads = workload.threads(candidate, is_on_device)
         compute = float(profile["compute_seconds"][str(threads.compute)])
         load = size * stage_seconds(profile, candidate.stage if candidate.is_presaved else None)
-        epoch = batches * (max(load, compute) if candidate.is_ahead else load + compute)
-        before = 3 * load + (1 + WARM_UP_BATCHES * 2 + FEWEST_STEPS) * compute + COMPUTE_SECONDS
-        times = rounds if candidate in chosen else FEWEST_WITHOUT_CLAIM
-        total += times * (PROCESS_SECONDS + before + epoch) + min(times, ROUNDS_WITH_ETL_ALONE) * batches * load
         total += PROCESS_SECONDS + batches * load  # the check
-        if candidate in chosen:
-            shown = min(batches, TIMELINE_BATCHES) / batches
-            total += CHECKED_STEPS * compute + PROCESS_SECONDS + before + epoch * shown
+        if candidate in extras:
+            total += FEWEST_WITHOUT_CLAIM * (PROCESS_SECONDS + (batches + 1) * load)
+            continue
+        epoch = batches * (max(load, compute) if candidate.is_ahead else load + compute)
+        warm_up = (1 + WARM_UP_BATCHES) * load + WARM_UP_BATCHES * compute
+        alone = max(FEWEST_STEPS * compute, compute_seconds(workload.settings.budget_seconds))
+        total += rounds * (PROCESS_SECONDS + warm_up + alone + epoch)
+        total += min(rounds, ROUNDS_WITH_ETL_ALONE) * batches * load + CHECKED_STEPS * compute
+        if candidate.is_ahead:
+            total += PROCESS_SECONDS + warm_up + epoch * min(1.0, TIMELINE_BATCHES / batches)
     return total

@@ -16,19 +16,21 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     A plain strategy takes the sum of loading and compute. One that loads ahead takes the first batch's loading and
     then, for each batch, the longer of both, in which each slows the other down while both are at work.
     """
-    record_seconds = loading_seconds(workload, candidate, profile)
     size = workload.settings.batch_size
-    batches = len(workload.whole) / size
-    load = record_seconds * size
+    load = loading_seconds(workload, candidate, profile) * size
     compute = float(profile["compute_seconds"][str(threads.compute)])
-    if not candidate.is_ahead or threads.loading == 0:
+    if candidate.is_ahead and threads.loading:
+        # What one more thread gains is a property of the machine, seen with the raw pipeline.
+        load /= stage_seconds(profile, None) * float(profile["records_per_second_in_threads"])
+    return wall_seconds(len(workload.whole) / size, load, compute, profile, is_ahead=threads.loading > 0)
+
+
+def wall_seconds(batches: float, load: float, compute: float, profile: Mapping[str, Any], *, is_ahead: bool) -> float:
+    """Seconds of an epoch whose batches take `load` seconds to load and `compute` to train on, each alone."""
+    if not is_ahead:
         return batches * (load + compute)
-    single = sum(stage["seconds_per_record"] for stage in profile["stages"])
-    # What one more thread gains is a property of the machine, seen with the raw pipeline.
-    speed_up = max(1e-9, single * float(profile["records_per_second_in_threads"]))
-    load /= speed_up
     both = side_by_side(load, compute, float(profile["loading_slowdown"]), float(profile["compute_slowdown"]))
-    return float(load + compute + (batches - 1) * both)
+    return load + compute + (batches - 1) * both
 
 
 def side_by_side(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:

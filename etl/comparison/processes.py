@@ -64,6 +64,10 @@ class Processes:
         """One sample of all figures of `candidate`."""
         return self._ask("measure", candidate=candidate.as_dict(), with_etl_alone=with_etl_alone)
 
+    def load(self, candidate: Candidate) -> dict[str, Any]:
+        """One sample of loading alone."""
+        return self._ask("load", candidate=candidate.as_dict())
+
     def timeline(self, candidate: Candidate) -> dict[str, Any]:
         """When `candidate` waited, computed and loaded."""
         return self._ask("timeline", candidate=candidate.as_dict())

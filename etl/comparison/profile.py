@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 import numpy as np
 
+from etl.backends.tensors import map_batch
 from etl.comparison.candidate import READ, Candidate
-from etl.comparison.compute import Training, Wait, make_compute, usual_model
+from etl.comparison.compute import make_compute, usual_model
 from etl.comparison.measure import compute_alone
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.comparison.source_files import source_files
+from etl.comparison.workload import Workload
 from etl.iterators.raw import RawIterator
 from etl.loading.loading import Loader, nowhere
 from etl.loading.record_loader import READING
 from etl.runtime import ThreadPolicy
 from etl.several import flatten
 
-# In turns, so that a slow second of the machine meets all of them.
-TURNS = 4
-SECONDS_A_TURN = 0.35
-RECORDS_LOOKED_AT = 8
+# In turns, so that a slow second of the machine meets all of them; each takes this share of the time budget, and no
+# more than so many seconds.
+TURNS = 3
+TURN_SHARE, LONGEST_TURN_SECONDS = 1 / 150, 0.4
+RECORDS, RECORDS_LOOKED_AT = 512, 8
 COPIED_NBYTES = 64 << 20
+EMPTY = np.empty((0, 0))
 
 
 def profile(workload: Workload) -> dict[str, Any]:
     """Seconds for a record of each stage in one thread, and bytes after it; seconds of compute alone for a batch, by
     number of threads; how loading in threads and compute slow each other down; and how fast memory is copied.
     """
-    ahead = workload.threads(Candidate("async-raw"), is_on_device=False)
+    # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
+    workload.select(min(RECORDS, len(workload.whole)))
+    files = source_files(workload.settings.source, workload.records)
+    prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
+    prepare(files)
     raw = RawIterator(
         workload.records,
         workload.pipeline,
@@ -42,27 +52,31 @@ def profile(workload: Workload) -> dict[str, Any]:
         seed=workload.settings.seed,
     )
     with raw:
-        batch = next(iter(raw))
+        batch = map_batch(next(iter(raw)), np.array)
         compute = make_compute(workload, batch)
-        if isinstance(compute, Training) and compute.is_on_device:
-            ahead = workload.threads(Candidate("async-raw"), is_on_device=True)
+        ahead = workload.threads(Candidate("async-raw"), compute.is_on_device)
         plain = workload.threads(Candidate("raw"), compute.is_on_device)
-        slices = _Slices(workload, raw.loader)
+        seconds = min(LONGEST_TURN_SECONDS, workload.settings.budget_seconds * TURN_SHARE)
+        records = _Records(workload, raw.loader)
         clock = StageClock(workload.stages)
-        compute(batch)
         alone: dict[int, list[float]] = {plain.compute: [], ahead.compute: []}
-        loading_alone, loading_beside, compute_beside = [], [], []
-        for turn in range(TURNS):
-            slices.load(clock, SECONDS_A_TURN)
-            for threads, seconds in alone.items():
+        loading_alone, loading_slower, compute_slower = [], [], []
+        for threads in alone:  # the first step with another number of threads starts them
+            with ThreadPolicy(threads):
+                compute(batch)
+        records.load_for(seconds / 2, StageClock(workload.stages))
+        for _ in range(TURNS):
+            prepare(files)
+            records.load_for(seconds, clock)
+            for threads, steps in alone.items():
                 with ThreadPolicy(threads):
-                    compute(batch)
-                    seconds.append(compute_alone(compute, [batch]))
-            loading_alone.append(_rate_beside(slices, ahead, None, turn)[0])
+                    steps.append(compute_alone(compute, [batch], seconds))
+            rate = _rate(records, ahead.loading, seconds)
             with ThreadPolicy(ahead.compute):
-                rate, step = _rate_beside(slices, ahead, (compute, batch), turn)
-            loading_beside.append(rate)
-            compute_beside.append(step / alone[ahead.compute][-1])
+                beside, step = _rate_beside(records, ahead.loading, lambda: compute_alone(compute, [batch], seconds))
+            loading_alone.append(rate)
+            loading_slower.append(rate / beside)
+            compute_slower.append(step / alone[ahead.compute][-1])
     return {
         "stages": [
             {"name": name, "seconds_per_record": seconds, "nbytes_per_record": nbytes}
@@ -70,10 +84,8 @@ def profile(workload: Workload) -> dict[str, Any]:
         ],
         "compute_seconds": {str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
         "records_per_second_in_threads": statistics.median(loading_alone),
-        "compute_slowdown": max(1.0, statistics.median(compute_beside)),
-        "loading_slowdown": max(
-            1.0, statistics.median(one / other for one, other in zip(loading_alone, loading_beside, strict=True))
-        ),
+        "compute_slowdown": max(1.0, statistics.median(compute_slower)),
+        "loading_slowdown": max(1.0, statistics.median(loading_slower)),
         "copy_bytes_per_second": _copy_rate(int(_row_nbytes(batch))),
         "batch_nbytes": batch.nbytes,
         "device": compute.device,
@@ -83,7 +95,8 @@ def profile(workload: Workload) -> dict[str, Any]:
 
 class StageClock(MutableSequence[int]):
     """What a loader writes down of where it is (see `etl.loading.loading.Where`), as times: the seconds between two
-    notes are those of the stage that the first of them named.
+    notes are those of the stage that the first of them named. It has the loader stop at `until`, a time of
+    `time.perf_counter`, after the record that it is at.
     """
 
     def __init__(self, stages: tuple[str, ...]) -> None:
@@ -92,13 +105,14 @@ class StageClock(MutableSequence[int]):
         self._place: int | None = None
         self._since = 0.0
         self.records = 0
+        self.until = math.inf
 
     def seconds_per_record(self) -> list[tuple[str, float]]:
         """For each stage, reading first; storing a record in its batch is in the last."""
         return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
 
-    def end(self) -> None:
-        """Loading pauses here."""
+    def pause(self) -> None:
+        """What follows is no loading."""
         self._note(None)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -109,7 +123,7 @@ class StageClock(MutableSequence[int]):
             self._note(value - READING)
 
     def __getitem__(self, index: Any) -> Any:
-        return 0
+        return int(index == 2 and time.perf_counter() >= self.until)
 
     def __len__(self) -> int:
         return 3
@@ -127,66 +141,55 @@ class StageClock(MutableSequence[int]):
         self._place, self._since = place, now
 
 
-class _Slices:
-    """Loads some of the records again and again, for a time, in the caller's thread."""
+class _Records:
+    """Loads records in an order of its own, batch after batch, as the threads of an iterator do."""
 
     def __init__(self, workload: Workload, loader: Loader) -> None:
+        self.stages = workload.stages
         self._loader = loader
         self._order = np.random.default_rng(workload.settings.seed).permutation(len(workload.records))
         self._batch = min(workload.settings.batch_size, len(workload.records))
+        self._next = 0
 
-    def load(
-        self, where: MutableSequence[int], seconds: float, first: int = 0, stop: threading.Event | None = None
-    ) -> int:
-        """Load for `seconds`, or until `stop` is set; how many records. Every record is loaded whole."""
-        numbers = np.roll(self._order, -first)
-        done = 0
-        until = time.perf_counter() + seconds
+    def load_for(self, seconds: float, clock: StageClock) -> None:
+        """Load for so many seconds."""
+        clock.until = time.perf_counter() + seconds
+        self.load(clock)
+
+    def load(self, clock: StageClock) -> None:
+        """Load until `clock.until`, which another thread may bring forward."""
         arrays: dict[str, np.ndarray] = {}
-        while time.perf_counter() < until and not (stop is not None and stop.is_set()):
-            chosen = np.take(numbers, range(done, done + self._batch), mode="wrap")
-            layout = self._loader.lay_out(chosen, 0, nowhere())
-            for row, number in enumerate(chosen):
-                if time.perf_counter() >= until:
-                    break
-                if not row or {name: array.shape[1:] for name, array in arrays.items()} != {
-                    name: shape for name, (shape, _) in layout.items()
-                }:
-                    arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in layout.items()}
-                rows = {name: array[row : row + 1] for name, array in arrays.items()}
-                self._loader.load(np.array([number]), 0, rows, where)
-                done += 1
-            if isinstance(where, StageClock):
-                where.end()
-        return done
+        while time.perf_counter() < clock.until:
+            # Threads that take the same place load the same records, which costs them the same.
+            first, self._next = self._next, self._next + self._batch
+            numbers = np.take(self._order, range(first, first + self._batch), mode="wrap")
+            layout = self._loader.lay_out(numbers, 0, nowhere())
+            if any(arrays.get(name, EMPTY).shape[1:] != shape for name, (shape, _) in layout.items()):
+                arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in layout.items()}
+            self._loader.load(numbers, 0, arrays, clock)
+            clock.pause()
 
 
-def _rate_beside(
-    slices: _Slices, threads: Threads, work: tuple[Training | Wait, Any] | None, turn: int
-) -> tuple[float, float]:
-    """Records a second that threads load, and seconds of a training step beside them."""
-    stop = threading.Event()
-    loaded: list[int] = []
-    seconds = SECONDS_A_TURN if work is None else 60.0
-    workers = [
-        threading.Thread(
-            target=lambda first=number * 1000 + turn: loaded.append(slices.load(nowhere(), seconds, first, stop))
-        )
-        for number in range(max(1, threads.loading))
-    ]
+def _rate(records: _Records, threads: int, seconds: float) -> float:
+    """Records a second that so many threads load."""
+    return _rate_beside(records, threads, lambda: time.sleep(seconds))[0]
+
+
+def _rate_beside(records: _Records, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
+    """Records a second that so many threads load while `work` goes on, and what that returns."""
+    clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
+    workers = [threading.Thread(target=records.load, args=(clock,)) for clock in clocks]
     started = time.perf_counter()
     for worker in workers:
         worker.start()
-    step = 0.0
-    if work is not None:
-        compute, batch = work
-        try:
-            step = compute_alone(compute, [batch])
-        finally:
-            stop.set()
-    for worker in workers:
-        worker.join()
-    return sum(loaded) / (time.perf_counter() - started), step
+    try:
+        result = work()
+    finally:
+        for clock in clocks:
+            clock.until = 0.0
+        for worker in workers:
+            worker.join()
+    return sum(clock.records for clock in clocks) / (time.perf_counter() - started), result
 
 
 def _stage_nbytes(workload: Workload) -> list[float]:
@@ -205,7 +208,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places of memory that no cache holds."""
+    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places that no cache holds."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)

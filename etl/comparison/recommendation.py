@@ -70,7 +70,15 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
     if ratio is None:
         return f"{text}."
     if ratio.low is None or ratio.high is None:
-        return f"{text}, {ratio.median:.2f} of its time over {ratio.rounds} rounds, too few to be sure."
+        return (
+            f"{ratio.rounds} rounds are too few to recommend anything; so far {chosen.name} is the fastest, with "
+            f"{wall} for an epoch instead of {instead}. Give it more time with --budget."
+        )
+    if ratio.low <= 1 <= ratio.high:
+        return (
+            f"No difference from {reference.name} has been shown: with {chosen.name} an epoch takes {wall} instead of "
+            f"{instead}, {ratio.median:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
+        )
     return f"{text}, {ratio.median:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
 
 

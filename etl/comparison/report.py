@@ -114,7 +114,9 @@ class StrategyResult:
 class StageResult:
     """Presaving after one stage: `stage` "raw" is no store at all, "read" the encoded records in a store.
 
-    Loading alone and the wall time of an epoch with the strategy `strategy`, scaled to the whole source.
+    Loading alone with the strategy `strategy`, of the whole source. The wall time of an epoch and its `ratio` were
+    measured for the stages that are compared as strategies; otherwise `wall_is_estimated`, from the time to load that
+    was measured, and compute.
     """
 
     stage: str
@@ -125,6 +127,7 @@ class StageResult:
     etl_alone_seconds: float
     etl_samples_per_second: float
     wall_seconds: float
+    wall_is_estimated: bool
     ratio: Interval | None
     break_even_epochs: float | None
     disqualified: list[str] = field(default_factory=list)

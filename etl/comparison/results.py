@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,17 +62,16 @@ def _parts(sample: Sample, scale: Scale) -> Parts:
 
 
 def middle(samples: Mapping[int, Sample], figure: Any) -> float:
-    """The mean of `figure(sample)` over the rounds whose wall time is in the middle half; those that have it."""
-    having = [(figure(sample), sum(sample["wall"])) for sample in samples.values()]
-    known = [(value, wall) for value, wall in having if value is not None]
-    return central_mean([value for value, _ in known], [wall for _, wall in known])
+    """The mean of `figure(sample)` over the rounds whose wall time is in the middle half."""
+    return central_mean(
+        [figure(sample) for sample in samples.values()], [sum(each["wall"]) for each in samples.values()]
+    )
 
 
 def etl_alone_seconds(samples: Mapping[int, Sample], scale: Scale) -> float:
-    """Seconds to load an epoch with nothing else to do."""
-    return middle(
-        samples, lambda sample: None if sample["etl_alone"] is None else scale.epoch_seconds(sample["etl_alone"])
-    )
+    """Seconds to load an epoch with nothing else to do: the median of the rounds in which that was measured."""
+    known = [scale.epoch_seconds(each["etl_alone"]) for each in samples.values() if each["etl_alone"] is not None]
+    return statistics.median(known)
 
 
 def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: Scale) -> Interval | None:

@@ -19,10 +19,12 @@ Samples = dict[Candidate, dict[int, dict[str, Any]]]
 
 
 class Rounds:
-    """Measures `candidates`, the first being what the others are compared with, and `extras` in the first rounds only.
+    """Measures `candidates`, the first being what the others are compared with, and in the first rounds how `extras`
+    load.
 
-    `measure(candidate, with_etl_alone)` returns a sample. Rounds go on until there were `rounds`, or until `deadline`
-    (of `time.monotonic`) would pass in the next one. `samples` has those of each by number of the round.
+    `measure(candidate, with_etl_alone)` and `load(extra)` return samples. Rounds go on until there were `rounds`, or
+    until `deadline` would pass in the next one; `latest` where there are too few for an interval as yet (both times of
+    `time.monotonic`). `samples` and `loads` have those of each by number of the round.
     """
 
     def __init__(
@@ -30,21 +32,26 @@ class Rounds:
         candidates: Sequence[Candidate],
         extras: Sequence[Candidate],
         measure: Callable[[Candidate, bool], dict[str, Any]],
+        load: Callable[[Candidate], dict[str, Any]],
         *,
         rounds: int | None,
         deadline: float,
+        latest: float,
         seed: int,
         progress: Callable[[int, int | None], None],
     ) -> None:
         self._candidates = list(candidates)
         self._extras = [each for each in extras if each not in candidates]
         self._measure = measure
+        self._load = load
         self._rounds = rounds
         self._deadline = deadline
+        self._latest = latest
         self._random = random.Random(seed)
         self._progress = progress
         self._seconds: dict[Candidate, float] = {}
-        self.samples: Samples = {each: {} for each in (*self._candidates, *self._extras)}
+        self.samples: Samples = {each: {} for each in self._candidates}
+        self.loads: Samples = {each: {} for each in self._extras}
         self.done = 0
         self.stopped_early = False
 
@@ -56,16 +63,19 @@ class Rounds:
                 self._random.shuffle(chosen)
                 for candidate in chosen:
                     started = time.monotonic()
-                    sample = self._measure(candidate, len(self.samples[candidate]) < ROUNDS_WITH_ETL_ALONE)
+                    if candidate in self.loads:
+                        self.loads[candidate][self.done] = self._load(candidate)
+                    else:
+                        with_etl_alone = len(self.samples[candidate]) < ROUNDS_WITH_ETL_ALONE
+                        self.samples[candidate][self.done] = self._measure(candidate, with_etl_alone)
                     self._seconds[candidate] = time.monotonic() - started
-                    self.samples[candidate][self.done] = sample
                     self._progress(self.done, self._rounds)
                 self.done += 1
         except KeyboardInterrupt:
             if not self.done:
                 raise
             self.stopped_early = True
-            for each in self.samples.values():  # of the round that was cut off
+            for each in (*self.samples.values(), *self.loads.values()):  # of the round that was cut off
                 each.pop(self.done, None)
 
     def _has_time(self) -> bool:
@@ -74,12 +84,12 @@ class Rounds:
         if self.done < FEWEST_WITHOUT_CLAIM:
             return True
         needed = sum(self._seconds[each] for each in self._choose())
-        return time.monotonic() + needed <= self._deadline
+        return time.monotonic() + needed <= (self._latest if self.done < FEWEST_ROUNDS else self._deadline)
 
     def _choose(self) -> list[Candidate]:
         """All, until each has enough for an interval; then the half whose intervals are the widest."""
+        extras = self._extras if self.done < FEWEST_WITHOUT_CLAIM else []
         if self._rounds is not None or self.done < FEWEST_ROUNDS:
-            extras = self._extras if self.done < FEWEST_WITHOUT_CLAIM else []
             return [*self._candidates, *extras]
         reference, *others = self._candidates
         widths = ratio_widths(self.samples, reference, others)

@@ -62,7 +62,7 @@ def _load() -> None:
 def tasks() -> Mapping[str, Callable[..., dict[str, Any]]]:
     """What can be asked for, by name: functions of the workload and of JSON values."""
     from etl.comparison.candidate import Candidate
-    from etl.comparison.measure import check, measure, timeline
+    from etl.comparison.measure import check, load, measure, timeline
     from etl.comparison.profile import profile
     from etl.comparison.writing import write
 
@@ -71,6 +71,7 @@ def tasks() -> Mapping[str, Callable[..., dict[str, Any]]]:
         "write": write,
         "check": lambda workload, candidate, **more: check(workload, Candidate(**candidate), **more),
         "measure": lambda workload, candidate, **more: measure(workload, Candidate(**candidate), **more),
+        "load": lambda workload, candidate: load(workload, Candidate(**candidate)),
         "timeline": lambda workload, candidate: timeline(workload, Candidate(**candidate)),
     }
 

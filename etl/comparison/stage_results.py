@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
+from etl.comparison.prediction import wall_seconds
 from etl.comparison.report import StageResult
-from etl.comparison.results import break_even_epochs, etl_alone_seconds, parts_of, ratio_of
+from etl.comparison.results import Sample, break_even_epochs, etl_alone_seconds, middle, parts_of, ratio_of
 from etl.comparison.rules import different_batches
 
 
@@ -14,15 +17,19 @@ def stage_results(measured: Measured, without_store: float | None) -> list[Stage
     cut after each stage; nothing where nothing is presaved. `without_store` is the wall time, in seconds, of the
     fastest strategy that needs no store.
     """
-    cuts = [each for each in measured.workload.stage_candidates() if measured.samples.get(each)]
+    cuts = [each for each in measured.workload.stage_candidates() if _samples(measured, each)]
     if not cuts:
         return []
     raw = _same_way(measured, cuts[0])
-    first = measured.samples[cuts[0] if raw is None else raw]
     results = []
     for candidate in cuts if raw is None else [raw, *cuts]:
-        samples, scale = measured.samples[candidate], measured.scale
-        wall, etl_alone = parts_of(samples, scale).wall_seconds, etl_alone_seconds(samples, scale)
+        samples, scale = _samples(measured, candidate), measured.scale
+        is_estimated = candidate not in measured.samples
+        etl_alone = etl_alone_seconds(samples, scale)
+        wall = _estimate(measured, candidate, etl_alone) if is_estimated else parts_of(samples, scale).wall_seconds
+        ratio = None
+        if raw is not None and candidate != raw and not is_estimated:
+            ratio = ratio_of(samples, measured.samples[raw], scale)
         written = measured.written(candidate)
         write_seconds = 0.0 if written is None else scale.amount(float(written["seconds"]))
         results.append(
@@ -35,12 +42,26 @@ def stage_results(measured: Measured, without_store: float | None) -> list[Stage
                 etl_alone_seconds=etl_alone,
                 etl_samples_per_second=scale.records / etl_alone,
                 wall_seconds=wall,
-                ratio=None if samples is first else ratio_of(samples, first, scale),
+                wall_is_estimated=is_estimated,
+                ratio=ratio,
                 break_even_epochs=None if written is None else break_even_epochs(write_seconds, wall, without_store),
                 disqualified=_faults(measured, candidate),
             )
         )
     return results
+
+
+def _samples(measured: Measured, candidate: Candidate) -> Mapping[int, Sample]:
+    found = measured.samples.get(candidate) or measured.loads.get(candidate)
+    return found or {}
+
+
+def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> float:
+    """The wall time of an epoch, from the measured times of loading and of the same strategy's compute."""
+    batches = measured.scale.batches
+    compared = next(each for each in measured.compared if each.strategy == candidate.strategy)
+    compute = middle(measured.samples[compared], lambda sample: sample["compute_alone"])
+    return wall_seconds(batches, etl_alone / batches, compute, measured.profile, is_ahead=candidate.is_ahead)
 
 
 def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:

@@ -96,7 +96,7 @@ def _stages(stages: list[StageResult]) -> Table:
             f"{stage.etl_samples_per_second:,.0f}",
             f"{stage.nbytes / 1e6:,.1f}",
             f"{stage.write_seconds:,.3g}",
-            f"{stage.wall_seconds:,.3g}",
+            f"{'about ' if stage.wall_is_estimated else ''}{stage.wall_seconds:,.3g}",
             "" if stage.stage == "raw" else pays_off(stage.break_even_epochs),
             Text("█" * round(BAR_WIDTH * stage.etl_samples_per_second / fastest), "green")
             + Text(" ")

@@ -1,0 +1,58 @@
+"""The packages of a commit, as files that a process can import."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(".asv") / "commits"
+PACKAGES = ("etl", "presave")
+
+
+class NoSuchCommit(Exception):  # noqa: N818 - the word the reader looks for
+    """A name is not that of a commit of this repository, or the commit has no packages to measure."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit, by the name that was asked for and by its hash, and the folder with its packages."""
+
+    name: str
+    sha: str
+    folder: Path
+
+    def __str__(self) -> str:
+        return self.sha[:8] if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:8]})"
+
+
+def extract(name: str, repository: Path = ROOT) -> Commit:
+    """The packages of commit `name`, below .asv/commits of `repository`, where they stay. Raises `NoSuchCommit`."""
+    resolved = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    sha = resolved.stdout.decode().strip()
+    if resolved.returncode != 0:
+        said = resolved.stderr.decode().strip()
+        raise NoSuchCommit(f"{name!r} is no commit of {repository}{f': {said}' if said else ''}; `git log` lists them")
+    folder = repository / FOLDER / sha
+    if not folder.is_dir():
+        archive = _git(repository, "archive", "--format=tar", sha, *PACKAGES)
+        if archive.returncode != 0:
+            raise NoSuchCommit(f"commit {name} has no {' and '.join(PACKAGES)}: {archive.stderr.decode().strip()}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(dir=folder.parent) as unfinished,
+            tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files,
+        ):
+            complete = Path(unfinished) / "complete"
+            files.extractall(complete, filter="data")
+            os.rename(complete, folder)
+    return Commit(name, sha, folder)
+
+
+def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=False)

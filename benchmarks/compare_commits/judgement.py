@@ -1,0 +1,109 @@
+"""What follows from the times of two commits, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from benchmarks.compare_commits.turns import Key, Pairs
+
+# A change must be larger than this. The widest estimate that `make aa` found for the same commit against itself has to
+# be smaller: processes of the same code differ, too.
+DEAD_ZONE = 0.02
+# Of the interval of one figure, so that in all 160 of 20 comparisons one in 20 would be off by chance.
+CONFIDENCE = 1 - 0.05 / 160
+
+
+class Verdict(Enum):
+    """Of commit B, compared with commit A."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    OPEN = "not clear"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """By what factor a figure of B is that of A, the interval around it, and what follows; medians in seconds.
+
+    With `log_ratios`, of every start and pair, it can be judged again.
+    """
+
+    a: float
+    b: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    verdict: Verdict
+    log_ratios: list[list[float]] = field(default_factory=list)
+
+
+def judge_all(pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE) -> dict[Key, Judgement]:
+    """For each strategy and figure what follows from its times."""
+    return {
+        key: judge(
+            each.log_ratios,
+            statistics.median(seconds for start in each.starts for a, _ in start for seconds in a),
+            statistics.median(seconds for start in each.starts for _, b in start for seconds in b),
+            dead_zone,
+        )
+        for key, each in pairs.items()
+    }
+
+
+def judge(log_ratios: Sequence[Sequence[float]], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
+    """What follows from log(B / A) of pairs of processes, those of every start: a change only where the interval of all
+    is outside the dead zone and each start has seen it, the same where the interval is inside it, otherwise nothing.
+    """
+    every = [each for start in log_ratios for each in start]
+    low, middle, high = interval(every)
+    medians = [statistics.median(start) for start in log_ratios if start]
+    edge = math.log1p(dead_zone)
+    if low > edge and min(medians) > 0:
+        verdict = Verdict.SLOWER
+    elif high < -edge and max(medians) < 0:
+        verdict = Verdict.FASTER
+    else:
+        verdict = Verdict.SAME if -edge <= low and high <= edge else Verdict.OPEN
+    return Judgement(
+        a, b, math.exp(middle), math.exp(low), math.exp(high), len(every), verdict, list(map(list, log_ratios))
+    )
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """The lower end, the middle and the upper end of where `values` are centred, by Hodges and Lehmann: the middle is
+    the median of the means of all pairs of them, the interval is that of Wilcoxon's signed-rank test.
+
+    It assumes that they are independent and symmetric and nothing else of how they are spread, and up to three in ten
+    may be anything. Infinitely wide where there are too few values for the confidence.
+    """
+    means = sorted((one + other) / 2 for i, one in enumerate(values) for other in values[i:])
+    cut = _cut(len(values), (1 - confidence) / 2)
+    if cut == 0:
+        return -math.inf, statistics.median(means), math.inf
+    return means[cut - 1], statistics.median(means), means[-cut]
+
+
+def _cut(count: int, tail: float) -> int:
+    """How many of the means may be left out at either end: the largest c for which the sum of the signed ranks is
+    below c with a probability of at most `tail`.
+    """
+    # ways[s]: how many of the 2 ** count choices of signs give a sum of s.
+    ways = [1]
+    for rank in range(1, count + 1):
+        longer = ways + [0] * rank
+        for total, each in enumerate(ways):
+            longer[total + rank] += each
+        ways = longer
+    most, below, cut = tail * 2**count, 0, 0
+    for each in ways:
+        below += each
+        if below > most:
+            break
+        cut += 1
+    return cut
