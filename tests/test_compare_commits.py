@@ -18,7 +18,8 @@ from benchmarks.aa.table import conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.judgement import CONFIDENCE, Judgement, Verdict, interval, judge
 from benchmarks.compare_commits.table import as_json, summary
-from benchmarks.compare_commits.turns import LEAST_ROUNDS, Pairs
+from benchmarks.compare_commits.turns import LEAST_ROUNDS, REPEATS, TURNS, Pairs
+from benchmarks.compare_commits.work import ETL
 
 COMPARE = "benchmarks.compare_commits"
 
@@ -200,10 +201,13 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
 
 
 def test_a_steady_drift_cancels_within_a_pair() -> None:
-    # Turns at the times 0 to 3, in which the machine becomes 10% slower each time: A B B A.
-    seconds = [1.1**time for time in range(4)]
-    pairs = Pairs([[((seconds[0], seconds[3]), (1.5 * seconds[1], 1.5 * seconds[2]))]])
-    assert pairs.log_ratios == [[pytest.approx(math.log(1.5))]]
+    # Turns in which the machine becomes 1% slower each time: A B B A, again and again.
+    turns = TURNS[0] * REPEATS[ETL]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for time, turn in enumerate(turns):
+        seconds[turn].append(1.01**time * (1.5 if turn else 1.0))
+    pairs = Pairs([[(tuple(seconds[0]), tuple(seconds[1]))]])
+    assert pairs.log_ratios == [[pytest.approx(math.log(1.5), abs=0.015)]]
 
 
 def judgement(ratio: float, verdict: Verdict, low: float = 0.9) -> Judgement:

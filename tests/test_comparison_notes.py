@@ -43,7 +43,7 @@ def test_nothing_is_noted_of_a_source_that_was_measured_whole(tmp_path: Path) ->
 
 def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
     found = notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
-    assert found == ["process-raw could not be run: killed by signal 9"]
+    assert found == ["process-raw failed: killed by signal 9"]
 
 
 def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:

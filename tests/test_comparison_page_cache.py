@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache
+from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache, tells_pages
 
 PAGES = 64
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -78,6 +80,33 @@ def test_no_descriptor_stays_open(file: Path) -> None:
         read_into_page_cache([file])
         pages_outside([file])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.fixture
+def stranger() -> Iterator[None]:
+    """This process is not the superuser, and owns nothing of the system's."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.usefixtures("stranger")
+def test_of_a_file_that_is_somebody_elses_nothing_is_claimed() -> None:
+    theirs = Path("/etc/passwd")
+    assert not tells_pages(theirs)
+    assert pages_outside([theirs]) == 0
+    with pytest.raises(PermissionError, match=r"/etc/passwd: .* told only to its owner .* --cache warm"):
+        drop_from_page_cache([theirs])
+
+
+def test_pages_of_own_files_are_told_even_where_they_may_only_be_read(file: Path) -> None:
+    file.chmod(0o400)
+    assert tells_pages(file)
 
 
 def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:

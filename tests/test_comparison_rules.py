@@ -28,6 +28,7 @@ def sample(**figures: Any) -> dict[str, Any]:
         "torch_threads": 1,
         "device": "cpu",
         "pages_astray": 0,
+        "files_untold": 0,
     }
     return {**sound, **figures}
 
@@ -149,6 +150,13 @@ def test_all_cpus_busy_all_the_time_break_nothing() -> None:
 def test_the_cache_is_broken_by_pages_that_are_elsewhere(cache: str, where: str) -> None:
     found = checks(with_round(5, pages_astray=1200), replace(TERMS, cache=cache))
     assert_broken("cache", f"1,200 pages of its files were not {where} the page cache", found)
+
+
+def test_files_that_the_kernel_tells_nothing_of_are_in_the_evidence() -> None:
+    assert "tells nothing" not in checks(evidence())["cache"].evidence
+    told = checks(with_round(0, files_untold=40))["cache"]
+    assert told.held is True
+    assert told.evidence.endswith("mincore, which tells nothing of 40 files that are somebody else's")
 
 
 def test_the_cost_is_broken_by_a_store_that_nobody_has_measured_the_writing_of() -> None:

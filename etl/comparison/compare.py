@@ -170,6 +170,7 @@ class _Comparison:
             progress=show,
         )
         rounds.run()
+        self._failed |= rounds.failed
         return rounds
 
     def _trace(self, processes: Processes, rounds: Rounds) -> list[Timeline]:
@@ -186,6 +187,8 @@ class _Comparison:
                     spans = processes.timeline(candidate)
             except KeyboardInterrupt:
                 rounds.stopped_early = True
+            except MeasurementError as error:
+                self._failed[candidate] = f"its timeline could not be taken: {error}"
             waits, computes, loads = ([tuple(each) for each in spans[name]] for name in ("waits", "computes", "loads"))
             if not candidate.is_ahead:
                 loads = [(0, *wait, batch) for batch, wait in enumerate(waits)]  # the loop itself loads while it waits

@@ -28,7 +28,7 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
 from etl.comparison.compute import Training, Wait, is_on_device, make_compute
 from etl.comparison.noise import NoiseWatch, frequencies, probe_speed
-from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache
+from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache, tells_pages
 from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
@@ -142,6 +142,7 @@ class Sampler:
             "torch_threads": torch.get_num_threads(),
             "device": self._compute.device,
             "pages_astray": outside,
+            "files_untold": sum(not tells_pages(each) for each in self._files),
             "timeline": _loop_spans(times),
         }
 
@@ -212,7 +213,7 @@ class Epochs:
         """Have the next epoch find `files` in the page cache, or outside of it; how many pages are not so."""
         if not self._cold:
             self.iterator.set_epoch(0)
-            if pages_outside(files):
+            if pages_outside(files) or not all(map(tells_pages, files)):
                 read_into_page_cache(files)
             return pages_outside(files)
         # Pages that are mapped would stay.

@@ -8,9 +8,9 @@ from etl.comparison.measured import Measured
 
 
 def notes(measured: Measured) -> list[str]:
-    """Sentences: what could not be run, what was scaled, and where a warm cache is not to be had."""
+    """Sentences: what failed, what was scaled, and where a warm cache is not to be had."""
     scale = measured.scale
-    found = [f"{measured.name(each)} could not be run: {reason}" for each, reason in measured.failed.items()]
+    found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
     if scale.measured < scale.records:
         found.append(
             f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled: the first "

@@ -15,10 +15,16 @@ def drop_from_page_cache(paths: Iterable[Path]) -> int:
     """Ask the kernel to forget the pages of these files; returns how many stayed, 0 where all reads will be cold.
 
     Pages that somebody maps, or that are not on the disk yet, stay; the latter are written first. A disk's own cache,
-    or that of the host of a virtual machine, is out of reach.
+    or that of the host of a virtual machine, is out of reach. Raises `PermissionError` for a file that the kernel does
+    not tell this process the pages of.
     """
     stayed = 0
     for path in paths:
+        if not tells_pages(path):
+            raise PermissionError(
+                f"{path}: whether its pages are in memory is told only to its owner and to those who may write to it; "
+                "compare a copy of your own, or with --cache warm"
+            )
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -38,8 +44,15 @@ def read_into_page_cache(paths: Iterable[Path]) -> None:
                 pass
 
 
+def tells_pages(path: Path) -> bool:
+    """Whether the kernel tells this process which pages of a file are in memory. Of a file that is somebody else's and
+    that it may not write to, mincore(2) says that all are.
+    """
+    return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)
+
+
 def pages_outside(paths: Iterable[Path]) -> int:
-    """How many pages of these files are not in the page cache."""
+    """How many pages of these files are not in the page cache; none of those that the kernel does not tell of."""
     outside = 0
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

@@ -28,8 +28,8 @@ PROCESS_SECONDS = 0.4
 def choose_records(workload: Workload, profile: Mapping[str, Any], is_on_device: bool, seconds_left: float) -> int:
     """Whole batches, as many as have room in `seconds_left` by what the profile tells; all records where they have."""
     settings, available = workload.settings, len(workload.whole)
-    if settings.records is not None:
-        return min(settings.records, available)
+    if settings.records is not None and settings.records < available:
+        return max(1, settings.records // settings.batch_size) * settings.batch_size
     most = available // settings.batch_size
     if most <= FEWEST_BATCHES or seconds_needed(workload, profile, is_on_device, most + 1) <= seconds_left:
         return available

@@ -16,7 +16,7 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     A plain strategy takes the sum of loading and compute. One that loads ahead takes the first batch's loading and
     then, for each batch, the longer of both, in which each slows the other down while both are at work.
     """
-    size = workload.settings.batch_size
+    size = min(workload.settings.batch_size, len(workload.whole))
     load = loading_seconds(workload, candidate, profile) * size
     compute = float(profile["compute_seconds"][str(threads.compute)])
     if candidate.is_ahead and threads.loading:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, MutableSequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -178,17 +178,16 @@ def _rate(records: _Records, threads: int, seconds: float) -> float:
 def _rate_beside(records: _Records, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
     """Records a second that so many threads load while `work` goes on, and what that returns."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
-    workers = [threading.Thread(target=records.load, args=(clock,)) for clock in clocks]
     started = time.perf_counter()
-    for worker in workers:
-        worker.start()
-    try:
-        result = work()
-    finally:
-        for clock in clocks:
-            clock.until = 0.0
-        for worker in workers:
-            worker.join()
+    with ThreadPoolExecutor(len(clocks)) as workers:
+        loading = [workers.submit(records.load, clock) for clock in clocks]
+        try:
+            result = work()
+        finally:
+            for clock in clocks:
+                clock.until = 0.0
+    for each in loading:
+        each.result()  # raises what loading did
     return sum(clock.records for clock in clocks) / (time.perf_counter() - started), result
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etl.comparison.candidate import Candidate
+from etl.comparison.processes import MeasurementError
 from etl.comparison.statistics import FEWEST_ROUNDS, interval, paired_ratios, width
 
 # Loading alone is measured in so many rounds: no claim rests on its ratio.
@@ -22,9 +23,11 @@ class Rounds:
     """Measures `candidates`, the first being what the others are compared with, and in the first rounds how `extras`
     load.
 
-    `measure(candidate, with_etl_alone)` and `load(extra)` return samples. Rounds go on until there were `rounds`, or
-    until `deadline` would pass in the next one; `latest` where there are too few for an interval as yet (both times of
-    `time.monotonic`). `samples` and `loads` have those of each by number of the round.
+    `measure(candidate, with_etl_alone)` and `load(extra)` return samples. A candidate for which they raise
+    `MeasurementError` is left out from then on, with its samples, and `failed` says why; of the reference it is raised.
+    Rounds go on until there were `rounds`, or until `deadline` would pass in the next one; `latest` where there are too
+    few for an interval as yet (both times of `time.monotonic`). `samples` and `loads` have those of each by number of
+    the round.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Rounds:
         self._seconds: dict[Candidate, float] = {}
         self.samples: Samples = {each: {} for each in self._candidates}
         self.loads: Samples = {each: {} for each in self._extras}
+        self.failed: dict[Candidate, str] = {}
         self.done = 0
         self.stopped_early = False
 
@@ -63,11 +67,12 @@ class Rounds:
                 self._random.shuffle(chosen)
                 for candidate in chosen:
                     started = time.monotonic()
-                    if candidate in self.loads:
-                        self.loads[candidate][self.done] = self._load(candidate)
-                    else:
-                        with_etl_alone = len(self.samples[candidate]) < ROUNDS_WITH_ETL_ALONE
-                        self.samples[candidate][self.done] = self._measure(candidate, with_etl_alone)
+                    try:
+                        self._take(candidate)
+                    except MeasurementError as error:
+                        if candidate == self._candidates[0]:
+                            raise
+                        self._leave_out(candidate, str(error))
                     self._seconds[candidate] = time.monotonic() - started
                     self._progress(self.done, self._rounds)
                 self.done += 1
@@ -77,6 +82,21 @@ class Rounds:
             self.stopped_early = True
             for each in (*self.samples.values(), *self.loads.values()):  # of the round that was cut off
                 each.pop(self.done, None)
+
+    def _take(self, candidate: Candidate) -> None:
+        if candidate in self.loads:
+            self.loads[candidate][self.done] = self._load(candidate)
+        else:
+            with_etl_alone = len(self.samples[candidate]) < ROUNDS_WITH_ETL_ALONE
+            self.samples[candidate][self.done] = self._measure(candidate, with_etl_alone)
+
+    def _leave_out(self, candidate: Candidate, reason: str) -> None:
+        self.failed[candidate] = reason
+        for each in (self._candidates, self._extras):
+            if candidate in each:
+                each.remove(candidate)
+        self.samples.pop(candidate, None)
+        self.loads.pop(candidate, None)
 
     def _has_time(self) -> bool:
         if self._rounds is not None:

@@ -163,7 +163,11 @@ def _cache(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
         if astray:
             broken[name] = f"{astray:,} pages of its files were not {wanted} the page cache"
     how = "read" if terms.cache == "warm" else "dropped with posix_fadvise"
-    return f"{terms.cache}: before each epoch its files were {how}, and every page was looked for with mincore", broken
+    seen = f"{terms.cache}: before each epoch its files were {how}, and every page was looked for with mincore"
+    untold = max(int(sample["files_untold"]) for each in evidence.values() for sample in each.samples.values())
+    if untold:
+        seen += f", which tells nothing of {untold:,} files that are somebody else's"
+    return seen, broken
 
 
 def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
@@ -176,7 +180,7 @@ def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: AR
     if not any(each.is_presaved for each in evidence.values()):
         return "no strategy needs a store", broken
     return (
-        f"of {len(stores)} strategies with a store this comparison wrote it; its seconds and bytes, and when they pay "
+        f"this comparison wrote the stores of {len(stores)} strategies; their seconds and bytes, and when they pay "
         "off, are below",
         broken,
     )

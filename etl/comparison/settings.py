@@ -72,7 +72,10 @@ class Settings:
             whole_number("--memory", self.memory_nbytes, least=1)
         if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
             raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
-        _ = self.simulated_seconds
+        if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
+            raise ValueError(
+                f"--compute {self.compute} trains nothing, so --model and --backend have no effect with it"
+            )
 
     @property
     def simulated_seconds(self) -> float | None:

@@ -59,7 +59,9 @@ def _samples(measured: Measured, candidate: Candidate) -> Mapping[int, Sample]:
 def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> float:
     """The wall time of an epoch, from the measured times of loading and of the same strategy's compute."""
     batches = measured.scale.batches
-    compared = next(each for each in measured.compared if each.strategy == candidate.strategy)
+    # A strategy that failed has no compute of its own; that of any other way to load in the same way is the same.
+    alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
+    compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
     compute = middle(measured.samples[compared], lambda sample: sample["compute_alone"])
     return wall_seconds(batches, etl_alone / batches, compute, measured.profile, is_ahead=candidate.is_ahead)
 
@@ -71,7 +73,11 @@ def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:
 
 
 def _faults(measured: Measured, candidate: Candidate) -> list[str]:
-    if "samples" in measured.workload.settings.unchecked:
+    unchecked = measured.workload.settings.unchecked
+    astray = sum(int(sample["pages_astray"]) for sample in _samples(measured, candidate).values())
+    if astray and "cache" not in unchecked:
+        return [f"{astray:,} pages of its files were not as --cache {measured.workload.settings.cache} wants them"]
+    if "samples" in unchecked:
         return []
     reference = measured.compared[0]
     digests, expected = (measured.checks[each]["digests"] for each in (candidate, reference))

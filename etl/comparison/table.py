@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from etl.comparison.report import Interval, Report, StageResult, StrategyResult
+from etl.comparison.report import Interval, Report, StrategyResult
 
 BAR_WIDTH = 16
 LEGEND = (
@@ -30,7 +30,7 @@ def show_report(report: Report, console: Console) -> None:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
     if report.stages:
-        console.print(_stages(report.stages))
+        console.print(_stages(report))
     _show_checks(report, console)
     for line in (*report.noise.warnings, *report.notes):
         console.print(line, highlight=False)
@@ -75,14 +75,15 @@ def _strategies(report: Report) -> Table:
             f"{each.cpu_seconds_per_1000:.2f}",
             f"{each.peak_memory_nbytes / 1e6:,.0f}",
             f"{each.read_nbytes / 1e6:,.0f}",
-            "" if each.presaving is None else pays_off(each.presaving.break_even_epochs),
+            "" if each.presaving is None else pays_off(each.presaving.break_even_epochs, report),
             _bar(each, longest),
             style="dim strike" if each.disqualified else "",
         )
     return table
 
 
-def _stages(stages: list[StageResult]) -> Table:
+def _stages(report: Report) -> Table:
+    stages = report.stages
     table = Table(title=f"Where to cut: loading alone, {stages[-1].strategy}", title_justify="left")
     table.add_column("presaved after")
     for column in ("samples/s", "MB on disk", "s to write", "epoch s", "pays off after"):
@@ -97,7 +98,7 @@ def _stages(stages: list[StageResult]) -> Table:
             f"{stage.nbytes / 1e6:,.1f}",
             f"{stage.write_seconds:,.3g}",
             f"{'about ' if stage.wall_is_estimated else ''}{stage.wall_seconds:,.3g}",
-            "" if stage.stage == "raw" else pays_off(stage.break_even_epochs),
+            "" if stage.stage == "raw" else pays_off(stage.break_even_epochs, report),
             Text("█" * round(BAR_WIDTH * stage.etl_samples_per_second / fastest), "green")
             + Text(" ")
             + Text("▒" * round(BAR_WIDTH * stage.nbytes / largest), "yellow"),
@@ -134,8 +135,10 @@ def show_interval(ratio: Interval) -> str:
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def pays_off(epochs: float | None) -> str:
-    """After how many epochs, or never."""
+def pays_off(epochs: float | None, report: Report) -> str:
+    """After how many epochs, or never; nothing where there is no strategy without a store to compare with."""
+    if all(each.stage is not None for each in report.strategies):
+        return ""
     return "never" if epochs is None else f"{epochs:,.1f} epochs"
 
 

@@ -50,6 +50,8 @@ class Workload:
             raise ValueError(f"--until {self.cut}: the pipeline has {', '.join(self.stages)}")
         ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
         self.padding = Padding() if ragged else None
+        # A source counts them when it is first asked: here that is once, and not in every process that is forked.
+        _ = getattr(source, "lengths", None) if ragged else None
 
     def select(self, count: int) -> None:
         """Have `count` records from now on."""
