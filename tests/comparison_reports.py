@@ -203,7 +203,7 @@ def little_measured() -> Report:
                 ratio=None,
                 verdict="reference" if each.name == "raw" else "too few rounds",
                 presaving=None,
-                prediction=Prediction(each.parts.wall_seconds, None) if each.name == "raw" else None,
+                prediction=Prediction(each.parts.wall_seconds, None, None, None) if each.name == "raw" else None,
                 rounds=[replace(figures, etl_alone_seconds=None) for figures in each.rounds[:1]],
             )
             for each in report.strategies
@@ -294,7 +294,7 @@ def strategy(
         ratio=None if against is None else Interval(against, against * 0.958, against * 1.047, ROUNDS),
         verdict="reference" if against is None else "faster" if against * 1.047 < 1 else "no difference shown",
         presaving=Presaving(3.4, 301_100_000, 1.13) if stored else None,
-        prediction=Prediction(wall * 1.034, 0.034),
+        prediction=Prediction(wall * 1.034, 0.034, wall * 1.012, 0.012),
         rounds=[
             RoundFigures(
                 round=number,

@@ -25,6 +25,7 @@ from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
 from etl.dtypes import DTYPES
+from etl.runtime.heap_policy import POLICIES as HEAPS
 from etl.stages import DECODERS
 
 PHASES = {
@@ -87,6 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache", choices=CACHES, default="warm", help="warm: files are in memory; cold: every epoch reads the disk"
     )
     how.add_argument("--threads", type=int, metavar="N", help="CPUs for loading and compute together (default: all)")
+    how.add_argument(
+        "--heap",
+        choices=HEAPS,
+        default="retain",
+        help="glibc's allocator: retain (default) keeps freed pages; default gives them back, and how fast a process "
+        "computes then depends on where its heap happens to end",
+    )
     how.add_argument("--memory", type=_nbytes, metavar="SIZE", help="the most a strategy may take, such as 2GB")
     how.add_argument(
         "--budget", type=_seconds, default=60.0, metavar="TIME", help="about how long it may take (default: 60s)"
@@ -128,6 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         budget_seconds=arguments.budget,
         records=arguments.records,
         prefetch_size=arguments.prefetch_size,
+        heap=arguments.heap,
         memory_nbytes=arguments.memory,
         size=arguments.size,
         decoder=arguments.decoder,

@@ -115,6 +115,10 @@ def _of_costs(result: StrategyResult, fastest: float | None) -> Iterator[str]:
     if cost is not None:
         yield from _of_break_even(cost.break_even_epochs, cost.write_seconds, result.parts.wall_seconds, fastest)
     foretold = result.prediction
+    if foretold is not None and foretold.at_speed_seconds is not None and foretold.at_speed_error is not None:
+        at_speed = foretold.at_speed_seconds / result.parts.wall_seconds - 1
+        if not _equal(foretold.at_speed_error, at_speed):
+            yield f"the error of its prediction at speed is {foretold.at_speed_error}, by the wall times {at_speed}"
     if foretold is not None and foretold.error is not None:
         error = foretold.wall_seconds / result.parts.wall_seconds - 1
         if not _equal(foretold.error, error):

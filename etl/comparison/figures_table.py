@@ -124,6 +124,17 @@ def figures_table(report: Report) -> list[FigureGroup]:
                     "above 0: the prediction was too long",
                     lambda r: percent(r.prediction.error if r.prediction else None, signed=True),
                 ),
+                times(
+                    "at the speed of the rounds",
+                    "the same, with compute alone as it was beside the strategies: machines change their speed",
+                    lambda r: r.prediction.at_speed_seconds if r.prediction else None,
+                    epoch,
+                ),
+                words(
+                    "error at that speed",
+                    "above 0: too long",
+                    lambda r: percent(r.prediction.at_speed_error if r.prediction else None, signed=True),
+                ),
             ],
         ),
         FigureGroup(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
+from etl.comparison.candidate import Candidate
 from etl.comparison.machine import describe_machine, describe_versions
 from etl.comparison.measured import Measured
 from etl.comparison.noise_report import report_noise
 from etl.comparison.notes import notes
+from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import recommend
 from etl.comparison.report import (
     SCHEMA_VERSION,
@@ -97,7 +100,6 @@ def _strategies(measured: Measured, evidence: Mapping[str, Evidence], checks: li
         parts, writing = evidence[name].parts, evidence[name].writing
         etl_alone = etl_alone_seconds(samples, scale)
         ratio = None if candidate == reference else ratio_of(samples, measured.samples[reference], scale)
-        predicted = measured.predictions[name]
         results.append(
             StrategyResult(
                 name=name,
@@ -117,12 +119,26 @@ def _strategies(measured: Measured, evidence: Mapping[str, Evidence], checks: li
                 ratio=ratio,
                 verdict="disqualified" if broken[name] else "reference" if ratio is None else verdict(ratio),
                 presaving=None if writing is None else presaving_of(writing, parts.wall_seconds, without_store, scale),
-                prediction=Prediction(predicted, predicted / parts.wall_seconds - 1),
+                prediction=_prediction(measured, candidate, parts.wall_seconds),
                 rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
                 disqualified=broken[name],
             )
         )
     return results
+
+
+def _prediction(measured: Measured, candidate: Candidate, wall_seconds: float) -> Prediction:
+    before = measured.predictions[measured.name(candidate)]
+    threads = measured.threads(candidate)
+    beside = [
+        float(sample["compute_alone"])
+        for each in measured.compared
+        if measured.threads(each).compute == threads.compute
+        for sample in measured.samples[each].values()
+    ]
+    profile = {**measured.profile, "compute_seconds": {str(threads.compute): statistics.median(beside)}}
+    at_speed = predict_wall(measured.workload, candidate, threads, profile)
+    return Prediction(before, before / wall_seconds - 1, at_speed, at_speed / wall_seconds - 1)
 
 
 def _to_fastest(measured: Measured, strategies: list[StrategyResult]) -> dict[str, Interval | None]:

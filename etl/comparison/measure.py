@@ -109,6 +109,8 @@ class Sampler:
     def sample(self, with_etl_alone: bool) -> dict[str, Any]:
         """One sample; seconds, of all records."""
         workload, epochs = self._workload, self._epochs
+        # Since the last sample others have had the caches, and the system may have taken back idle pages.
+        self._compute(self._resident[0])
         alone = compute_alone(self._compute, self._resident, compute_seconds(workload.settings.budget_seconds))
         probe = probe_speed()
         loading: EpochTimes | None = None

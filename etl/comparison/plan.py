@@ -28,8 +28,9 @@ PROCESS_SECONDS = 0.4
 def choose_records(workload: Workload, profile: Mapping[str, Any], is_on_device: bool, seconds_left: float) -> int:
     """Whole batches, as many as have room in `seconds_left` by what the profile tells; all records where they have."""
     settings, available = workload.settings, len(workload.whole)
-    if settings.records is not None and settings.records < available:
-        return max(1, settings.records // settings.batch_size) * settings.batch_size
+    if settings.records is not None:
+        whole = max(1, settings.records // settings.batch_size) * settings.batch_size
+        return available if settings.records >= available else min(whole, available)
     most = available // settings.batch_size
     if most <= FEWEST_BATCHES or seconds_needed(workload, profile, is_on_device, most + 1) <= seconds_left:
         return available
@@ -63,7 +64,7 @@ def seconds_needed(workload: Workload, profile: Mapping[str, Any], is_on_device:
         epoch = batches * (max(load, compute) if candidate.is_ahead else load + compute)
         warm_up = (1 + WARM_UP_BATCHES) * load + WARM_UP_BATCHES * compute
         alone = max(FEWEST_STEPS * compute, compute_seconds(workload.settings.budget_seconds))
-        total += PROCESS_SECONDS + warm_up + rounds * (alone + epoch)
+        total += PROCESS_SECONDS + warm_up + rounds * (compute + alone + epoch)
         total += min(rounds, ROUNDS_WITH_ETL_ALONE) * batches * load + CHECKED_STEPS * compute
         if candidate.is_ahead:
             total += PROCESS_SECONDS + warm_up + epoch * min(1.0, TIMELINE_BATCHES / batches)

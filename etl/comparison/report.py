@@ -72,11 +72,14 @@ class Presaving:
 @dataclass(frozen=True)
 class Prediction:
     """The wall time of an epoch as foretold from the profile alone, and by how much of the measured one it was wrong:
-    0.05 is 5% too long.
+    0.05 is 5% too long. The speed of a machine changes: `at_speed_seconds` and `at_speed_error` are the same with
+    compute alone as it was during the rounds, measured beside all strategies.
     """
 
     wall_seconds: float
     error: float | None
+    at_speed_seconds: float | None
+    at_speed_error: float | None
 
 
 @dataclass(frozen=True)

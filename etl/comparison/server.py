@@ -116,12 +116,12 @@ class _Child:
 
 def _serve(workload: Any, requests: Iterable[str], answers: TextIO) -> None:
     """Answer `requests` until they end."""
+    from etl.runtime import HeapPolicy
+
     tasks = _Tasks(workload)
-    try:
+    with HeapPolicy(workload.settings.heap), contextlib.closing(tasks):
         for line in requests:
             answers.write(json.dumps(_answer(tasks, json.loads(line))) + "\n")
-    finally:
-        tasks.close()
 
 
 class _Tasks:

@@ -6,12 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from etl.comparison.report import Interval, Report, StrategyResult
+from etl.comparison.report import Interval, Prediction, Report, StrategyResult
 
 BAR_WIDTH = 16
 LEGEND = (
     "Seconds of one epoch. wall = compute alone █ + interference ▒ + stall ░ + harness + unexplained (at most "
-    "{worst:.2%}); ratio: wall over that of {reference}, paired within rounds, with a 95% interval"
+    "{worst:.2%}); ratio: wall over that of {reference}, paired within rounds, with a 95% interval; predicted: before "
+    "anything was timed (its error, and that with compute as fast as it was in the rounds)"
 )
 
 
@@ -71,7 +72,7 @@ def _strategies(report: Report) -> Table:
             f"{parts.stall_seconds:,.3g}",
             f"{each.samples_per_second:,.0f}",
             _ratio(each),
-            "" if each.prediction is None else _prediction(each.prediction.wall_seconds, each.prediction.error),
+            "" if each.prediction is None else _prediction(each.prediction),
             f"{each.cpu_seconds_per_1000:.2f}",
             f"{each.peak_memory_nbytes / 1e6:,.0f}",
             f"{each.read_nbytes / 1e6:,.0f}",
@@ -142,8 +143,9 @@ def pays_off(epochs: float | None, report: Report) -> str:
     return "never" if epochs is None else f"{epochs:,.1f} epochs"
 
 
-def _prediction(seconds: float, error: float | None) -> str:
-    return f"{seconds:,.3g}" if error is None else f"{seconds:,.3g} ({error:+.0%})"
+def _prediction(prediction: Prediction) -> str:
+    errors = [f"{error:+.0%}" for error in (prediction.error, prediction.at_speed_error) if error is not None]
+    return f"{prediction.wall_seconds:,.3g} ({', '.join(errors)})"
 
 
 def _bar(result: StrategyResult, longest: float) -> Text:
