@@ -7,9 +7,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache, tells_pages
+from etl.comparison.page_cache import (
+    absent_pages,
+    drop_from_page_cache,
+    pages_outside,
+    read_into_page_cache,
+    tells_pages,
+)
 
 PAGES = 64
 NOBODY = 65534
@@ -93,6 +100,17 @@ def stranger() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def test_pages_of_a_mapped_array_are_absent_until_they_are_touched(file: Path) -> None:
+    drop_from_page_cache([file])
+    mapped = np.memmap(file, np.uint8, "r")
+    pages = -(-len(mapped) // 4096)
+    if pages_outside([file]):  # a file system in memory drops nothing
+        assert 0 < absent_pages(mapped) <= pages
+    assert int(mapped[::4096].sum()) >= 0
+    assert absent_pages(mapped) == 0
+    assert absent_pages(mapped[:0]) == 0
 
 
 @pytest.mark.usefixtures("stranger")

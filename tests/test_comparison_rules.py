@@ -40,7 +40,7 @@ def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
         "score": 2.25,
         "weights": "5eed",
         "pages_touched": 4000,
-        "major_faults_in_compute": 0,
+        "pages_absent": 0,
     }
     return Evidence(
         is_presaved=is_presaved,
@@ -177,10 +177,9 @@ def test_noise_is_not_handled_in_too_few_rounds_and_nobody_is_to_blame() -> None
     assert "fewer than the 5 that an interval needs" in found["noise"].evidence
 
 
-def test_loaded_is_broken_by_compute_that_waited_for_the_disk() -> None:
-    found = checks(evidence(major_faults_in_compute=3))
-    assert_broken("loaded", "compute waited for the disk 3 times", found)
-    assert "compute waited for the disk 3 times" in found["loaded"].evidence
+def test_loaded_is_broken_by_pages_that_were_not_in_memory_when_compute_began() -> None:
+    found = checks(evidence(pages_absent=3))
+    assert_broken("loaded", "3 pages of its batches were not in memory when compute began", found)
 
 
 @pytest.mark.parametrize("unexplained", [0.03, -0.03])
@@ -193,7 +192,7 @@ def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: flo
 def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: str) -> None:
     hopeless = replace(
         with_round(0, samples=1, affinity=[7], pages_astray=9),
-        check={**evidence(is_presaved=True, digests=[], weights="", major_faults_in_compute=1).check},
+        check={**evidence(is_presaved=True, digests=[], weights="", pages_absent=1).check},
         is_presaved=True,
         parts=replace(PARTS, unexplained_seconds=1.0),
     )

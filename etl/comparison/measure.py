@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,7 +27,13 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
 from etl.comparison.compute import Training, Wait, is_on_device, make_compute
 from etl.comparison.noise import NoiseWatch, frequencies, probe_speed
-from etl.comparison.page_cache import drop_from_page_cache, pages_outside, read_into_page_cache, tells_pages
+from etl.comparison.page_cache import (
+    absent_pages,
+    drop_from_page_cache,
+    pages_outside,
+    read_into_page_cache,
+    tells_pages,
+)
 from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
@@ -46,7 +51,7 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     digests: list[str] = []
-    faults = pages = samples = 0
+    absent = pages = samples = 0
     compute: Training | Wait | None = None
     with ThreadPolicy(compute_threads), Epochs(workload, candidate, threads) as epochs:
         epochs.prepare(workload.files(candidate))
@@ -56,10 +61,9 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
             pages += sum(-(-array.nbytes // PAGE_NBYTES) for array in batch.arrays())
             if compute is None and trains:
                 compute = make_compute(workload, batch)
+            absent += sum(absent_pages(array) for array in batch.arrays())
             if compute is not None and len(digests) < CHECKED_STEPS:
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
                 compute(batch)
-                faults += resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before
             digests.append(digest_of(batch))
             del batch
     return {
@@ -68,7 +72,7 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
         "score": None if compute is None else compute.score,
         "weights": None if compute is None else compute.weights,
         "pages_touched": pages,
-        "major_faults_in_compute": faults,
+        "pages_absent": absent,
     }
 
 

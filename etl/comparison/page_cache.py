@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 READ_NBYTES = 1 << 20
 
@@ -63,22 +67,40 @@ def pages_outside(paths: Iterable[Path]) -> int:
     return outside
 
 
+def absent_pages(array: np.ndarray) -> int:
+    """How many pages of a contiguous array are not in memory: its first reader will wait for the disk."""
+    first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    nbytes = array.ctypes.data + array.nbytes - first
+    return 0 if array.nbytes == 0 else -(-nbytes // mmap.PAGESIZE) - _count_resident(first, nbytes)
+
+
 def _resident_pages(descriptor: int) -> int:
     """The pages of a file that mincore(2) says are in memory."""
     nbytes = os.fstat(descriptor).st_size
     if nbytes == 0:
         return 0
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    pages = (ctypes.c_ubyte * -(-nbytes // mmap.PAGESIZE))()
+    libc = _libc()
     # Python's own mmap does not tell its address for a file that may only be read. Mapping reads nothing.
     address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap failed")
     try:
-        if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), pages) != 0:
-            raise OSError(ctypes.get_errno(), "mincore failed")
+        return _count_resident(address, nbytes)
     finally:
         libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(nbytes))
+
+
+def _count_resident(address: int, nbytes: int) -> int:
+    """How many of the pages from `address` on, which begins one, mincore(2) says are in memory."""
+    pages = (ctypes.c_ubyte * -(-nbytes // mmap.PAGESIZE))()
+    if _libc().mincore(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), pages) != 0:
+        raise OSError(ctypes.get_errno(), "mincore failed")
     return sum(page & 1 for page in bytes(pages))
+
+
+@functools.cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    return libc

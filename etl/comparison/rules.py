@@ -196,13 +196,15 @@ def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
 
 def _loaded(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
     broken = {
-        name: f"compute waited for the disk {each.check['major_faults_in_compute']} times"
+        name: f"{each.check['pages_absent']:,} pages of its batches were not in memory when compute began"
         for name, each in evidence.items()
-        if each.check["major_faults_in_compute"]
+        if each.check["pages_absent"]
     }
     pages = next(iter(evidence.values())).check["pages_touched"]
-    waits = sum(int(each.check["major_faults_in_compute"]) for each in evidence.values())
-    return f"one byte of each of {pages:,} pages an epoch; compute waited for the disk {waits} times", broken
+    return (
+        f"one byte of each of {pages:,} pages an epoch is read while loading is timed; then mincore was asked for each",
+        broken,
+    )
 
 
 def _sum(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
