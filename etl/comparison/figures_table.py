@@ -106,7 +106,7 @@ def figures_table(report: Report) -> list[FigureGroup]:
                     lambda r: ratio(r.ratio.median) if r.ratio else NOT_MEASURED,
                 ),
                 words("95% interval", "bootstrap, from five rounds on", _bounds),
-                words("rounds", "measurements, each in a process of its own", lambda r: str(len(r.rounds))),
+                words("rounds", "measurements, in a process of its own", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],
         ),

@@ -41,7 +41,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """One measurement, in a process of its own: of the records that were measured, not scaled to the whole epoch.
+    """One measurement: of the records that were measured, not scaled to the whole epoch.
 
     Rounds count from 0. `steal` and `other_processes` are shares of all CPUs' time.
     """

@@ -188,7 +188,9 @@ def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: AR
 
 def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
-    seen = f"{terms.rounds} rounds in shuffled order, each strategy in at least {fewest} of them, in a fresh process"
+    seen = (
+        f"{terms.rounds} rounds in shuffled order, each strategy in at least {fewest} of them, in a process of its own"
+    )
     if terms.rounds < FEWEST_ROUNDS:
         return f"{seen}: fewer than the {FEWEST_ROUNDS} that an interval needs, so no difference is claimed", {}
     return f"{seen}; bootstrap intervals of the median ratio, 95%", {}
