@@ -1,4 +1,4 @@
-"""What is done in processes of their own for the figures: see what a candidate loads, time it, trace it. Loads torch."""
+"""What is done in processes of their own for the figures: see what is loaded, time it, trace it. Loads torch."""
 
 from __future__ import annotations
 
