@@ -108,8 +108,10 @@ def test_without_memory_for_a_process_of_each_strategy_none_is_kept(
 ) -> None:
     assert_figures_come(processes, faults)
     (server,) = servers()
-    processes.measure(RAW, with_etl_alone=False)
-    assert server.children()
+    # Ended in the order in which they were last asked: the first is older than the second, which inherited its pipes.
+    for candidate in (RAW, Candidate("async-raw")):
+        processes.measure(candidate, with_etl_alone=False)
+    assert len(server.children()) == 2
     monkeypatch.setattr("etl.comparison.processes.ROOM_FACTOR", 1e9)
     monkeypatch.setattr(processes, "_keeps", True)
     processes.measure(RAW, with_etl_alone=False)

@@ -50,7 +50,7 @@ def main() -> None:
                 each.end()
             kept.clear()
         name = request["keep"]
-        child = kept.pop(name) if name in kept else _Child(workload, answers)
+        child = kept.pop(name) if name in kept else _Child(workload, answers, kept.values())
         answer = child.ask(line)
         if name is not None and child.is_alive:
             kept[name] = child
@@ -73,12 +73,19 @@ def _load() -> None:
 class _Child:
     """A process forked from this one, which answers requests as long as it is asked."""
 
-    def __init__(self, workload: Any, not_its_own: TextIO) -> None:
+    is_alive: bool
+    _ask: TextIO
+    _answer: TextIO
+
+    def __init__(self, workload: Any, not_its_own: TextIO, siblings: Iterable[_Child]) -> None:
         requests, ask = os.pipe()
         answer, answers = os.pipe()
         self._process = os.fork()
         if self._process == 0:
             not_its_own.close()
+            for each in siblings:  # which would not see the end of their requests while this one can write to them
+                each._ask.close()
+                each._answer.close()
             os.close(ask)
             os.close(answer)
             with os.fdopen(requests) as lines, os.fdopen(answers, "w", buffering=1) as out:
