@@ -20,10 +20,10 @@ from rich.table import Table
 
 import etl
 from benchmarks.clock import as_bytes, run_epoch
+from benchmarks.page_cache import drop_from_page_cache
 from benchmarks.stores import FORMATS, JOBS, STAGES, after, open_store, write_store
 from benchmarks.workload import SEED
 from benchmarks.write_sample import Photographs
-from etl.comparison.page_cache import drop_from_page_cache
 
 BATCH_SIZE = 64
 RAW = "raw"
