@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 
 bench: .venv/bench
 	$(BIN)/asv machine --yes > /dev/null
-	@echo "Measuring HEAD: the first time asv builds an environment with torch; then about two minutes."
+	@echo "Measuring HEAD: the first time asv builds an environment with torch; then about five minutes."
 	$(BIN)/asv run --record-samples --show-stderr 'HEAD^!'
 	$(BIN)/asv publish
 	@$(BIN)/python -m benchmarks.publish.table
