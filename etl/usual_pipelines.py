@@ -42,12 +42,3 @@ def cifar10_pipeline() -> Pipeline:
     uint8 of shape `(32, 32, 3)` becomes float32 of shape `(3, 32, 32)`.
     """
     return Pipeline([ChannelsFirst(), Normalise(CIFAR10_MEAN, CIFAR10_STD)])
-
-
-def usual_cut(pipeline: Pipeline) -> str | None:
-    """The stage to presave after, unless another is asked for: "resize" for photographs, whose bytes are a quarter of
-    floats, otherwise the last, so that nothing is left to do; None for a pipeline without stages.
-    """
-    if "resize" in pipeline.names:
-        return "resize"
-    return pipeline.names[-1] if pipeline.names else None

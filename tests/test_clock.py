@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from delays import Delay, SlowSource
 
 import etl
 from benchmarks.clock import EpochTimes, run_epoch, touch
@@ -17,35 +17,8 @@ BATCHES = 10
 SLACK_SECONDS = 0.015 * BATCHES
 
 
-class Delay:
-    """Waits, and knows for how long it really did: a sleep ends late on a busy machine."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.taken: list[float] = []
-
-    def __call__(self, *_: object) -> None:
-        started = time.perf_counter()
-        time.sleep(self._seconds)
-        self.taken.append(time.perf_counter() - started)
-
-
-class SlowSource:
-    """Records that take as long to load as `delay` says."""
-
-    def __init__(self, delay: Delay) -> None:
-        self._delay = delay
-
-    def __len__(self) -> int:
-        return BATCHES
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        self._delay()
-        return {"features": np.zeros(4, np.float32), "label": index}
-
-
 def run(loading: Delay, computing: Delay, prefetch_size: int) -> EpochTimes:
-    plain = etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1)
+    plain = etl.RawIterator(SlowSource(loading, BATCHES), etl.Pipeline([]), batch_size=1)
     with etl.AsyncIterator(plain, prefetch_size=prefetch_size, threads=1) as iterator:
         return run_epoch(iterator, computing)
 
@@ -82,7 +55,7 @@ def test_the_parts_add_up_to_the_wall_time_and_everything_is_counted() -> None:
 
 def test_without_compute_all_of_the_wall_time_is_loading() -> None:
     loading = Delay(0.01)
-    times = run_epoch(etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1), None)
+    times = run_epoch(etl.RawIterator(SlowSource(loading, BATCHES), etl.Pipeline([]), batch_size=1), None)
     assert times.compute == 0
     assert times.wall == pytest.approx(sum(loading.taken), abs=SLACK_SECONDS)
 

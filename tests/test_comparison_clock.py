@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import mmap
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from delays import Delay, SlowSource
 
 import etl
 from etl.comparison.clock import EpochTimes, Split, run_epoch, touch
@@ -15,35 +15,8 @@ from etl.comparison.clock import EpochTimes, Split, run_epoch, touch
 BATCHES = 8
 
 
-class Delay:
-    """Waits, and keeps how long that really took: at least what was asked for, more on a busy machine."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.taken: list[float] = []
-
-    def __call__(self, *_: object) -> None:
-        started = time.perf_counter()
-        time.sleep(self._seconds)
-        self.taken.append(time.perf_counter() - started)
-
-
-class SlowSource:
-    """Records that take as long to load as `delay` says."""
-
-    def __init__(self, delay: Delay) -> None:
-        self._delay = delay
-
-    def __len__(self) -> int:
-        return BATCHES
-
-    def __getitem__(self, index: int) -> etl.Record:
-        self._delay()
-        return {"features": np.zeros(4, np.float32), "label": index}
-
-
 def run(loading: Delay, compute: Delay | None, prefetch_size: int) -> EpochTimes:
-    plain = etl.RawIterator(SlowSource(loading), etl.Pipeline([]), batch_size=1)
+    plain = etl.RawIterator(SlowSource(loading, BATCHES), etl.Pipeline([]), batch_size=1)
     with etl.AsyncIterator(plain, prefetch_size, threads=1) as iterator:
         return run_epoch(iterator, compute)
 

@@ -13,11 +13,10 @@ from etl.commands.output import check_file_path, progress_bar, save_json
 from etl.commands.scheduler import cluster
 from etl.commands.store_facts import describe_store, show_store
 from etl.commands.table_arguments import add_table_arguments, table_options
-from etl.pipeline import Pipeline
+from etl.cut import cut, usual_cut
 from etl.records import Records, records
 from etl.sources import open_source, usual_pipeline
 from etl.stages import DECODERS
-from etl.usual_pipelines import usual_cut
 
 THREADS = 2
 
@@ -121,5 +120,5 @@ def _check(arguments: argparse.Namespace) -> None:
 def _records(arguments: argparse.Namespace) -> Records:
     source = open_source(arguments.source, arguments.split, **table_options(arguments))
     pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    until = arguments.until or usual_cut(pipeline) or "read"
-    return records(source, Pipeline([]) if until == "read" else pipeline.until(until))
+    done, _ = cut(pipeline, arguments.until or usual_cut(pipeline))
+    return records(source, done)

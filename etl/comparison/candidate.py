@@ -12,7 +12,7 @@ BY_DEFAULT = ("raw", "async-raw", "presaved", "async-presaved")
 @dataclass(frozen=True)
 class Candidate:
     """A strategy and, where it reads a store, the store's format and the stage that the pipeline was cut after
-    (`READ`: before its first).
+    (`etl.cut.READ`: before its first).
     """
 
     strategy: str
@@ -37,6 +37,3 @@ class Candidate:
     def as_dict(self) -> dict[str, Any]:
         """JSON values, from which `Candidate(**values)` is this one again."""
         return asdict(self)
-
-
-READ = "read"

@@ -14,7 +14,6 @@ from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import recommend
 from etl.comparison.report import (
     SCHEMA_VERSION,
-    Check,
     Interval,
     Prediction,
     ProfileResult,
@@ -41,7 +40,15 @@ def make_report(measured: Measured) -> Report:
         unchecked=settings.unchecked,
     )
     checks = check_rules(evidence, terms)
-    strategies = _strategies(measured, evidence, checks)
+    broken = {
+        name: [f"{check.rule}: {check.broken_by[name]}" for check in checks if name in check.broken_by]
+        for name in evidence
+    }
+    without_store = min(
+        (each.parts.wall_seconds for name, each in evidence.items() if not each.is_presaved and not broken[name]),
+        default=None,
+    )
+    strategies = _strategies(measured, evidence, broken, without_store)
     reference = strategies[0].name
     model = None if settings.simulated_seconds is not None else settings.model or str(measured.profile["model"])
     return Report(
@@ -62,7 +69,7 @@ def make_report(measured: Measured) -> Report:
         recommendation=recommend(strategies, _to_fastest(measured, strategies), reference, settings.source),
         notes=notes(measured),
         strategies=strategies,
-        stages=stage_results(measured, _without_store(strategies)),
+        stages=stage_results(measured, without_store),
         profile=_profile(measured),
         checks=checks,
         noise=report_noise([sample for samples in measured.samples.values() for sample in samples.values()]),
@@ -84,15 +91,15 @@ def _evidence(measured: Measured) -> dict[str, Evidence]:
     }
 
 
-def _strategies(measured: Measured, evidence: Mapping[str, Evidence], checks: list[Check]) -> list[StrategyResult]:
-    broken = {
-        name: [f"{check.rule}: {check.broken_by[name]}" for check in checks if name in check.broken_by]
-        for name in evidence
-    }
-    without_store = min(
-        (each.parts.wall_seconds for name, each in evidence.items() if not each.is_presaved and not broken[name]),
-        default=None,
-    )
+def _strategies(
+    measured: Measured,
+    evidence: Mapping[str, Evidence],
+    broken: Mapping[str, list[str]],
+    without_store: float | None,
+) -> list[StrategyResult]:
+    """`broken` are the rules that each has broken; `without_store` is the wall time, in seconds, of the fastest
+    strategy that needs no store and has broken none.
+    """
     scale, reference = measured.scale, measured.compared[0]
     results = []
     for candidate in measured.compared:
@@ -149,12 +156,6 @@ def _to_fastest(measured: Measured, strategies: list[StrategyResult]) -> dict[st
     fastest = min(valid, key=lambda each: each.parts.wall_seconds).name
     below = next(measured.samples[each] for each in measured.compared if measured.name(each) == fastest)
     return {measured.name(each): ratio_of(measured.samples[each], below, measured.scale) for each in measured.compared}
-
-
-def _without_store(strategies: list[StrategyResult]) -> float | None:
-    """The wall time of the fastest strategy that needs no store."""
-    walls = [each.parts.wall_seconds for each in strategies if each.stage is None and not each.disqualified]
-    return min(walls, default=None)
 
 
 def _profile(measured: Measured) -> ProfileResult:

@@ -93,8 +93,7 @@ class Sampler:
     """
 
     def __init__(self, workload: Workload, candidate: Candidate) -> None:
-        self._workload = workload
-        self._candidate = candidate
+        self._alone_seconds = compute_seconds(workload.settings.budget_seconds)
         self._files = workload.files(candidate)
         threads = workload.threads(candidate, is_on_device(workload.settings))
         with ExitStack() as entered:
@@ -104,6 +103,8 @@ class Sampler:
             self._compute = make_compute(workload, self._resident[0])
             _warm_up(self._epochs.iterator, self._compute)
             self._harness_seconds = _harness_seconds(self._resident[0])
+            self._mapped_nbytes = _mapped_nbytes(workload, candidate)
+            self._files_untold = sum(not tells_pages(each) for each in self._files)
             self._entered = entered.pop_all()
 
     def close(self) -> None:
@@ -112,10 +113,10 @@ class Sampler:
 
     def sample(self, with_etl_alone: bool) -> dict[str, Any]:
         """One sample; seconds, of all records."""
-        workload, epochs = self._workload, self._epochs
+        epochs = self._epochs
         # Since the last sample others have had the caches, and the system may have taken back idle pages.
         self._compute(self._resident[0])
-        alone = compute_alone(self._compute, self._resident, compute_seconds(workload.settings.budget_seconds))
+        alone = compute_alone(self._compute, self._resident, self._alone_seconds)
         probe = probe_speed()
         loading: EpochTimes | None = None
         outside = 0
@@ -140,7 +141,7 @@ class Sampler:
             "harness": self._harness_seconds,
             "cpu_seconds": noise.own_seconds,
             "peak_memory": peak,
-            "read_nbytes": read + _mapped_nbytes(workload, self._candidate),
+            "read_nbytes": read + self._mapped_nbytes,
             "steal": noise.steal,
             "other_processes": noise.other_processes,
             "speed_probe": probe,
@@ -148,7 +149,7 @@ class Sampler:
             "torch_threads": torch.get_num_threads(),
             "device": self._compute.device,
             "pages_astray": outside,
-            "files_untold": sum(not tells_pages(each) for each in self._files),
+            "files_untold": self._files_untold,
             "timeline": _loop_spans(times),
         }
 
@@ -219,9 +220,11 @@ class Epochs:
         """Have the next epoch find `files` in the page cache, or outside of it; how many pages are not so."""
         if not self._cold:
             self.iterator.set_epoch(0)
-            if pages_outside(files) or not all(map(tells_pages, files)):
+            outside = pages_outside(files)
+            if outside or not all(map(tells_pages, files)):
                 read_into_page_cache(files)
-            return pages_outside(files)
+                outside = pages_outside(files)
+            return outside
         # Pages that are mapped would stay.
         self.iterator.close()
         self.iterator = self._make()

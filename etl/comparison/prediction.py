@@ -19,7 +19,7 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     size = min(workload.settings.batch_size, len(workload.whole))
     load = loading_seconds(workload, candidate, profile) * size
     compute = float(profile["compute_seconds"][str(threads.compute)])
-    if candidate.is_ahead and threads.loading:
+    if threads.loading:
         # What one more thread gains is a property of the machine, seen with the raw pipeline.
         load /= stage_seconds(profile, None) * float(profile["records_per_second_in_threads"])
     return wall_seconds(len(workload.whole) / size, load, compute, profile, is_ahead=threads.loading > 0)

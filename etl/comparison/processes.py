@@ -1,4 +1,4 @@
-"""The client of `server.py`: every figure from a fresh process."""
+"""The client of `server.py`: every strategy's figures from processes of its own."""
 
 from __future__ import annotations
 

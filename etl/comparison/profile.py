@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from etl.backends.tensors import map_batch
-from etl.comparison.candidate import READ, Candidate
+from etl.comparison.candidate import Candidate
 from etl.comparison.compute import make_compute, usual_model
 from etl.comparison.measure import compute_alone
 from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.comparison.source_files import source_files
 from etl.comparison.workload import Workload
+from etl.cut import cut
 from etl.iterators.raw import RawIterator
 from etl.loading.loading import Loader, nowhere
 from etl.loading.record_loader import READING
@@ -87,7 +88,6 @@ def profile(workload: Workload) -> dict[str, Any]:
         "compute_slowdown": max(1.0, statistics.median(compute_slower)),
         "loading_slowdown": max(1.0, statistics.median(loading_slower)),
         "copy_bytes_per_second": _copy_rate(int(_row_nbytes(batch))),
-        "batch_nbytes": batch.nbytes,
         "device": compute.device,
         "model": usual_model(_first_features(batch).shape[1:]),
     }
@@ -196,8 +196,8 @@ def _stage_nbytes(workload: Workload) -> list[float]:
     chosen = [workload.records[index] for index in range(min(RECORDS_LOOKED_AT, len(workload.records)))]
     means = []
     for stage in workload.stages:
-        pipeline = None if stage == READ else workload.pipeline.until(stage)
-        done = [record if pipeline is None else pipeline(record) for record in chosen]
+        until, _ = cut(workload.pipeline, stage)
+        done = [until(record) for record in chosen]
         sizes = [
             sum(np.asarray(value).nbytes for name, value in flatten(record).items() if name.startswith("features"))
             for record in done

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -67,7 +67,7 @@ def _load() -> None:
     load_kernels()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
 
-    from etl.comparison import measure, profile, writing  # noqa: F401
+    from etl.comparison import tasks  # noqa: F401
 
 
 class _Child:
@@ -123,74 +123,17 @@ class _Child:
 
 def _serve(workload: Any, requests: Iterable[str], answers: TextIO) -> None:
     """Answer `requests` until they end."""
+    from etl.comparison.tasks import Tasks
     from etl.runtime import HeapPolicy
 
-    tasks = _Tasks(workload)
+    tasks = Tasks(workload)
     with HeapPolicy(workload.settings.heap), contextlib.closing(tasks):
         for line in requests:
-            answers.write(json.dumps(_answer(tasks, json.loads(line))) + "\n")
-
-
-class _Tasks:
-    """What can be asked for: functions of JSON values that return figures."""
-
-    def __init__(self, workload: Any) -> None:
-        self.workload = workload
-        self._sampler: Any = None
-
-    def profile(self) -> dict[str, Any]:
-        from etl.comparison.profile import profile
-
-        return profile(self.workload)
-
-    def write(self, format: str, stage: str, jobs: int) -> dict[str, Any]:
-        from etl.comparison.writing import write
-
-        return write(self.workload, format, stage, jobs)
-
-    def check(self, candidate: dict[str, Any], compute_threads: int, trains: bool) -> dict[str, Any]:
-        from etl.comparison.candidate import Candidate
-        from etl.comparison.measure import check
-
-        return check(self.workload, Candidate(**candidate), compute_threads, trains)
-
-    def measure(self, candidate: dict[str, Any], with_etl_alone: bool) -> dict[str, Any]:
-        from etl.comparison.candidate import Candidate
-        from etl.comparison.measure import Sampler
-
-        if self._sampler is None:
-            self._sampler = Sampler(self.workload, Candidate(**candidate))
-        sample: dict[str, Any] = self._sampler.sample(with_etl_alone)
-        return sample
-
-    def load(self, candidate: dict[str, Any]) -> dict[str, Any]:
-        from etl.comparison.candidate import Candidate
-        from etl.comparison.measure import load
-
-        return load(self.workload, Candidate(**candidate))
-
-    def timeline(self, candidate: dict[str, Any]) -> dict[str, Any]:
-        from etl.comparison.candidate import Candidate
-        from etl.comparison.measure import timeline
-
-        return timeline(self.workload, Candidate(**candidate))
-
-    def close(self) -> None:
-        """End what `measure` has kept for its next sample."""
-        if self._sampler is not None:
-            self._sampler.close()
-
-
-def _answer(tasks: _Tasks, request: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        # Every strategy has the same CPUs, and no more.
-        os.sched_setaffinity(0, request["affinity"])
-        tasks.workload.select(request["records"])
-        tasks.workload.plain_compute = request["plain_compute"]
-        figures: dict[str, Any] = getattr(tasks, request["task"])(**request["arguments"])
-        return {**figures, "affinity": sorted(os.sched_getaffinity(0))}
-    except BaseException as error:  # noqa: BLE001 - reported to the parent
-        return _error(error)
+            try:
+                answer = tasks.answer(json.loads(line))
+            except BaseException as error:  # noqa: BLE001 - reported to the parent
+                answer = _error(error)
+            answers.write(json.dumps(answer) + "\n")
 
 
 def _error(error: BaseException) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Settings:
     many as there is time for. `threads` is how many CPUs every strategy has for loading and compute together, None all.
     `rounds` replaces `budget_seconds`. `memory_nbytes` is the most that a strategy may take, None what the machine has
     free. `heap` is the `HeapPolicy` of every strategy: without "retain" how fast a process computes depends on where
-    its heap happens to end, by 20% and more. `unchecked` are the rules of fairness that are not checked.
+    its heap happens to end. `unchecked` are the rules of fairness that are not checked.
     Raises `ValueError` that says which setting is wrong, and what there is.
     """
 

@@ -8,7 +8,7 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
 from etl.comparison.prediction import wall_seconds
 from etl.comparison.report import StageResult
-from etl.comparison.results import Sample, break_even_epochs, etl_alone_seconds, middle, parts_of, ratio_of
+from etl.comparison.results import Sample, etl_alone_seconds, middle, parts_of, presaving_of, ratio_of
 from etl.comparison.rules import different_batches
 
 
@@ -31,20 +31,20 @@ def stage_results(measured: Measured, without_store: float | None) -> list[Stage
         if raw is not None and candidate != raw and not is_estimated:
             ratio = ratio_of(samples, measured.samples[raw], scale)
         written = measured.written(candidate)
-        write_seconds = 0.0 if written is None else scale.amount(float(written["seconds"]))
+        cost = None if written is None else presaving_of(written, wall, without_store, scale)
         results.append(
             StageResult(
                 stage=candidate.stage or "raw",
                 strategy=candidate.strategy,
                 format=candidate.format,
-                write_seconds=write_seconds,
-                nbytes=0 if written is None else round(scale.amount(float(written["nbytes"]))),
+                write_seconds=0.0 if cost is None else cost.write_seconds,
+                nbytes=0 if cost is None else cost.nbytes,
                 etl_alone_seconds=etl_alone,
                 etl_samples_per_second=scale.records / etl_alone,
                 wall_seconds=wall,
                 wall_is_estimated=is_estimated,
                 ratio=ratio,
-                break_even_epochs=None if written is None else break_even_epochs(write_seconds, wall, without_store),
+                break_even_epochs=None if cost is None else cost.break_even_epochs,
                 disqualified=_faults(measured, candidate),
             )
         )
@@ -63,7 +63,8 @@ def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> flo
     alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
     compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
     compute = middle(measured.samples[compared], lambda sample: sample["compute_alone"])
-    return wall_seconds(batches, etl_alone / batches, compute, measured.profile, is_ahead=candidate.is_ahead)
+    is_ahead = measured.threads(candidate).loading > 0
+    return wall_seconds(batches, etl_alone / batches, compute, measured.profile, is_ahead=is_ahead)
 
 
 def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:

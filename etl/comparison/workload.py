@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import presave
-from etl.comparison.candidate import READ, Candidate
+from etl.comparison.candidate import Candidate
 from etl.comparison.settings import TRAINING, Settings
 from etl.comparison.source_files import all_files, source_files
 from etl.comparison.subset import Subset
+from etl.cut import READ, cut, usual_cut
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator
 from etl.loading.loading import Loader
 from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.records import Records, ragged_after
 from etl.sources import open_source, usual_pipeline
-from etl.usual_pipelines import usual_cut
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Threads:
 
 
 class Workload:
-    """`settings` on `count` records of its source (None: all); stores are written below `folder`.
+    """`settings` on all records of its source, unless fewer are selected; stores are written below `folder`.
 
     Raises `ValueError` where the source cannot be opened or has no such stage.
     """
 
-    def __init__(self, settings: Settings, folder: Path, cpus: int, count: int | None = None) -> None:
+    def __init__(self, settings: Settings, folder: Path, cpus: int) -> None:
         self.settings = settings
         self.folder = folder
         self.plain_compute: int | None = None
@@ -43,9 +43,9 @@ class Workload:
         source = open_source(settings.source, settings.split, **settings.table_options)
         self.pipeline: Pipeline = usual_pipeline(source, settings.size, settings.decoder)
         self.whole = source
-        self.records = Subset(source, len(source) if count is None else count, settings.seed)
+        self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
-        self.cut = settings.until or usual_cut(self.pipeline) or READ
+        self.cut = settings.until or usual_cut(self.pipeline)
         if self.cut not in self.stages:
             raise ValueError(f"--until {self.cut}: the pipeline has {', '.join(self.stages)}")
         ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
@@ -98,10 +98,8 @@ class Workload:
 
     def write(self, format: str, stage: str, jobs: int) -> presave.Store:
         """Presave the records after `stage`."""
-        pipeline = Pipeline([]) if stage == READ else self.pipeline.until(stage)
-        return presave.write(
-            self.store_path(format, stage), Records(self.records, pipeline), format=format, jobs=jobs, on_error="raise"
-        )
+        done, _ = cut(self.pipeline, stage)
+        return presave.write(self.store_path(format, stage), Records(self.records, done), format=format, jobs=jobs)
 
     def iterator(
         self, candidate: Candidate, threads: Threads, watch: Callable[[Loader], Loader] | None = None
@@ -116,7 +114,8 @@ class Workload:
         }
         iterator: RawIterator | PresavedIterator
         if candidate.is_presaved:
-            iterator = OwningIterator(self.open(candidate), self.rest(candidate), **order)
+            _, rest = cut(self.pipeline, str(candidate.stage))
+            iterator = OwningIterator(self.open(candidate), rest, **order)
         else:
             iterator = RawIterator(self.records, self.pipeline, **order)
         if watch is not None:
@@ -132,10 +131,6 @@ class Workload:
     def open(self, candidate: Candidate) -> presave.Store:
         """The store of a candidate that reads one; this comparison has written it, so it may be a pickle."""
         return presave.open_store(self.store_path(str(candidate.format), str(candidate.stage)), trusted=True)
-
-    def rest(self, candidate: Candidate) -> Pipeline:
-        """What is left to do to the records of its store."""
-        return self.pipeline if candidate.stage in (None, READ) else self.pipeline.after(str(candidate.stage))
 
     def files(self, candidate: Candidate) -> list[Path]:
         """The files that an epoch of `candidate` reads."""
