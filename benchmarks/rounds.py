@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import select
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cell import Cell
-from benchmarks.fork_ready import start_server
 from benchmarks.profile import Profile
+from benchmarks.server_process import NoAnswer, ServerProcess
 from benchmarks.workload import Data
 
 if TYPE_CHECKING:
@@ -72,25 +66,18 @@ class CellServer:
 
     def __init__(self, data: Data, seconds_per_figure: float) -> None:
         self._request = {"data": asdict(data), "seconds_per_figure": seconds_per_figure}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
+        self._process: ServerProcess | None = None
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """The figures of `cell` from a fresh process, or `{"error": ...}`."""
-        process = self._process or self._start()
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("the cell server was started without pipes")
-        process.stdin.write(json.dumps({**self._request, "cell": cell.as_dict()}).encode() + b"\n")
-        process.stdin.flush()
-        if not select.select([process.stdout], [], [], CELL_TIMEOUT_SECONDS)[0]:
+        if self._process is None:
+            self._process = ServerProcess("cell_server")
+        try:
+            self._process.tell({**self._request, "cell": cell.as_dict()})
+            return self._process.hear(CELL_TIMEOUT_SECONDS)
+        except NoAnswer as error:
             self._stop()
-            return {"error": f"no answer after {CELL_TIMEOUT_SECONDS} s"}
-        line = process.stdout.readline()
-        if not line:
-            self._stop()
-            return {"error": f"the cell server ended: {self._tail()}"}
-        result: dict[str, Any] = json.loads(line)
-        return result
+            return {"error": f"the cell server {error}"}
 
     def __enter__(self) -> Self:
         return self
@@ -99,19 +86,8 @@ class CellServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-        self._errors.close()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._process = start_server("cell_server", self._errors)
-        return self._process
 
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            # The whole session: a cell that hangs is a child of the server.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-    def _tail(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()[-2000:].decode(errors="replace")
+            process.close()

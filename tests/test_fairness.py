@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data
     with CellServer(broken, 0.0) as server:
         assert "does not exist" in server.measure(Cell())["error"]
         assert server._process is not None
-        server._process.kill()
+        os.kill(server._process.pid, signal.SIGKILL)
         assert "the cell server ended" in server.measure(Cell())["error"]
         assert server.measure(Cell(strategy="raw"))["samples"] == 20
 

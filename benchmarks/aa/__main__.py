@@ -30,7 +30,10 @@ from benchmarks.console import wide_console
 
 FOLDER = ROOT / ".asv" / "aa"
 # What decides about a verdict: a change of any of it makes another study of it.
-DECIDES = ("benchmarks/compare_commits", "benchmarks/clock.py", "benchmarks/workload.py", "benchmarks/fork_ready.py")
+DECIDES = tuple(
+    f"benchmarks/{name}"
+    for name in ("compare_commits", "clock.py", "workload.py", "fork_ready.py", "server_process.py", "stores.py")
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,9 +10,8 @@ from enum import Enum
 
 from benchmarks.compare_commits.turns import Key, Pairs
 
-# A change must be larger than this. The widest estimate that `make aa` found for the same commit against itself has to
-# be smaller: processes of the same code differ, too.
-DEAD_ZONE = 0.02
+# A change must be larger than this.
+DEAD_ZONE = 0.01
 # Of the interval of one figure, so that in all 160 of 20 comparisons one in 20 would be off by chance.
 CONFIDENCE = 1 - 0.05 / 160
 
@@ -30,7 +29,7 @@ class Verdict(Enum):
 class Judgement:
     """By what factor a figure of B is that of A, the interval around it, and what follows; medians in seconds.
 
-    With `log_ratios`, of every start and pair, it can be judged again.
+    With `log_ratios`, of every pair, it can be judged again.
     """
 
     a: float
@@ -40,39 +39,27 @@ class Judgement:
     high: float
     pairs: int
     verdict: Verdict
-    log_ratios: list[list[float]] = field(default_factory=list)
+    log_ratios: list[float] = field(default_factory=list)
 
 
 def judge_all(pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE) -> dict[Key, Judgement]:
     """For each strategy and figure what follows from its times."""
-    return {
-        key: judge(
-            each.log_ratios,
-            statistics.median(seconds for start in each.starts for a, _ in start for seconds in a),
-            statistics.median(seconds for start in each.starts for _, b in start for seconds in b),
-            dead_zone,
-        )
-        for key, each in pairs.items()
-    }
+    return {key: judge(each.log_ratios, *each.medians, dead_zone) for key, each in pairs.items()}
 
 
-def judge(log_ratios: Sequence[Sequence[float]], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
-    """What follows from log(B / A) of pairs of processes, those of every start: a change only where the interval of all
-    is outside the dead zone and each start has seen it, the same where the interval is inside it, otherwise nothing.
+def judge(log_ratios: Sequence[float], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
+    """What follows from log(B / A) of pairs of processes: a change where the interval is outside the dead zone, the
+    same where it is inside, otherwise nothing.
     """
-    every = [each for start in log_ratios for each in start]
-    low, middle, high = interval(every)
-    medians = [statistics.median(start) for start in log_ratios if start]
+    low, middle, high = interval(log_ratios)
     edge = math.log1p(dead_zone)
-    if low > edge and min(medians) > 0:
+    if low > edge:
         verdict = Verdict.SLOWER
-    elif high < -edge and max(medians) < 0:
+    elif high < -edge:
         verdict = Verdict.FASTER
     else:
         verdict = Verdict.SAME if -edge <= low and high <= edge else Verdict.OPEN
-    return Judgement(
-        a, b, math.exp(middle), math.exp(low), math.exp(high), len(every), verdict, list(map(list, log_ratios))
-    )
+    return Judgement(a, b, math.exp(middle), math.exp(low), math.exp(high), len(log_ratios), verdict, list(log_ratios))
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:

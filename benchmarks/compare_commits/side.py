@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.layout import with_fixed_layout
-from benchmarks.fork_ready import start_server
+from benchmarks.compare_commits.placement import ENVIRONMENT
+from benchmarks.server_process import NoAnswer, ServerProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,19 +23,16 @@ class Failed(Exception):  # noqa: N818 - the word the reader looks for
 
 
 class Side:
-    """A context manager around the process of a commit. `hash_seed` is that of its strings.
+    """A context manager around the process of a commit, for `strategies`. `hash_seed` is that of its strings.
 
-    `ask` raises `Failed` where the process has an error, has ended or does not answer.
+    `tell`, `hear` and `ask` raise `Failed` where the process has an error, has ended or does not answer.
     """
 
-    def __init__(self, commit: Commit, hash_seed: int) -> None:
+    def __init__(self, commit: Commit, strategies: Sequence[str], hash_seed: int) -> None:
         self.commit = commit
         self._stores = tempfile.TemporaryDirectory()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
-        self._process = start_server(
-            "compare_commits.server", self._errors, hash_seed, commit.folder, with_fixed_layout()
-        )
-        self.tell({"folder": self._stores.name})
+        self._process = ServerProcess("compare_commits.server", hash_seed, commit.folder, ENVIRONMENT)
+        self.tell({"folder": self._stores.name, "strategies": list(strategies)})
 
     def wait_until_ready(self) -> None:
         """Until it has imported everything and written its stores. Raises `Failed` where it imported others."""
@@ -53,24 +47,17 @@ class Side:
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send `request` without waiting for the answer."""
-        if self._process.stdin is None:
-            raise RuntimeError("the process was started without pipes")
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise Failed(f"the process of commit {self.commit} ended: {self._tail()}") from None
+            self._process.tell(request)
+        except NoAnswer as error:
+            raise self._failed(error) from None
 
     def hear(self) -> dict[str, Any]:
         """The answer to what it was told."""
-        if self._process.stdout is None:
-            raise RuntimeError("the process was started without pipes")
-        if not select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
-            raise Failed(f"the process of commit {self.commit} gave no answer for {TIMEOUT_SECONDS:.0f} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise Failed(f"the process of commit {self.commit} ended: {self._tail()}")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer = self._process.hear(TIMEOUT_SECONDS)
+        except NoAnswer as error:
+            raise self._failed(error) from None
         if "error" in answer:
             raise Failed(f"commit {self.commit} cannot be measured: {answer['error'].strip()}")
         return answer
@@ -81,11 +68,8 @@ class Side:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-        self._errors.close()
+        self._process.close()
         self._stores.cleanup()
 
-    def _tail(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()[-2000:].decode(errors="replace").strip()
+    def _failed(self, error: NoAnswer) -> Failed:
+        return Failed(f"the process of commit {self.commit} {error}")

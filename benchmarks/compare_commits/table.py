@@ -11,7 +11,6 @@ from rich.table import Table
 
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.judgement import CONFIDENCE, Judgement, Verdict
-from benchmarks.compare_commits.layout import with_fixed_layout
 from benchmarks.compare_commits.turns import Key
 
 STYLES = {Verdict.SLOWER: "bold red", Verdict.FASTER: "bold green", Verdict.SAME: "", Verdict.OPEN: "dim"}
@@ -47,13 +46,6 @@ def show(
         highlight=False,
         soft_wrap=True,
     )
-    if not with_fixed_layout():
-        console.print(
-            "This system does not let processes have the same memory layout (`setarch --addr-no-randomize`), so that "
-            "those of the same code differ more; use a wider --dead-zone.",
-            highlight=False,
-            soft_wrap=True,
-        )
     console.print(summary(judgements), style="bold", highlight=False, soft_wrap=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,19 +16,18 @@ from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.side import Side
 from benchmarks.compare_commits.work import ETL, FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS
 
-# Each with another hash seed, the same for both commits. What is peculiar to a server stays so in all that are forked
-# from it, so a change is one only where all starts have seen it (judgement.py).
-STARTS = 3
 # Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
 LEAST_ROUNDS = 15
 MOST_SECONDS = 300.0
 # One commit is A, the other B; every second pair begins with the other one. A drift that is steady cancels.
-TURNS = ((0, 1, 1, 0), (1, 0, 0, 1))
-# So many of them make a pair. Loading alone is what a commit decides about; of the wall time most is compute.
-REPEATS = {ETL: 6, WALL: 3}
+BLOCKS = ((0, 1, 1, 0), (1, 0, 0, 1))
+# Of turns, for each figure of each pair. Pairs of processes differ, so that more pairs tell more than longer ones.
+PAIR_SECONDS = {ETL: 0.4, WALL: 0.3}
+LEAST_BLOCKS = 3
 
 Key = tuple[str, str]
-Pair = tuple[tuple[float, ...], tuple[float, ...]]
+# Seconds of an epoch of A, and of B, in one block of turns: geometric means.
+Block = tuple[float, float]
 # Told which part of the work is done, from 0 to 1.
 Progress = Callable[[float], None]
 
@@ -38,16 +38,20 @@ class OtherWork(Exception):  # noqa: N818 - the word the reader looks for
 
 @dataclass
 class Pairs:
-    """Of one figure for every start, and in it for every pair of fresh processes, the seconds of an epoch in the turns
-    of A, and in those of B.
-    """
+    """Of one figure, for every pair of fresh processes, its blocks of turns."""
 
-    starts: list[list[Pair]] = field(default_factory=list)
+    blocks: list[list[Block]] = field(default_factory=list)
 
     @property
-    def log_ratios(self) -> list[list[float]]:
-        """For every start, and in it for every pair, log(B / A)."""
-        return [[math.log(_lower_quartile(b) / _lower_quartile(a)) for a, b in start] for start in self.starts]
+    def log_ratios(self) -> list[float]:
+        """For every pair log(B / A), the median of its blocks."""
+        return [statistics.median(math.log(b / a) for a, b in pair) for pair in self.blocks]
+
+    @property
+    def medians(self) -> Block:
+        """Seconds of A and of B, over all blocks."""
+        every = [block for pair in self.blocks for block in pair]
+        return statistics.median(a for a, _ in every), statistics.median(b for _, b in every)
 
 
 def take_turns(
@@ -55,30 +59,26 @@ def take_turns(
 ) -> dict[Key, Pairs]:
     """For each of `strategies` and each figure the times of both commits, from as many pairs of processes as there is
     time for in `seconds`; from at least `LEAST_ROUNDS`, unless a busy machine needs more than `MOST_SECONDS` for them.
-    Raises `OtherWork` and `Failed`.
+
+    In every round each commit is imported anew, with another hash seed and memory layout (placement.py): what is
+    peculiar to a process is so to all that are forked from it. Raises `OtherWork` and `Failed`.
     """
     began = time.monotonic()
     pairs = {(strategy, figure): Pairs() for strategy in strategies for figure in FIGURES}
     epochs: dict[Key, int] = {}
     rounds = 0
-    for start in range(STARTS):
-        ends = began + seconds * (start + 1) / STARTS
-        longest_ends = began + MOST_SECONDS * (start + 1) / STARTS
-        least = LEAST_ROUNDS * (start + 1) // STARTS
+    longest = 0.0
+    while time.monotonic() - began + longest < (seconds if rounds >= LEAST_ROUNDS else MOST_SECONDS):
+        started = time.monotonic()
         with ExitStack() as stack:
-            sides = [stack.enter_context(Side(commit, hash_seed=start)) for commit in (a, b)]
+            sides = [stack.enter_context(Side(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
             for side in sides:
                 side.wait_until_ready()
-            for each in pairs.values():
-                each.starts.append([])
-            longest = 0.0
-            while time.monotonic() + longest < (longest_ends if rounds < least else ends):
-                started = time.monotonic()
-                for strategy in random.Random(rounds).sample(strategies, len(strategies)):
-                    _take_turns_at(strategy, sides, rounds, pairs, epochs)
-                rounds += 1
-                longest = max(longest, time.monotonic() - started)
-                progress(min(1.0, rounds / LEAST_ROUNDS, (time.monotonic() - began) / seconds))
+            for strategy in random.Random(rounds).sample(strategies, len(strategies)):
+                _take_turns_at(strategy, sides, rounds, pairs, epochs)
+        rounds += 1
+        longest = max(longest, time.monotonic() - started)
+        progress(min(1.0, rounds / LEAST_ROUNDS, (time.monotonic() - began) / seconds))
     progress(1.0)
     return pairs
 
@@ -86,7 +86,7 @@ def take_turns(
 def _take_turns_at(
     strategy: str, sides: list[Side], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
 ) -> None:
-    """Both figures of a strategy, from a fresh process of either commit."""
+    """All figures of a strategy, from a fresh process of either commit."""
     for side in sides:
         side.tell({"strategy": strategy})
     ready = [side.hear() for side in sides]
@@ -95,18 +95,22 @@ def _take_turns_at(
         # As many for both commits, in all pairs.
         if (strategy, figure) not in epochs:
             fits = TURN_SECONDS / ready[0]["seconds"][figure]
-            epochs[strategy, figure] = min(MOST_EPOCHS, max(1, math.ceil(fits)))
+            epochs[strategy, figure] = min(MOST_EPOCHS, max(1, round(fits)))
         request = {
             "figure": figure,
             "epochs": epochs[strategy, figure],
             "cpus": _cpus(number, strategy.startswith("async-") and figure == WALL),
         }
-        times: tuple[list[float], list[float]] = ([], [])
-        for turn in TURNS[number % 2] * REPEATS[figure]:
-            times[turn].append(_lower_quartile(sides[turn].ask(request)["seconds"]))
-        pairs[strategy, figure].starts[-1].append((tuple(times[0]), tuple(times[1])))
-    for side in sides:
-        side.ask({})
+        blocks: list[Block] = []
+        until = time.monotonic() + PAIR_SECONDS[figure]
+        while len(blocks) < LEAST_BLOCKS or time.monotonic() < until:
+            turns: tuple[list[float], list[float]] = ([], [])
+            for turn in BLOCKS[number % 2]:
+                turns[turn].append(sides[turn].ask(request)["seconds"])
+            blocks.append((statistics.geometric_mean(turns[0]), statistics.geometric_mean(turns[1])))
+        pairs[strategy, figure].blocks.append(blocks)
+    for each in sides:
+        each.ask({})
 
 
 def _check_same_work(strategy: str, sides: list[Side], ready: list[dict[str, Any]]) -> None:
@@ -124,8 +128,3 @@ def _cpus(number: int, several: bool) -> list[int]:
     available = sorted(os.sched_getaffinity(0))
     first = available[number // 2 % len(available)]
     return [first, *[cpu for cpu in available if cpu != first][:1]] if several else [first]
-
-
-def _lower_quartile(seconds: Sequence[float]) -> float:
-    """Of times for the same work, to which others on the machine only add, and seldom to a quarter of them."""
-    return sorted(seconds)[len(seconds) // 4]
