@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.aa.study import SAME, SLOWED, TWICE, Comparison, Study
+from benchmarks.aa.study import CLOCK, SAME, SLOWED, TWICE, Comparison, Study
 from benchmarks.compare_commits.judgement import Verdict
 from benchmarks.compare_commits.table import NAMES, percent
 from benchmarks.compare_commits.turns import Key
@@ -49,17 +49,18 @@ def detections(comparisons: Sequence[Comparison], key: Key | None, verdicts: Seq
 
 
 def expected_ratio(study: Study, key: Key, slower: float) -> float | None:
-    """What a figure of a copy should be of that of the commit: `slower` times the share that the copy slower by 100%
-    shows to be spent in loading. None where that was not measured, and where loading is hidden behind compute, which
-    does not grow in proportion.
+    """What a figure of a copy should be of that of the commit: what the copy's clock makes it, and `slower` times the
+    share that the copy slower by 100% shows to be spent in loading. None where these were not measured, and where
+    loading is hidden behind compute, which does not grow in proportion.
     """
     strategy, figure = key
-    calibrations = study.of(TWICE)
     if slower == SAME:
         return 1.0
-    if not calibrations or (strategy.startswith("async-") and figure == "wall"):
+    clock, twice = study.of(CLOCK), study.of(TWICE)
+    if not (clock and twice) or (strategy.startswith("async-") and figure == "wall"):
         return None
-    return 1 + slower * (calibrations[0].judgements[key].ratio - 1) / TWICE
+    least = clock[0].judgements[key].ratio
+    return least + slower * (twice[0].judgements[key].ratio - least) / TWICE
 
 
 def _figures(study: Study) -> Table:
