@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from etl.backends.choose import import_torch
 from etl.batch import Batch
 from etl.iterators import BatchIterator
 from etl.listeners import Iteration, Listener
+from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -25,12 +27,15 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass
 class FitResult:
-    """What a fit did: the loss of every iteration, and the seconds it took, start-up and every wait included."""
+    """What a fit did: the loss of every iteration, and the seconds it took, start-up and every wait included; and what
+    became of the runtime settings that were asked for.
+    """
 
     scores: list[float] = field(default_factory=list)
     epochs: int = 0
     samples: int = 0
     seconds: float = 0.0
+    settings: list[Audit] = field(default_factory=list)
 
 
 def fit(
@@ -43,6 +48,9 @@ def fit(
     loss: Loss | None = None,
     listeners: Sequence[Listener] = (),
     epochs: int = 1,
+    gc: GcPolicy | str | None = None,
+    heap: HeapPolicy | str | None = None,
+    threads: ThreadPolicy | int | None = None,
 ) -> FitResult:
     """Train `model` for `epochs` epochs of `iterator`.
 
@@ -54,6 +62,9 @@ def fit(
     steps that are data, of outputs `(batch, steps, classes)`. Where the iterator was given a state to resume, the first
     epoch is the rest of that one.
 
+    `gc`, `heap` and `threads` are policies of `etl.runtime`, or what makes one ("freeze", "retain", 2), and in force
+    until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which had no effect.
+
     Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for
     a backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
     the iterator is left running.
@@ -61,6 +72,7 @@ def fit(
     torch = import_torch()
     epochs = whole_number("epochs", epochs, least=1)
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
+    policies = _policies(gc, heap, threads)
     place = find_backend(backend) if isinstance(backend, str) else backend
     place.place(model, iterator.dtype).train()
     update = make_optimizer(model)
@@ -69,16 +81,23 @@ def fit(
     result = FitResult()
     scores: list[Any] = []
     started = time.perf_counter()
-    with ExitStack() as started_listeners:
-        for listener in listeners:
-            listener.fit_started()
-            started_listeners.callback(listener.fit_ended)
-        for _ in range(epochs):
-            _run_epoch(iterator, step, place, listeners, waits, scores, result)
-            result.epochs += 1
-        place.synchronize()
-    result.seconds = time.perf_counter() - started
+    with ExitStack() as in_force:
+        for policy in policies:
+            in_force.enter_context(policy)
+        with ExitStack() as started_listeners:
+            for listener in listeners:
+                listener.fit_started()
+                started_listeners.callback(listener.fit_ended)
+            for _ in range(epochs):
+                _run_epoch(iterator, step, place, listeners, waits, scores, result)
+                result.epochs += 1
+            place.synchronize()
+        result.seconds = time.perf_counter() - started
+        result.settings = [policy.audit() for policy in policies]
     result.scores = torch.stack(scores).tolist() if scores else []
+    for audit in result.settings:
+        if audit.is_inert:
+            warnings.warn(f"a runtime setting has no effect: {audit}", stacklevel=2)
     return result
 
 
@@ -112,6 +131,12 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     entropy = import_torch().nn.functional.cross_entropy
     loss: torch.Tensor = entropy(output, labels) if mask is None else entropy(output[mask != 0], labels[mask != 0])
     return loss
+
+
+def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """The mean squared error; over the steps where `mask` is not 0."""
+    error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
+    return error.mean() if mask is None else error[mask != 0].mean()
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:
@@ -161,6 +186,8 @@ def _run_epoch(
             ended = done
             for listener in listeners:
                 listener.iteration_done(iteration)
+            # Iterators of etl say so themselves; others may not.
+            batch_boundary()
             asked = time.perf_counter()
     finally:
         # An epoch left by an error would keep loading for as long as the traceback holds it. An iterator that is its
@@ -168,6 +195,18 @@ def _run_epoch(
         close = getattr(batches, "close", None)
         if close is not None and batches is not iterator:
             close()
+
+
+def _policies(
+    gc: GcPolicy | str | None, heap: HeapPolicy | str | None, threads: ThreadPolicy | int | None
+) -> list[GcPolicy | HeapPolicy | ThreadPolicy]:
+    # That of the garbage collector last: what the others make is alive when objects are frozen.
+    made = (
+        ThreadPolicy(threads) if isinstance(threads, int) else threads,
+        HeapPolicy(heap) if isinstance(heap, str) else heap,
+        GcPolicy(gc) if isinstance(gc, str) else gc,
+    )
+    return [policy for policy in made if policy is not None]
 
 
 def _optimizer_maker(

@@ -295,6 +295,7 @@ def strategy(
         verdict="reference" if against is None else "faster" if against * 1.047 < 1 else "no difference shown",
         presaving=Presaving(3.4, 301_100_000, 1.13) if stored else None,
         prediction=Prediction(wall * 1.034, 0.034, wall * 1.012, 0.012),
+        runtime=[],
         rounds=[
             RoundFigures(
                 round=number,

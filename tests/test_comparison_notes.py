@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -10,6 +10,7 @@ import psutil
 from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
 from etl.comparison.notes import notes
+from etl.runtime import Audit
 from tests.comparison_workloads import make_workload
 
 RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
@@ -29,7 +30,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         writing={("npy", "read"): {"seconds": 1.0, "nbytes": nbytes}},
         checks={},
         failed={},
-        samples={RAW: {0: {}}, SAVED: {0: {}}},
+        samples={RAW: {0: {"runtime": []}}, SAVED: {0: {"runtime": []}}},
         loads={},
         rounds=1,
         stopped_early=False,
@@ -44,6 +45,14 @@ def test_nothing_is_noted_of_a_source_that_was_measured_whole(tmp_path: Path) ->
 def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
     found = notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
     assert found == ["process-raw failed: killed by signal 9"]
+
+
+def test_a_setting_without_effect_is_noted_with_its_strategy(tmp_path: Path) -> None:
+    inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", is_inert=True)
+    works = Audit("gc", "off", "automatic collection off", "no collections", is_inert=False)
+    samples = {RAW: {0: {"runtime": [asdict(inert), asdict(works)]}, 1: {"runtime": []}}}
+    (note,) = notes(replace(measured(tmp_path), samples=samples))
+    assert note.startswith("raw: a setting had no effect: heap retain: INERT, in force 0 policies")
 
 
 def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:

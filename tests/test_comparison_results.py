@@ -36,6 +36,7 @@ def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -
         "steal": 0.01,
         "other_processes": 0.02,
         "speed_probe": 0.003,
+        "runtime": [],
     }
     return {**figures, **more}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import etl
-from etl.iterators import asynchronous
 from etl.runtime import ThreadPolicy, cpus
 
 NOTHING = etl.Pipeline([])
@@ -103,7 +102,7 @@ def test_a_process_that_is_bound_to_one_cpu_has_one_thread_that_loads() -> None:
 def test_threads_that_load_are_the_cpus_that_compute_leaves(
     monkeypatch: pytest.MonkeyPatch, available: int, compute: int, expected: int
 ) -> None:
-    monkeypatch.setattr(asynchronous, "available_cpus", lambda: available)
+    monkeypatch.setattr("etl.runtime.thread_policy.available_cpus", lambda: available)
     iterator = etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING))
     assert iterator.threads == available
     if compute:

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,18 +44,18 @@ seen = {{}}
 """
 
 
-def run(code: str) -> dict[str, int]:
+def run(code: str, **environment: str) -> dict[str, Any]:
     """What `code` put into `seen`, in a process of its own: the allocator of this one is left alone."""
     process = subprocess.run(
         [sys.executable, "-c", f"{PRELUDE}\n{code}\njson.dump(seen, sys.stdout)"],
-        env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0"},
+        env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0", **environment},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    found: dict[str, int] = json.loads(process.stdout)
+    found: dict[str, Any] = json.loads(process.stdout)
     return found
 
 
@@ -121,5 +123,117 @@ def test_after_leaving_small_arrays_fault_no_more_than_before(seen: dict[str, in
 
 
 def test_an_unknown_policy_is_refused_and_the_known_ones_listed() -> None:
-    with pytest.raises(ValueError, match="unknown heap policy 'keep'; known: default, retain"):
+    with pytest.raises(
+        ValueError, match="unknown heap policy 'keep'; known: default, retain, preallocate:SIZE, limit:SIZE"
+    ):
         HeapPolicy("keep")
+
+
+def test_preallocate_has_the_memory_resident_and_gives_it_back() -> None:
+    seen = run(
+        """
+before = resident()
+with HeapPolicy("preallocate:256MiB") as policy:
+    seen["grown"] = resident() - before
+    seen["faults"] = faults()
+    seen["audit"] = str(policy.audit())
+    seen["inert"] = policy.audit().is_inert
+seen["after"] = resident() - before
+try:
+    with HeapPolicy("preallocate:1000TB"): pass
+except MemoryError as error:
+    seen["refused"] = str(error)
+"""
+    )
+    assert seen["grown"] > 250 * MIB
+    assert few(seen["faults"])
+    assert not seen["inert"]
+    assert "became resident at the start" in seen["audit"]
+    assert seen["after"] < 100 * MIB
+    assert seen["refused"].startswith("heap policy 'preallocate:1000TB': of 1,000,000,000,000,000 bytes")
+
+
+def test_a_limit_is_an_error_where_memory_would_go_beyond_it() -> None:
+    seen = run(
+        """
+import resource
+before = resource.getrlimit(resource.RLIMIT_DATA)
+with HeapPolicy("limit:2GiB") as policy:
+    kept = np.ones(64 << 20, np.uint8)
+    try:
+        np.ones(3 << 30, np.uint8)
+    except MemoryError as error:
+        seen["refused"] = type(error).__name__
+    seen["audit"] = str(policy.audit())
+    seen["inert"] = policy.audit().is_inert
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+    seen["inert where somebody lifted it"] = policy.audit().is_inert
+seen["restored"] = resource.getrlimit(resource.RLIMIT_DATA) == before
+try:
+    with HeapPolicy("limit:1MB"): pass
+except RuntimeError as error:
+    seen["too low"] = str(error)
+"""
+    )
+    assert "MemoryError" in seen["refused"]
+    assert "in force RLIMIT_DATA of 2,147,483,648 bytes" in seen["audit"]
+    assert not seen["inert"]
+    assert seen["inert where somebody lifted it"]
+    assert seen["restored"]
+    assert "bytes of data already" in seen["too low"]
+
+
+def test_retain_is_audited_by_what_it_does() -> None:
+    seen = run(
+        """
+with HeapPolicy("default") as policy:
+    seen["default"] = policy.audit().effect
+with HeapPolicy("retain") as policy:
+    seen["retain"], seen["inert"] = policy.audit().effect, policy.audit().is_inert
+    from etl.runtime import glibc
+    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # somebody else
+    seen["inert where somebody took it back"] = policy.audit().is_inert
+"""
+    )
+    assert seen["default"].endswith("is given back when freed")
+    assert seen["retain"].endswith("stays in the process when freed")
+    assert not seen["inert"]
+    assert seen["inert where somebody took it back"]
+
+
+def test_another_malloc_is_refused(tmp_path: Path) -> None:
+    code = tmp_path / "other.c"
+    code.write_text(
+        "#include <stddef.h>\nextern void *__libc_malloc(size_t);\n"
+        "void *malloc(size_t n) { return __libc_malloc(n); }\n"
+    )
+    library = tmp_path / "libother.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(code)], check=True)
+    seen = run(
+        """
+try:
+    with HeapPolicy("retain"): pass
+except RuntimeError as error:
+    seen["refused"] = str(error)
+with HeapPolicy("default"): pass
+""",
+        LD_PRELOAD=str(library),
+    )
+    assert (
+        seen["refused"]
+        == f"heap policy 'retain' needs glibc's malloc; that of this process is in {library}: use 'default'"
+    )
+
+
+@pytest.mark.parametrize("policy", ["preallocate:", "preallocate:-1GB", "limit:lots", "limit:0"])
+def test_a_size_that_is_none_is_refused(policy: str) -> None:
+    with pytest.raises(ValueError, match=f"heap policy '{policy}': a size is"):
+        HeapPolicy(policy)
+
+
+def test_a_policy_is_not_entered_twice_nor_audited_outside() -> None:
+    policy = HeapPolicy("default")
+    with policy, pytest.raises(RuntimeError, match="in force already"), policy:
+        pass
+    with pytest.raises(RuntimeError, match="not in force"):
+        policy.audit()

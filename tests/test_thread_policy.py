@@ -6,12 +6,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import etl
 from etl.runtime import ThreadPolicy
+from etl.runtime.cpus import available_cpus
 
 Pools = dict[str, int]
 
@@ -20,17 +23,19 @@ Pools = dict[str, int]
 def three_threads() -> Iterator[None]:
     """A number that no policy here asks for, so that a restored one is told from one that never changed."""
     np.ones((2, 2)) @ np.ones((2, 2))
-    found = torch.get_num_threads()
+    found, found_cv2 = torch.get_num_threads(), cv2.getNumThreads()
     with threadpool_limits(limits=3):
         torch.set_num_threads(3)
+        cv2.setNumThreads(3)
         yield
     torch.set_num_threads(found)
+    cv2.setNumThreads(found_cv2)
 
 
 def pools() -> Pools:
-    """Threads of each native pool, and of torch's operations."""
+    """Threads of each native pool, of torch's operations and of OpenCV."""
     found = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
-    return {**found, "torch": torch.get_num_threads()}
+    return {**found, "torch": torch.get_num_threads(), "opencv": cv2.getNumThreads()}
 
 
 @pytest.mark.parametrize("compute", [1, 2])
@@ -85,3 +90,37 @@ def test_torch_is_not_loaded_to_be_limited() -> None:
 def test_threads_that_are_no_whole_number_above_0_are_refused(compute: object) -> None:
     with pytest.raises(ValueError, match=f"compute threads must be a whole number of at least 1, not {compute!r}"):
         ThreadPolicy(compute)  # type: ignore[arg-type]
+
+
+def test_compute_is_what_loading_leaves_of_the_cpus() -> None:
+    assert ThreadPolicy().compute == available_cpus()
+    assert ThreadPolicy(loaders=1).compute == max(1, available_cpus() - 1)
+    assert ThreadPolicy(loaders=1000).compute == 1
+
+
+def test_an_asynchronous_iterator_has_the_threads_that_the_policy_gives_to_loading() -> None:
+    records = [{"features": np.zeros(1, np.float32), "label": 0}]
+    loader = etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([])))
+    with ThreadPolicy(1, loaders=3):
+        assert loader.threads == 3
+        with ThreadPolicy(1):
+            assert loader.threads == max(1, available_cpus() - 1)
+    assert loader.threads == available_cpus()
+
+
+def test_the_audit_reads_the_threads_back() -> None:
+    with ThreadPolicy(1) as policy:
+        audit = policy.audit()
+        assert not audit.is_inert
+        assert {part.rpartition(" ")[2] for part in audit.in_force.split(", ")} == {"1"}
+        assert "torch 1" in audit.in_force
+        torch.set_num_threads(3)  # somebody else
+        assert policy.audit().is_inert
+    with pytest.raises(RuntimeError, match="not in force"):
+        policy.audit()
+
+
+def test_more_threads_than_cpus_are_said_to_be() -> None:
+    many = available_cpus() + 2
+    with ThreadPolicy(many) as policy:
+        assert policy.audit().effect.endswith(f"fewer than {many} threads")

@@ -25,7 +25,9 @@ from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
 from etl.dtypes import DTYPES
-from etl.runtime.heap_policy import POLICIES as HEAPS
+from etl.nbytes import parse_nbytes
+from etl.runtime.gc_policy import KINDS as COLLECTORS
+from etl.runtime.heap_policy import KINDS as HEAPS
 from etl.stages import DECODERS
 
 PHASES = {
@@ -90,10 +92,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--threads", type=int, metavar="N", help="CPUs for loading and compute together (default: all)")
     how.add_argument(
         "--heap",
-        choices=HEAPS,
+        metavar="POLICY",
         default="retain",
-        help="glibc's allocator: retain (default) keeps freed pages; default gives them back, and how fast a process "
-        "computes then depends on where its heap happens to end",
+        help=f"{', '.join(HEAPS)} (default: retain, which keeps freed pages; with default glibc gives them back, and "
+        "how fast a process computes then depends on where its heap happens to end)",
+    )
+    how.add_argument(
+        "--gc",
+        metavar="POLICY",
+        default="default",
+        help=f"the garbage collector: {', '.join(COLLECTORS)} (default: default)",
     )
     how.add_argument("--memory", type=_nbytes, metavar="SIZE", help="the most a strategy may take, such as 2GB")
     how.add_argument(
@@ -137,6 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         records=arguments.records,
         prefetch_size=arguments.prefetch_size,
         heap=arguments.heap,
+        gc=arguments.gc,
         memory_nbytes=arguments.memory,
         size=arguments.size,
         decoder=arguments.decoder,
@@ -207,12 +216,7 @@ def _seconds(text: str) -> float:
 
 
 def _nbytes(text: str) -> int:
-    for unit, factor in (("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("B", 1)):
-        if text.upper().endswith(unit) and (unit != "B" or text[:-1].isdigit()):
-            try:
-                return round(float(text[: -len(unit)]) * factor)
-            except ValueError:
-                break
-    if text.isdigit():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"a size is a number with B, KB, MB or GB, such as 2GB, not {text!r}")
+    try:
+        return parse_nbytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

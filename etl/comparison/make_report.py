@@ -21,7 +21,7 @@ from etl.comparison.report import (
     StageProfile,
     StrategyResult,
 )
-from etl.comparison.results import etl_alone_seconds, middle, parts_of, presaving_of, ratio_of, round_figures
+from etl.comparison.results import audits_of, etl_alone_seconds, middle, parts_of, presaving_of, ratio_of, round_figures
 from etl.comparison.rules import Evidence, Terms, check_rules
 from etl.comparison.stage_results import stage_results
 from etl.comparison.statistics import verdict
@@ -127,6 +127,7 @@ def _strategies(
                 verdict="disqualified" if broken[name] else "reference" if ratio is None else verdict(ratio),
                 presaving=None if writing is None else presaving_of(writing, parts.wall_seconds, without_store, scale),
                 prediction=_prediction(measured, candidate, parts.wall_seconds),
+                runtime=audits_of(samples),
                 rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
                 disqualified=broken[name],
             )

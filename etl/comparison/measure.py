@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.loading.loading import Loader
-from etl.runtime import ThreadPolicy
+from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,12 +93,15 @@ class Sampler:
     That is over before the first sample.
     """
 
-    def __init__(self, workload: Workload, candidate: Candidate) -> None:
+    def __init__(
+        self, workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy] = ()
+    ) -> None:
         self._alone_seconds = compute_seconds(workload.settings.budget_seconds)
         self._files = workload.files(candidate)
         threads = workload.threads(candidate, is_on_device(workload.settings))
         with ExitStack() as entered:
-            entered.enter_context(ThreadPolicy(threads.compute))
+            # Audited once: by what they did while the first sample was taken.
+            self._unaudited = [*policies, entered.enter_context(ThreadPolicy(threads.compute))]
             self._epochs = entered.enter_context(Epochs(workload, candidate, threads))
             self._resident = _resident_batches(self._epochs.iterator)
             self._compute = make_compute(workload, self._resident[0])
@@ -130,6 +134,8 @@ class Sampler:
             times = run_epoch(epochs.iterator, self._compute)
         read = read_nbytes() - read
         peak = peak_memory()
+        audits = [asdict(policy.audit()) for policy in self._unaudited]
+        self._unaudited = []
         return {
             "batches": times.batches,
             "samples": times.samples,
@@ -151,6 +157,7 @@ class Sampler:
             "pages_astray": outside,
             "files_untold": self._files_untold,
             "timeline": _loop_spans(times),
+            "runtime": audits,
         }
 
 

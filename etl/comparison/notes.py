@@ -5,10 +5,13 @@ from __future__ import annotations
 import psutil
 
 from etl.comparison.measured import Measured
+from etl.comparison.results import audits_of
 
 
 def notes(measured: Measured) -> list[str]:
-    """Sentences: what failed, what was scaled, and where a warm cache is not to be had."""
+    """Sentences: what failed, what was scaled, which runtime setting had no effect, and where a warm cache is not to be
+    had.
+    """
     scale = measured.scale
     found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
     if scale.measured < scale.records:
@@ -16,6 +19,9 @@ def notes(measured: Measured) -> list[str]:
             f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled: the first "
             "batch counts once, the others by their number."
         )
+    for candidate in measured.compared:
+        inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
+        found += [f"{measured.name(candidate)}: a setting had no effect: {each}" for each in inert]
     memory = psutil.virtual_memory().total
     for candidate in measured.compared:
         written = measured.written(candidate)

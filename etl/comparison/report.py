@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from etl.runtime.audit import Audit
+
 SCHEMA_VERSION = 1
 
 
@@ -88,7 +90,8 @@ class StrategyResult:
 
     `ratio` is its wall time over the reference's, paired within rounds; `verdict` is "reference", "faster", "slower",
     "no difference shown", "too few rounds" or "disqualified", with the reasons in `disqualified`. `overlap` is
-    max(ETL alone, compute alone) / wall.
+    max(ETL alone, compute alone) / wall. `runtime` are the settings of its process: requested, in force, and to what
+    effect.
     """
 
     name: str
@@ -110,6 +113,7 @@ class StrategyResult:
     presaving: Presaving | None
     prediction: Prediction | None
     rounds: list[RoundFigures]
+    runtime: list[Audit]
     disqualified: list[str] = field(default_factory=list)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from etl.comparison.clock import Split
 from etl.comparison.report import Interval, Parts, Presaving, RoundFigures
 from etl.comparison.statistics import central_mean, interval, paired_ratios
+from etl.runtime import Audit
 
 Sample = Mapping[str, Any]
 
@@ -118,3 +119,9 @@ def round_figures(number: int, sample: Sample) -> RoundFigures:
         other_processes=sample["other_processes"],
         speed_probe_seconds=sample["speed_probe"],
     )
+
+
+def audits_of(samples: Mapping[int, Sample]) -> list[Audit]:
+    """What became of each runtime setting of a strategy, in the last of its processes that was asked."""
+    found = {audit["setting"]: Audit(**audit) for _, sample in sorted(samples.items()) for audit in sample["runtime"]}
+    return list(found.values())

@@ -124,13 +124,21 @@ class _Child:
 def _serve(workload: Any, requests: Iterable[str], answers: TextIO) -> None:
     """Answer `requests` until they end."""
     from etl.comparison.tasks import Tasks
-    from etl.runtime import HeapPolicy
+    from etl.runtime import GcPolicy, HeapPolicy
 
-    tasks = Tasks(workload)
-    with HeapPolicy(workload.settings.heap), contextlib.closing(tasks):
+    policies = (HeapPolicy(workload.settings.heap), GcPolicy(workload.settings.gc))
+    tasks = Tasks(workload, policies)
+    refused: dict[str, Any] | None = None
+    with contextlib.ExitStack() as in_force:
+        try:
+            for policy in policies:
+                in_force.enter_context(policy)
+        except (RuntimeError, MemoryError) as error:
+            refused = {**_error(error), "is_input": True}
+        in_force.enter_context(contextlib.closing(tasks))
         for line in requests:
             try:
-                answer = tasks.answer(json.loads(line))
+                answer = refused or tasks.answer(json.loads(line))
             except BaseException as error:  # noqa: BLE001 - reported to the parent
                 answer = _error(error)
             answers.write(json.dumps(answer) + "\n")

@@ -11,7 +11,7 @@ from typing import Any
 import presave
 from etl.comparison.candidate import BY_DEFAULT, STRATEGIES
 from etl.dtypes import find_dtype
-from etl.runtime import HeapPolicy
+from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
 from etl.whole_number import whole_number
 
@@ -30,8 +30,8 @@ class Settings:
     `until` is the stage after which the presaved strategies are cut, None the usual one. `records` to measure, None as
     many as there is time for. `threads` is how many CPUs every strategy has for loading and compute together, None all.
     `rounds` replaces `budget_seconds`. `memory_nbytes` is the most that a strategy may take, None what the machine has
-    free. `heap` is the `HeapPolicy` of every strategy: without "retain" how fast a process computes depends on where
-    its heap happens to end. `unchecked` are the rules of fairness that are not checked.
+    free. `heap` and `gc` are the `HeapPolicy` and the `GcPolicy` of every strategy: without "retain" how fast a process
+    computes depends on where its heap happens to end. `unchecked` are the rules of fairness that are not checked.
     Raises `ValueError` that says which setting is wrong, and what there is.
     """
 
@@ -51,6 +51,7 @@ class Settings:
     records: int | None = None
     prefetch_size: int = 2
     heap: str = "retain"
+    gc: str = "default"
     memory_nbytes: int | None = None
     size: int = 224
     decoder: str = "pillow"
@@ -66,6 +67,7 @@ class Settings:
         _check_names("--cache", (self.cache,), CACHES)
         _check_names("--backend", (self.backend,), BACKENDS)
         HeapPolicy(self.heap)
+        GcPolicy(self.gc)
         find_dtype(self.dtype)
         for name in ("batch_size", "threads", "rounds", "records", "size"):
             value = getattr(self, name)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.comparison import measure, profile, writing
 from etl.comparison.candidate import Candidate
 from etl.comparison.workload import Workload
+from etl.runtime import GcPolicy, HeapPolicy
+
+Policy = HeapPolicy | GcPolicy
 
 
 class Tasks:
-    """The tasks of one process, by the names that `processes.py` asks for."""
+    """The tasks of one process, by the names that `processes.py` asks for. `policies` are in force in it."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, policies: Sequence[Policy] = ()) -> None:
         self._workload = workload
+        self._policies = policies
         self._sampler: measure.Sampler | None = None
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +49,7 @@ class Tasks:
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
         """A sample of `measure.Sampler`, which stays for the next one."""
         if self._sampler is None:
-            self._sampler = measure.Sampler(self._workload, candidate)
+            self._sampler = measure.Sampler(self._workload, candidate, self._policies)
         return self._sampler.sample(with_etl_alone)
 
     def load(self, candidate: Candidate) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from etl.iterators.iterator import BatchIterator
 from etl.loading.loading import Loading, State, Where, nowhere
 from etl.loading.skipped import Skipped
 from etl.loading.workspaces import Workspaces
-from etl.runtime.cpus import available_cpus
-from etl.runtime.thread_policy import compute_threads_in_force
+from etl.runtime.boundaries import batch_boundary
+from etl.runtime.thread_policy import loader_threads_by_default
 from etl.whole_number import whole_number
 from etl.workers.crew import Crew
 from etl.workers.pool import START_METHODS, WorkerPool
@@ -31,8 +31,9 @@ class AsyncIterator(AheadIterator):
     """Wraps any iterator and yields the same batches in the same order, loaded up to `prefetch_size` ahead.
 
     At most `prefetch_size` batches are finished or being made beside the one the caller holds; 0 is the plain
-    iterator. `threads` share the records of each batch (by default as many as there are CPUs for this process, less
-    those that a `ThreadPolicy` in force gives to compute); an iterator of the caller's own is advanced by one thread.
+    iterator. `threads` share the records of each batch (by default those that a `ThreadPolicy` in force gives to
+    loading, or as many as there are CPUs for this process, less those that it gives to compute); an iterator of the
+    caller's own is advanced by one thread.
     With `memory_budget`, bytes for all batches, the caller's included, as many are loaded ahead as have room in it, by
     the size of an epoch's first.
     An exception while loading is raised at the batch it belongs to, and after `timeout` seconds of waiting for a batch
@@ -109,14 +110,14 @@ class AsyncIterator(AheadIterator):
             return 0
         if not isinstance(self._iterator, EpochIterator):
             return 1
-        return self._threads or _workers_by_default()
+        return self._threads or loader_threads_by_default()
 
     @property
     def processes(self) -> int:
         """Processes that load; 0 where threads do."""
         if self._prefetch_size == 0 or self._workers == "thread":
             return 0
-        return self._processes or _workers_by_default()
+        return self._processes or loader_threads_by_default()
 
     @property
     def epoch(self) -> int:
@@ -234,6 +235,7 @@ class _Epoch(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._is_over:
             raise StopIteration
+        batch_boundary()
         try:
             while (job := self._crew.take(self._timeout)) is not None:
                 self._skipped.add(job.loading)
@@ -284,7 +286,3 @@ def _within(budget: int, loadings: Iterator[tuple[Loading, State]]) -> tuple[int
 
 def _error_at(iterator: BatchIterator, where: Where, cause: BaseException) -> BaseException:
     return iterator.error_at(where, cause) if isinstance(iterator, EpochIterator) else cause
-
-
-def _workers_by_default() -> int:
-    return max(1, available_cpus() - compute_threads_in_force())

@@ -16,6 +16,7 @@ from etl.iterators.order import IDENTITY, Order
 from etl.loading.loading import ENDED, Loader, Loading, State, Where, nowhere
 from etl.loading.skipped import Skipped
 from etl.loading.workspaces import Workspaces
+from etl.runtime.boundaries import batch_boundary
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class EpochIterator:
         while True:
             if self._running is not token:
                 raise RuntimeError(ENDED)
+            batch_boundary()
             loading, after = next(loadings, (None, 0))
             if loading is None:
                 break

@@ -1,8 +1,10 @@
 """Runtime settings, each a context manager that restores what it found."""
 
+from etl.runtime.audit import Audit
+from etl.runtime.boundaries import batch_boundary
 from etl.runtime.collections import Collections, CollectionWatch
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.heap_policy import HeapPolicy
 from etl.runtime.thread_policy import ThreadPolicy
 
-__all__ = ["CollectionWatch", "Collections", "GcPolicy", "HeapPolicy", "ThreadPolicy"]
+__all__ = ["Audit", "CollectionWatch", "Collections", "GcPolicy", "HeapPolicy", "ThreadPolicy", "batch_boundary"]

@@ -53,6 +53,11 @@ class CollectionWatch:
         self._seconds = [0.0] * GENERATIONS
         return taken
 
+    @property
+    def count(self) -> int:
+        """The collections of all generations since the last `take`."""
+        return sum(self._counts)
+
     def __enter__(self) -> Self:
         self.start()
         return self

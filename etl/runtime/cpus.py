@@ -6,9 +6,9 @@ import math
 import os
 from pathlib import Path
 
-CGROUP_2 = Path("/sys/fs/cgroup")
+from etl.runtime.control_groups import CGROUP_2, OWN_GROUP, own_groups, with_parents
+
 CGROUP_1 = Path("/sys/fs/cgroup/cpu")
-OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def available_cpus() -> int:
@@ -29,33 +29,11 @@ def affinity_of(count: int) -> list[int]:
 
 def cgroup_quota(root_2: Path = CGROUP_2, root_1: Path = CGROUP_1, own: Path = OWN_GROUP) -> float | None:
     """CPUs that this process's control group and those it is in allow; None where none sets a limit."""
-    groups_2, groups_1 = _own_groups(own)
-    quotas = [_quota_2(root_2 / each) for each in _with_parents(groups_2)]
-    quotas += [_quota_1(root_1 / each) for each in _with_parents(groups_1)]
+    groups_2, groups_1 = own_groups("cpu", own)
+    quotas = [_quota_2(root_2 / each) for each in with_parents(groups_2)]
+    quotas += [_quota_1(root_1 / each) for each in with_parents(groups_1)]
     found = [quota for quota in quotas if quota is not None]
     return min(found) if found else None
-
-
-def _own_groups(own: Path) -> tuple[Path, Path]:
-    """This process's groups below the roots of version 2 and of version 1's controller "cpu"; the roots where `own`,
-    lines of `hierarchy:controllers:/path`, names none. In a container the roots often are its own groups.
-    """
-    groups = {"": Path(), "cpu": Path()}
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, _, found = line.partition(":")
-        controllers, _, path = found.partition(":")
-        for controller in controllers.split(","):
-            if controller in groups:
-                groups[controller] = Path(path.lstrip("/"))
-    return groups[""], groups["cpu"]
-
-
-def _with_parents(group: Path) -> list[Path]:
-    return [group, *group.parents]
 
 
 def _quota_2(group: Path) -> float | None:

@@ -1,0 +1,77 @@
+"""Runtime settings of `fit`: in force while it trains, restored afterwards, audited."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import etl
+from etl.batch import Batch
+
+
+class Own:
+    """An iterator of somebody's own, which says nothing of batch boundaries; notes whether the collector is on."""
+
+    batch_size, dtype, epoch = 2, "float32", 0
+
+    def __init__(self) -> None:
+        self.collects: list[bool] = []
+        self.threads: list[int] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(4):
+            self.collects.append(gc.isenabled())
+            self.threads.append(torch.get_num_threads())
+            yield Batch(torch.zeros(2, 3).numpy(), torch.zeros(2, dtype=torch.int64).numpy())
+
+
+def fit(iterator: Own, **settings: object) -> etl.FitResult:
+    return etl.fit(torch.nn.Linear(3, 2), iterator, backend="cpu", **settings)  # type: ignore[arg-type]
+
+
+def test_settings_are_in_force_while_it_trains_and_audited() -> None:
+    iterator = Own()
+    before = torch.get_num_threads()
+    result = fit(iterator, gc="off", heap="retain", threads=3)
+    assert iterator.collects == [False] * 4
+    assert iterator.threads == [3] * 4
+    assert gc.isenabled()
+    assert torch.get_num_threads() == before
+    assert [(each.setting, each.requested, each.is_inert) for each in result.settings] == [
+        ("threads", "3", False),
+        ("heap", "retain", False),
+        ("gc", "off", False),
+    ]
+
+
+def test_a_window_works_with_an_iterator_of_ones_own() -> None:
+    (audit,) = fit(Own(), gc=etl.runtime.GcPolicy("window:0")).settings
+    assert audit.effect == "4 collections between batches, 0 others"
+
+
+def test_without_settings_nothing_is_audited() -> None:
+    assert fit(Own()).settings == []
+
+
+def test_a_setting_without_effect_is_warned_of() -> None:
+    class Meddling(Own):
+        def __iter__(self) -> Iterator[Batch]:
+            for batch in super().__iter__():
+                gc.enable()
+                yield batch
+
+    with pytest.warns(
+        UserWarning, match="a runtime setting has no effect: gc off: INERT, in force automatic collection on"
+    ):
+        fit(Meddling(), gc="off")
+
+
+@pytest.mark.parametrize("settings", [{"gc": "never"}, {"heap": "limit:some"}, {"threads": 0}])
+def test_a_setting_that_is_none_is_refused_before_training(settings: dict[str, object]) -> None:
+    iterator = Own()
+    with pytest.raises(ValueError, match=r"GC policy|heap policy|compute threads"):
+        fit(iterator, **settings)
+    assert iterator.collects == []
