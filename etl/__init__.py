@@ -5,7 +5,7 @@
     train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
     etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
 
-Importing this loads no torch; `backend`, `fit`, `models` and `TorchDataset` do when they are first used.
+Importing this loads no torch; `backend`, `fit`, `models`, `doctor` and `TorchDataset` do when they are first used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from etl.training import FitResult, fit
 from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
 
 if TYPE_CHECKING:
-    from etl import models
+    from etl import doctor, models
     from etl.torch_dataset import TorchDataset
 
 __all__ = [
@@ -76,14 +76,15 @@ __all__ = [
     "Performance",
     # surroundings
     "runtime",
+    "doctor",
     "demonstration",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # These load torch, which a writer on a cluster does not need.
-    if name == "models":
-        return importlib.import_module("etl.models")
+    if name in ("models", "doctor"):
+        return importlib.import_module(f"etl.{name}")
     if name == "TorchDataset":
         return importlib.import_module("etl.torch_dataset").TorchDataset
     raise AttributeError(f"module 'etl' has no attribute {name!r}")

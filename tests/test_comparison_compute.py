@@ -237,4 +237,4 @@ def test_a_wait_is_never_shorter_than_it_was_to_be() -> None:
         started = time.perf_counter()
         wait(etl.Batch(np.zeros(1), None))
         assert time.perf_counter() - started >= 0.003
-    assert (wait.score, wait.weights, wait.device, wait.is_on_device) == (None, "", "none", False)
+    assert (wait.score, wait.weights, wait.device) == (None, "", "none")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.profile import StageClock
+from etl.comparison.stage_clock import StageClock
 from etl.loading.loading import nowhere
 
 RECORDS = 5

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from etl.commands import compare, convert, dataset, inspect, presave, verify
+from etl.commands import compare, convert, dataset, doctor, inspect, presave, verify
 from etl.commands.output import check_file_path
 
 COMMANDS = {
@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": inspect,
     "verify": verify,
     "convert": convert,
+    "doctor": doctor,
 }
 
 

@@ -19,7 +19,7 @@ from etl.backends import Backend
 from etl.backends import backend as find_backend
 from etl.batch import Batch
 from etl.comparison.settings import Settings
-from etl.training import TrainingStep, cross_entropy
+from etl.training import TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
     from etl.comparison.workload import Workload
@@ -34,7 +34,6 @@ class Wait:
 
     score: float | None = None
     weights = ""
-    is_on_device = False
     device = "none"
 
     def __init__(self, seconds: float) -> None:
@@ -59,10 +58,9 @@ class Training:
         backend.place(model, dtype).train()
         self.weights = _digest(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-        loss = cross_entropy if labels.dtype.kind in "iu" else _squared_error
+        loss = cross_entropy if labels.dtype.kind in "iu" else squared_error
         self._step = TrainingStep(model, optimizer, loss)
         self._score: Any = None
-        self.is_on_device = backend.device.type != "cpu"
         self.device = str(backend.device)
 
     def __call__(self, batch: Batch) -> None:
@@ -83,6 +81,14 @@ def make_compute(workload: Workload, batch: Batch) -> Training | Wait:
     settings = workload.settings
     if settings.simulated_seconds is not None:
         return Wait(settings.simulated_seconds)
+    model = model_for(workload, batch)
+    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    return Training(model, find_backend(settings.backend), settings.dtype, labels)
+
+
+def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
+    """The model of `workload`, for batches like `batch`; raises as `make_compute` does."""
+    settings = workload.settings
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
     if labels is None:
         raise ValueError(
@@ -90,8 +96,7 @@ def make_compute(workload: Workload, batch: Batch) -> Training | Wait:
             "--compute simulated:20ms"
         )
     features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
-    model = make_model(settings, features.shape[1:], _outputs(workload, labels))
-    return Training(model, find_backend(settings.backend), settings.dtype, labels)
+    return make_model(settings, features.shape[1:], _outputs(workload, labels))
 
 
 def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
@@ -145,12 +150,6 @@ def _outputs(workload: Workload, labels: np.ndarray) -> int:
     if not known.exists():
         known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))
     return int(known.read_text())
-
-
-def _squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """The mean squared error; over the steps where `mask` is not 0."""
-    error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
-    return error.mean() if mask is None else error[mask != 0].mean()
 
 
 def _find_function(name: str) -> Callable[..., Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,15 +12,14 @@ import numpy as np
 
 from etl.backends.tensors import map_batch
 from etl.comparison.candidate import Candidate
-from etl.comparison.compute import make_compute, usual_model
+from etl.comparison.compute import is_on_device, make_compute, usual_model
 from etl.comparison.measure import compute_alone
 from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.comparison.source_files import source_files
+from etl.comparison.stage_clock import RecordRun, StageClock
 from etl.comparison.workload import Workload
 from etl.cut import cut
 from etl.iterators.raw import RawIterator
-from etl.loading.loading import Loader, nowhere
-from etl.loading.record_loader import READING
 from etl.runtime import ThreadPolicy
 from etl.several import flatten
 
@@ -31,7 +29,6 @@ TURNS = 3
 TURN_SHARE, LONGEST_TURN_SECONDS = 1 / 150, 0.4
 RECORDS, RECORDS_LOOKED_AT = 512, 8
 COPIED_NBYTES = 64 << 20
-EMPTY = np.empty((0, 0))
 
 
 def profile(workload: Workload) -> dict[str, Any]:
@@ -55,10 +52,10 @@ def profile(workload: Workload) -> dict[str, Any]:
     with raw:
         batch = map_batch(next(iter(raw)), np.array)
         compute = make_compute(workload, batch)
-        ahead = workload.threads(Candidate("async-raw"), compute.is_on_device)
-        plain = workload.threads(Candidate("raw"), compute.is_on_device)
+        on_device = is_on_device(workload.settings)
+        ahead, plain = (workload.threads(Candidate(name), on_device) for name in ("async-raw", "raw"))
         seconds = min(LONGEST_TURN_SECONDS, workload.settings.budget_seconds * TURN_SHARE)
-        records = _Records(workload, raw.loader)
+        records = RecordRun(workload, raw.loader)
         clock = StageClock(workload.stages)
         alone: dict[int, list[float]] = {plain.compute: [], ahead.compute: []}
         loading_alone, loading_slower, compute_slower = [], [], []
@@ -93,89 +90,12 @@ def profile(workload: Workload) -> dict[str, Any]:
     }
 
 
-class StageClock(MutableSequence[int]):
-    """What a loader writes down of where it is (see `etl.loading.loading.Where`), as times: the seconds between two
-    notes are those of the stage that the first of them named. It has the loader stop at `until`, a time of
-    `time.perf_counter`, after the record that it is at.
-    """
-
-    def __init__(self, stages: tuple[str, ...]) -> None:
-        self._names = stages
-        self._seconds = [0.0] * len(stages)
-        self._place: int | None = None
-        self._since = 0.0
-        self.records = 0
-        self.until = math.inf
-
-    def seconds_per_record(self) -> list[tuple[str, float]]:
-        """For each stage, reading first; storing a record in its batch is in the last."""
-        return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
-
-    def pause(self) -> None:
-        """What follows is no loading."""
-        self._note(None)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        if index == 0:
-            self.records += 1
-            self._note(0)
-        elif index == 1:
-            self._note(value - READING)
-
-    def __getitem__(self, index: Any) -> Any:
-        return int(index == 2 and time.perf_counter() >= self.until)
-
-    def __len__(self) -> int:
-        return 3
-
-    def __delitem__(self, index: Any) -> None:
-        raise TypeError("it has three places")
-
-    def insert(self, index: int, value: int) -> None:  # noqa: ARG002
-        raise TypeError("it has three places")
-
-    def _note(self, place: int | None) -> None:
-        now = time.perf_counter()
-        if self._place is not None:
-            self._seconds[self._place] += now - self._since
-        self._place, self._since = place, now
-
-
-class _Records:
-    """Loads records in an order of its own, batch after batch, as the threads of an iterator do."""
-
-    def __init__(self, workload: Workload, loader: Loader) -> None:
-        self.stages = workload.stages
-        self._loader = loader
-        self._order = np.random.default_rng(workload.settings.seed).permutation(len(workload.records))
-        self._batch = min(workload.settings.batch_size, len(workload.records))
-        self._next = 0
-
-    def load_for(self, seconds: float, clock: StageClock) -> None:
-        """Load for so many seconds."""
-        clock.until = time.perf_counter() + seconds
-        self.load(clock)
-
-    def load(self, clock: StageClock) -> None:
-        """Load until `clock.until`, which another thread may bring forward."""
-        arrays: dict[str, np.ndarray] = {}
-        while time.perf_counter() < clock.until:
-            # Threads that take the same place load the same records, which costs them the same.
-            first, self._next = self._next, self._next + self._batch
-            numbers = np.take(self._order, range(first, first + self._batch), mode="wrap")
-            layout = self._loader.lay_out(numbers, 0, nowhere())
-            if any(arrays.get(name, EMPTY).shape[1:] != shape for name, (shape, _) in layout.items()):
-                arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in layout.items()}
-            self._loader.load(numbers, 0, arrays, clock)
-            clock.pause()
-
-
-def _rate(records: _Records, threads: int, seconds: float) -> float:
+def _rate(records: RecordRun, threads: int, seconds: float) -> float:
     """Records a second that so many threads load."""
     return _rate_beside(records, threads, lambda: time.sleep(seconds))[0]
 
 
-def _rate_beside(records: _Records, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
+def _rate_beside(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
     """Records a second that so many threads load while `work` goes on, and what that returns."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()

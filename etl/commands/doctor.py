@@ -1,0 +1,183 @@
+"""`etl doctor [SOURCE]`: what makes training slow here, and the one change to make first."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from etl.commands.output import check_file_path, save_json
+from etl.commands.table_arguments import add_table_arguments, table_options
+from etl.comparison.settings import BACKENDS, Settings
+from etl.dtypes import DTYPES
+from etl.stages import DECODERS
+
+# At least so long is profiled.
+PROFILE_SECONDS = 3.0
+STRATEGIES = ("raw", "async-raw")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "source",
+        nargs="?",
+        metavar="SOURCE",
+        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10; without "
+        "one the machine and the installation are looked at",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="mlp, lenet, residual, lstm (default: by the shape of a record), or package.module:function",
+    )
+    parser.add_argument("--strategy", choices=STRATEGIES, default="async-raw", help="how SOURCE is loaded")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
+    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
+    parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
+    parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
+    parser.add_argument("--batches", type=int, default=20, metavar="N", help="to train on (default: 20)")
+    parser.add_argument(
+        "--try", dest="try_remedies", action="store_true", help="measure each remedy, about five seconds each"
+    )
+    parser.add_argument(
+        "--heap", action="store_true", help="objects by type and size, and which type grows from epoch to epoch"
+    )
+    parser.add_argument("--gc", action="store_true", help="pauses of the garbage collector, by generation")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="a sampled profile of the training, worker processes included: .svg is a flame graph, .json is for "
+        "speedscope.app, .txt counts stacks",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
+    add_table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine, and show what was found; 1 where something serious was."""
+    from etl.doctor import examine
+    from etl.doctor.profiling import check_profile_path
+    from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
+
+    if arguments.profile is not None:
+        check_file_path(arguments.profile, "--profile")
+        check_profile_path(arguments.profile)
+    more: dict[str, Any]
+    with tempfile.TemporaryDirectory(prefix="etl-doctor-") as folder, _progress() as tell:
+        if arguments.source is None:
+            _refuse_without_source(arguments)
+            examination, more = examine(progress=tell), {}
+        else:
+            examination, more = _examine_source(arguments, Path(folder), tell)
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    show_examination(examination, console)
+    shows: dict[str, Any] = {"stages": show_stages, "pauses": show_pauses, "heap": show_heap}
+    for name, found in more.items():
+        shows[name](found, console)
+    if arguments.profile is not None:
+        console.print(f"The profile is in {arguments.profile}.", highlight=False)
+    save_json(arguments.json, {**examination.as_dict(), **{name: found.as_dict() for name, found in more.items()}})
+    return int(examination.is_serious)
+
+
+def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> tuple[Any, dict[str, Any]]:
+    """What was found, and what else was asked for: the stages, and by option the pauses and the heap."""
+    from etl.backends import backend as find_backend
+    from etl.comparison.candidate import Candidate
+    from etl.comparison.compute import model_for
+    from etl.comparison.workload import Workload
+    from etl.doctor import examine
+    from etl.doctor.heap import look_at_heap
+    from etl.doctor.pauses import watch_pauses
+    from etl.doctor.profiling import profiled
+    from etl.doctor.setup import make_setup
+    from etl.doctor.stage_times import time_stages
+    from etl.doctor.steps import time_steps
+    from etl.runtime.cpus import available_cpus
+
+    settings = Settings(
+        source=arguments.source,
+        strategies=(arguments.strategy,),
+        batch_size=arguments.batch_size,
+        dtype=arguments.dtype,
+        backend=arguments.backend,
+        model=arguments.model,
+        size=arguments.size,
+        decoder=arguments.decoder,
+        split=arguments.split,
+        table_options=table_options(arguments),
+    )
+    workload = Workload(settings, folder, available_cpus())
+    candidate = Candidate(arguments.strategy)
+    threads = workload.threads(candidate, is_on_device=False)
+    with workload.iterator(candidate, threads) as iterator:
+        state = iterator.state_dict()
+        first = next(iter(iterator))
+        model = model_for(workload, first)
+        iterator.load_state_dict(state)
+        examination = examine(
+            model,
+            iterator,
+            backend=arguments.backend,
+            batches=arguments.batches,
+            try_remedies=arguments.try_remedies,
+            progress=tell,
+        )
+        setup = make_setup(model, iterator, find_backend(arguments.backend), None)
+        more: dict[str, Any] = {}
+        if arguments.profile is not None:
+            tell("a profile", 0, 1)
+            typical = examination.seconds_per_batch or PROFILE_SECONDS
+            with profiled(arguments.profile):
+                time_steps(setup, max(arguments.batches, math.ceil(PROFILE_SECONDS / typical)))
+        if arguments.gc:
+            tell("the garbage collector", 0, 1)
+            more["pauses"] = watch_pauses(setup, arguments.batches)
+        if arguments.heap:
+            tell("the heap", 0, 1)
+
+            def run_epoch() -> None:
+                time_steps(setup, arguments.batches)
+
+            more["heap"] = look_at_heap(run_epoch)
+    tell("the stages", 0, 1)
+    return examination, {"stages": time_stages(workload, setup.backend), **more}
+
+
+def _refuse_without_source(arguments: argparse.Namespace) -> None:
+    needing = {
+        "--model": arguments.model is not None,
+        "--try": arguments.try_remedies,
+        "--heap": arguments.heap,
+        "--gc": arguments.gc,
+        "--profile": arguments.profile is not None,
+    }
+    for option, given in needing.items():
+        if given:
+            raise ValueError(f"{option} needs a SOURCE to train from")
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar on standard error; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("starting", total=1)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield tell

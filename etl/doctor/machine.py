@@ -1,0 +1,140 @@
+"""What the machine and the installation are, and what else the machine does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from etl.comparison.noise import NoiseWatch
+from etl.runtime.cpus import available_cpus
+
+CPU_INFO = Path("/proc/cpuinfo")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
+# What an installation may lack, and what is slower without it.
+OPTIONAL = {
+    "numba": "compiled loops that cast, normalise and store in one pass",
+    "simplejpeg": "decoder='turbo'",
+    "cv2": "resizing for decoder='turbo'",
+}
+# What decides about backends, threads and kernels.
+VARIABLE = re.compile(r"BACKEND_PRIORITY_|OMP_|MKL_|OPENBLAS_|ATEN_CPU_|KMP_|GOMP_|DNNL_|ONEDNN_|CUDA_VISIBLE_|TORCH_")
+
+
+@dataclass(frozen=True)
+class OtherProcess:
+    """Another process that computes, and how many CPUs it had while it was watched."""
+
+    pid: int
+    name: str
+    cpus: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`cpus` for this process and `cores` of the machine (None where the system does not tell), its CPU's name and the
+    extensions that it has; `variables` of the environment; `steal` and `others`, shares of all CPUs' time that the
+    hypervisor and other processes had while this one waited for `watched_seconds`; GPUs that the driver shows.
+    """
+
+    cpus: int
+    cores: int | None
+    cpu_name: str
+    extensions: frozenset[str]
+    variables: Mapping[str, str]
+    missing: tuple[str, ...]
+    watched_seconds: float
+    steal: float
+    others: float
+    processes: tuple[OtherProcess, ...]
+    nvidia_gpus: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values, of the extensions those that matter."""
+        return {
+            "cpus": self.cpus,
+            "cores": self.cores,
+            "cpu": self.cpu_name,
+            "extensions": sorted(each for each in self.extensions if each.startswith(("avx", "amx", "sse4"))),
+            "variables": dict(self.variables),
+            "missing": list(self.missing),
+            "watched_seconds": self.watched_seconds,
+            "steal": self.steal,
+            "others": self.others,
+            "processes": [vars(each) for each in self.processes],
+            "nvidia_gpus": self.nvidia_gpus,
+            "python": platform.python_version(),
+        }
+
+
+def look_at_machine(seconds: float = 1.0) -> Machine:
+    """See what there is, and for so long what others do. This process should have nothing else to do meanwhile."""
+    name, extensions = _cpu()
+    with NoiseWatch() as noise:
+        processes = _busy_processes(seconds)
+    return Machine(
+        cpus=available_cpus(),
+        cores=psutil.cpu_count(logical=False),
+        cpu_name=name,
+        extensions=extensions,
+        variables={key: value for key, value in sorted(os.environ.items()) if VARIABLE.match(key)},
+        missing=tuple(each for each in OPTIONAL if importlib.util.find_spec(each) is None),
+        watched_seconds=seconds,
+        steal=noise.steal,
+        others=noise.other_processes,
+        processes=processes,
+        nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
+    )
+
+
+def _busy_processes(seconds: float) -> tuple[OtherProcess, ...]:
+    """Those of others that had a tenth of a CPU or more, the busiest first."""
+    own = {os.getpid(), *(each.pid for each in psutil.Process().children(recursive=True))}
+    before = {each.pid: used for each in psutil.process_iter() if (used := _cpu_seconds(each)) is not None}
+    started = time.perf_counter()
+    time.sleep(seconds)
+    elapsed = time.perf_counter() - started
+    found = []
+    for each in psutil.process_iter():
+        used = _cpu_seconds(each)
+        if used is None or each.pid in own or each.pid not in before:
+            continue
+        cpus = (used - before[each.pid]) / elapsed
+        if cpus >= 0.1:
+            try:
+                found.append(OtherProcess(each.pid, each.name(), cpus))
+            except psutil.Error:
+                continue  # it has ended
+    return tuple(sorted(found, key=lambda each: -each.cpus))
+
+
+def _cpu_seconds(process: psutil.Process) -> float | None:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return None
+    return float(times.user + times.system)
+
+
+def _cpu() -> tuple[str, frozenset[str]]:
+    """The name of the first CPU, and the extensions that the system shows ("flags", on ARM "Features")."""
+    name, extensions = platform.processor() or platform.machine(), frozenset[str]()
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return name, extensions
+    for line in lines:
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name":
+            name = value
+        elif key in ("flags", "Features"):
+            return name, frozenset(value.split())
+    return name, extensions

@@ -1,0 +1,86 @@
+"""A sampled profile of what this process, its threads and its worker processes do, written by py-spy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+# By the suffix of the file: a flame graph for a browser, a profile for https://www.speedscope.app, or a line for each
+# stack with the number of times that it was seen.
+FORMATS = {".svg": "flamegraph", ".json": "speedscope", ".txt": "raw"}
+SAMPLES_PER_SECOND = 100
+READY = b"Sampling process"
+END_TIMEOUT_SECONDS = 60.0
+# prctl(2): lets a child of this process look into it, where the system would allow that to its parents alone.
+PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
+
+
+def check_profile_path(path: Path) -> None:
+    """Raise `ValueError` for a suffix that stands for no format, `RuntimeError` where there is no py-spy."""
+    if path.suffix not in FORMATS:
+        known = ", ".join(f"{suffix} ({name})" for suffix, name in FORMATS.items())
+        raise ValueError(f"{path}: a profile ends with one of {known}")
+    _py_spy()
+
+
+@contextmanager
+def profiled(path: Path) -> Iterator[None]:
+    """Write what the block does, in all threads and child processes, to `path`, sampled 100 times a second.
+
+    Raises as `check_profile_path` does, and `RuntimeError` with what py-spy said where it may not look into this
+    process or wrote nothing.
+    """
+    check_profile_path(path)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    command = [_py_spy(), "record", "--pid", str(os.getpid()), "--output", str(path), "--format", FORMATS[path.suffix]]
+    options = ["--rate", str(SAMPLES_PER_SECOND), "--subprocesses", "--threads"]
+    spy = subprocess.Popen(
+        [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        if spy.stdout is None:
+            raise RuntimeError("py-spy was started without a pipe")
+        said = _until_ready(spy.stdout)
+        if READY not in said:
+            raise RuntimeError(f"py-spy cannot look into this process: {_last_line(said)}")
+        yield
+        spy.send_signal(signal.SIGINT)
+        rest, _ = spy.communicate(timeout=END_TIMEOUT_SECONDS)
+        if spy.returncode != 0 or not path.is_file():
+            raise RuntimeError(f"py-spy wrote no profile: {_last_line(said + rest)}")
+    finally:
+        spy.kill()
+        spy.communicate()
+
+
+def _until_ready(output: IO[bytes]) -> bytes:
+    said = b""
+    for line in output:
+        said += line
+        if READY in line:
+            break
+    return said
+
+
+def _py_spy() -> str:
+    """Where it is: beside this Python, or on the path."""
+    beside = Path(sysconfig.get_path("scripts")) / "py-spy"
+    found = str(beside) if beside.is_file() else shutil.which("py-spy")
+    if found is None:
+        raise RuntimeError("profiles are taken by py-spy, which is not installed: pip install 'fair-etl[doctor]'")
+    return found
+
+
+def _last_line(text: bytes) -> str:
+    lines = [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

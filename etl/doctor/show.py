@@ -1,0 +1,131 @@
+"""An examination in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from etl.doctor.examination import Examination
+from etl.doctor.finding import Finding, Severity
+from etl.doctor.heap import Heap
+from etl.doctor.pauses import Pauses
+from etl.doctor.stage_times import StageTimes
+
+SHOWN_TYPES = 15
+STYLES = {
+    Severity.SERIOUS: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.NOTE: "cyan",
+    Severity.FINE: "green",
+    Severity.NOT_LOOKED_AT: "dim",
+}
+
+
+def show_examination(examination: Examination, console: Console) -> None:
+    """Print the one change to make first, and every finding."""
+    first = examination.first
+    if first is None:
+        console.print("Nothing was found that slows training down.", style="bold green", highlight=False)
+    else:
+        console.print(f"First: {first.remedy}.", style="bold", highlight=False)
+    if examination.seconds_per_batch is not None:
+        batches = examination.batches_per_epoch
+        epoch = "" if batches is None else f", {examination.seconds_per_batch * batches:,.3g} s an epoch of {batches:,}"
+        console.print(f"A batch takes {examination.seconds_per_batch * 1e3:,.1f} ms{epoch}.", highlight=False)
+    for finding in examination.findings:
+        _show(finding, console)
+
+
+def show_stages(times: StageTimes, console: Console) -> None:
+    """Print each stage's milliseconds, warm and cold, and how fast files are read."""
+    table = Table(title="One record in one thread, stage by stage", title_justify="left")
+    table.add_column("stage")
+    for name in ("warm, ms", "cold, ms", "share, warm"):
+        table.add_column(name, justify="right")
+    total = sum(each.warm for each in times.stages)
+    for each in times.stages:
+        table.add_row(
+            each.name,
+            f"{each.warm:.3f}",
+            "n/a" if each.cold is None else f"{each.cold:.3f}",
+            f"{each.warm / total:.0%}" if total else "",
+            style="bold" if each is times.slowest else None,
+        )
+    console.print(table)
+    disk = "n/a" if times.disk_bytes_per_second is None else f"{times.disk_bytes_per_second / 1e6:,.0f} MB/s"
+    console.print(
+        f"Reading the files alone ({times.nbytes / 1e6:,.1f} MB): {disk} from the disk, "
+        f"{times.memory_bytes_per_second / 1e6:,.0f} MB/s from memory.",
+        highlight=False,
+    )
+    if times.cold_failed is not None:
+        console.print(f"Cold is not known: {times.cold_failed}", style="dim", highlight=False)
+
+
+def show_heap(heap: Heap, console: Console) -> None:
+    """Print the types that take most memory, and those that leak."""
+    table = Table(title=f"{heap.objects:,} objects on the heap", title_justify="left")
+    table.add_column("type")
+    table.add_column("objects", justify="right")
+    table.add_column("MB", justify="right")
+    for each in heap.types[:SHOWN_TYPES]:
+        table.add_row(each.name, f"{each.count:,}", f"{each.nbytes / 1e6:,.1f}")
+    console.print(table)
+    for leak in heap.leaks:
+        grown = ", ".join(f"{count:+,}" for count in leak.per_epoch)
+        console.print(f"{leak.name} grows in every epoch: {grown} objects", style="bold red", highlight=False)
+    if not heap.leaks:
+        console.print("No type grows in every epoch.", style="green", highlight=False)
+
+
+def show_pauses(pauses: Pauses, console: Console) -> None:
+    """Print the collections of each generation."""
+    table = Table(
+        title=f"Garbage collections in {pauses.batches} batches, which took {pauses.seconds:.2f} s",
+        title_justify="left",
+    )
+    table.add_column("generation")
+    for name in ("collections", "ms", "longest, ms", "ms a batch", "objects freed"):
+        table.add_column(name, justify="right")
+    for each in pauses.generations:
+        table.add_row(
+            str(each.generation),
+            f"{each.count:,}",
+            f"{each.seconds * 1e3:,.2f}",
+            f"{each.longest_seconds * 1e3:,.2f}",
+            f"{each.seconds / pauses.batches * 1e3:,.3f}",
+            f"{each.freed:,}",
+        )
+    console.print(table)
+
+
+def _show(finding: Finding, console: Console) -> None:
+    style = STYLES[finding.severity]
+    console.print(Text(f"{finding.severity.value:>13}  ", style=style) + Text(f"{finding.title}: {finding.found}"))
+    indent = " " * 15
+    if finding.evidence:
+        _wrapped(console, indent, finding.evidence, "dim")
+    if finding.remedy is None:
+        return
+    _wrapped(console, indent, f"Why it matters: {finding.why}.", "")
+    _wrapped(console, indent, f"Change: {finding.remedy}.", "bold")
+    if finding.trial is not None:
+        trial = finding.trial
+        _wrapped(
+            console,
+            indent,
+            f"Tried: a batch takes {trial.ratio:.2f} ({trial.low:.2f} to {trial.high:.2f}) of the time with it, "
+            f"{trial.with_seconds * 1e3:,.1f} ms instead of {trial.without_seconds * 1e3:,.1f}.",
+            "",
+        )
+    if finding.trial_failed is not None:
+        _wrapped(console, indent, f"Not tried: {finding.trial_failed}.", "dim")
+    if finding.saves_seconds is not None:
+        kind = "Saves" if finding.trial is not None else "Would save about"
+        _wrapped(console, indent, f"{kind} {finding.saves_seconds:,.3g} s of an epoch.", "")
+
+
+def _wrapped(console: Console, indent: str, text: str, style: str) -> None:
+    for line in Text(text).wrap(console, max(20, console.width - len(indent))):
+        console.print(Text(indent) + line, style=style)

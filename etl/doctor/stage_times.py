@@ -1,0 +1,126 @@
+"""Which stage is slow: each one timed alone, from files in memory and from the disk. Loads torch."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etl.backends import Backend
+from etl.backends.tensors import map_batch
+from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.comparison.source_files import source_files
+from etl.comparison.stage_clock import RecordRun, StageClock
+from etl.comparison.workload import Workload
+from etl.iterators import RawIterator
+
+SECONDS = 1.0
+COPIES = 5
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Milliseconds of a record in one thread: `warm` with its file in memory, `cold` after it was dropped from there
+    (None where the system does not let this process drop it).
+    """
+
+    name: str
+    warm: float
+    cold: float | None
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Reading first, the copy to the device last; storing a record in its batch is in the last stage of the pipeline.
+
+    `disk_bytes_per_second` is what reading the files from the disk alone reaches (None as above),
+    `memory_bytes_per_second` what it reaches where they are in memory.
+    """
+
+    stages: list[StageTime]
+    disk_bytes_per_second: float | None
+    memory_bytes_per_second: float
+    nbytes: int
+    cold_failed: str | None = None
+
+    @property
+    def slowest(self) -> StageTime:
+        """The stage to change first, warm."""
+        return max(self.stages, key=lambda each: each.warm)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+def time_stages(workload: Workload, backend: Backend) -> StageTimes:
+    """Time them for a second each way; raises what loading does."""
+    files = source_files(workload.settings.source, workload.records)
+    nbytes = sum(each.stat().st_size for each in files)
+    raw = RawIterator(
+        workload.records,
+        workload.pipeline,
+        workload.settings.batch_size,
+        dtype=workload.settings.dtype,
+        padding=workload.padding,
+        seed=workload.settings.seed,
+    )
+    with raw:
+        records = RecordRun(workload, raw.loader)
+        memory = _rate(files, nbytes)
+        warm = _stage_seconds(workload, records)
+        disk: float | None = None
+        cold: list[tuple[str, float]] | None = None
+        failed = None
+        try:
+            drop_from_page_cache(files)
+            disk = _rate(files, nbytes)
+            drop_from_page_cache(files)
+            cold = _cold_seconds(workload, raw)
+        except (PermissionError, OSError) as error:
+            failed = str(error)
+        read_into_page_cache(files)
+        batch = map_batch(next(iter(raw)), np.array)
+    copy = _copy_seconds(backend, batch) / len(batch)
+    stages = [
+        StageTime(name, seconds * 1e3, None if cold is None else cold[index][1] * 1e3)
+        for index, (name, seconds) in enumerate(warm)
+    ]
+    stages.append(StageTime(f"copy to {backend.device}", copy * 1e3, None if cold is None else copy * 1e3))
+    return StageTimes(stages, disk, memory, nbytes, failed)
+
+
+def _stage_seconds(workload: Workload, records: RecordRun) -> list[tuple[str, float]]:
+    records.load_for(SECONDS / 4, StageClock(workload.stages))
+    clock = StageClock(workload.stages)
+    records.load_for(SECONDS, clock)
+    return clock.seconds_per_record()
+
+
+def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float]]:
+    """Of each record once at most: the second time it would be in memory."""
+    clock = StageClock(workload.stages)
+    run = RecordRun(workload, raw.loader)
+    clock.until = time.perf_counter() + SECONDS
+    run.load(clock, most=len(workload.records))
+    return clock.seconds_per_record()
+
+
+def _rate(files: list[Path], nbytes: int) -> float:
+    """Bytes a second of reading them one after the other."""
+    started = time.perf_counter()
+    read_into_page_cache(files)
+    return nbytes / (time.perf_counter() - started)
+
+
+def _copy_seconds(backend: Backend, batch: Any) -> float:
+    times = []
+    for _ in range(COPIES):
+        started = time.perf_counter()
+        backend.put(batch)
+        backend.synchronize()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[COPIES // 2]

@@ -1,0 +1,58 @@
+"""`etl doctor`: the machine alone, and a source with a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from doctor_cases import quiet_machine
+
+import etl
+from etl.commands import main
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examining.look_at_machine", quiet_machine)
+
+
+def test_without_a_source_the_machine_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    assert main(["doctor", "--json", str(report)]) == 0
+    content = json.loads(report.read_text())
+    assert len(content["findings"]) == 13
+    assert content["machine"]["cpus"] >= 1
+    assert "stages" not in content
+    shown = capsys.readouterr().out
+    assert "Other processes: the CPUs are free" in shown
+    assert "not looked at" in shown
+
+
+def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photographs = tmp_path / "photographs"
+    etl.demonstration.photographs(photographs, 40, seed=0)
+    report = tmp_path / "report.json"
+    options = ["--size", "32", "--batch-size", "8", "--batches", "4", "--strategy", "raw", "--heap", "--gc"]
+    code = main(["doctor", str(photographs), *options, "--json", str(report)])
+    content = json.loads(report.read_text())
+    by_name = {each["check"]: each for each in content["findings"]}
+    assert code == int(any(each["severity"] == "serious" for each in content["findings"]))
+    assert "a batch is waited for" in by_name["loading"]["evidence"]
+    assert content["batches_per_epoch"] == 5
+    assert [each["name"] for each in content["stages"]["stages"]][:2] == ["read", "decode"]
+    assert all(each["warm"] >= 0 for each in content["stages"]["stages"])
+    assert content["stages"]["disk_bytes_per_second"] > 0
+    assert [each["generation"] for each in content["pauses"]["generations"]] == [0, 1, 2]
+    assert content["heap"]["objects"] > 10_000
+    assert content["heap"]["leaks"] == []
+    shown = capsys.readouterr().out
+    assert shown.startswith(("First: ", "Nothing was found"))
+    assert "No type grows in every epoch." in shown
+    assert "Reading the files alone" in shown
+
+
+@pytest.mark.parametrize("option", [["--model", "mlp"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]])
+def test_what_needs_a_source_says_so(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *option]) == 2
+    assert f"{option[0]} needs a SOURCE" in capsys.readouterr().err
