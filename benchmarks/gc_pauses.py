@@ -1,0 +1,166 @@
+"""How long a full garbage collection takes, by the number of objects on the heap and their shape.
+
+    python -m benchmarks.gc_pauses [--most N] [--shapes NAME,...]     prints the table
+
+Each figure is the median of several `gc.collect()` in a process of its own that holds so many objects and nothing else
+to speak of; frozen is the same after `gc.freeze()`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from rich.table import Table
+
+from benchmarks.console import wide_console
+from benchmarks.page_text import explained
+from benchmarks.profile import chosen_profile
+
+PROFILE = chosen_profile()
+COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
+SUITE_COUNTS = (10_000, 100_000, 500_000)
+REPEATS = 5
+# "Performance Issues", step 4, of the documents, for a JVM.
+JVM_GUIDE = {
+    10_000: "short",
+    100_000: "noticeable, 50 to 250 ms",
+    500_000: "can be a bottleneck",
+    1_000_000: "can be a bottleneck",
+    10_000_000: "several seconds",
+}
+# Of one object with what it holds, on a 64-bit CPython: so that a heap is refused that memory has no room for.
+MOST_NBYTES_EACH = 600
+
+
+class Instance:
+    """As a user's own class is: attributes in a dictionary."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = "record"
+
+
+class Slotted:
+    """The same without a dictionary."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = "record"
+
+
+def linked(count: int) -> Any:
+    """A list in a list, and so on: each is reached only through the one before."""
+    chain: list[Any] = []
+    for _ in range(count):
+        chain = [chain]
+    return chain
+
+
+# What makes so many objects that the collector tracks.
+SHAPES: dict[str, Callable[[int], Any]] = {
+    "empty lists": lambda count: [[] for _ in range(count)],
+    # A dictionary of nothing but numbers and text is not tracked before Python 3.14: this holds a list, which is.
+    "records": lambda count: [{"label": number, "features": [number]} for number in range(count // 2)],
+    "instances": lambda count: [Instance(number) for number in range(count)],
+    "slotted instances": lambda count: [Slotted(number) for number in range(count)],
+    "linked lists": linked,
+}
+
+
+@explained
+class GcPause:
+    """A full collection of CPython's garbage collector, by how many objects are on the heap and of which shape."""
+
+    params = [list(SHAPES), list(SUITE_COUNTS)]
+    param_names = ["shape", "objects"]
+    timeout = 300
+    version = PROFILE.version
+
+    def track_pause(self, shape: str, objects: int) -> dict[str, Any]:
+        """Seconds of `gc.collect()`."""
+        return {"samples": pause(shape, objects)["seconds"], "number": 1}
+
+    track_pause.unit = "seconds"  # type: ignore[attr-defined]
+
+
+def pause(shape: str, objects: int) -> dict[str, Any]:
+    """Seconds of each collection, before and after freezing, and how many objects were tracked; from a fresh process.
+
+    Raises `MemoryError` where there is no room for so many, `RuntimeError` where the process ended.
+    """
+    needed, available = objects * MOST_NBYTES_EACH, psutil.virtual_memory().available
+    if needed > available:
+        raise MemoryError(f"{objects:,} objects may take {needed:,} bytes, and {available:,} are available")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        os.write(writer, json.dumps(_measure(SHAPES[shape], objects)).encode())
+        os._exit(0)  # to free them one by one would take longer than to make them
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise RuntimeError(f"the process with {objects:,} {shape} ended without an answer")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _measure(make: Callable[[int], Any], objects: int) -> dict[str, Any]:
+    gc.collect()
+    gc.freeze()  # what the parent has
+    gc.disable()
+    held = make(objects)
+    tracked = len(gc.get_objects())
+    seconds = [_collection() for _ in range(REPEATS + 1)][1:]  # the first moves them to the oldest generation
+    gc.freeze()
+    frozen = [_collection() for _ in range(REPEATS)]
+    del held
+    return {"seconds": seconds, "frozen": frozen, "tracked": tracked}
+
+
+def _collection() -> float:
+    started = time.perf_counter()
+    gc.collect()
+    return time.perf_counter() - started
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gc_pauses", description=__doc__.partition("\n")[0])
+    parser.add_argument("--most", type=int, default=COUNTS[-1], metavar="N", help=f"objects (default: {COUNTS[-1]:,})")
+    parser.add_argument("--shapes", default=",".join(SHAPES), metavar="NAME,...", help="(default: all)")
+    options = parser.parse_args(arguments)
+    shapes = options.shapes.split(",")
+    if unknown := [name for name in shapes if name not in SHAPES]:
+        parser.error(f"no shape is called {', '.join(unknown)}; there are {', '.join(SHAPES)}")
+    table = Table(title="A full collection, ms", title_justify="left")
+    table.add_column("objects", justify="right")
+    for name in (*shapes, "frozen, any shape"):
+        table.add_column(name, justify="right")
+    table.add_column("the documents, of a JVM")
+    for count in (each for each in COUNTS if each <= options.most):
+        found = [pause(name, count) for name in shapes]
+        frozen = max(max(each["frozen"]) for each in found)
+        table.add_row(
+            f"{count:,}",
+            *(f"{statistics.median(each['seconds']) * 1e3:,.2f}" for each in found),
+            f"at most {frozen * 1e3:,.3f}",
+            JVM_GUIDE[count],
+        )
+    wide_console().print(table)
+
+
+if __name__ == "__main__":
+    main()
