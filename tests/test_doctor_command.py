@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,14 @@ def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys:
     assert shown.startswith(("First: ", "Nothing was found"))
     assert "No type grows in every epoch." in shown
     assert "Reading the files alone" in shown
+
+
+def test_what_is_not_installed_is_said_with_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("etl.doctor.examining.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
+    assert main(["doctor"]) == 0
+    assert "numba is not installed, so that this is slower or not to be had: compiled loops" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", [["--model", "mlp"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]])

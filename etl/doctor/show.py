@@ -9,6 +9,7 @@ from rich.text import Text
 from etl.doctor.examination import Examination
 from etl.doctor.finding import Finding, Severity
 from etl.doctor.heap import Heap
+from etl.doctor.machine import OPTIONAL
 from etl.doctor.pauses import Pauses
 from etl.doctor.stage_times import StageTimes
 
@@ -28,13 +29,20 @@ def show_examination(examination: Examination, console: Console) -> None:
     if first is None:
         console.print("Nothing was found that slows training down.", style="bold green", highlight=False)
     else:
-        console.print(f"First: {first.remedy}.", style="bold", highlight=False)
+        console.print(f"First: {first.found}: {first.remedy}.", style="bold", highlight=False)
     if examination.seconds_per_batch is not None:
         batches = examination.batches_per_epoch
         epoch = "" if batches is None else f", {examination.seconds_per_batch * batches:,.3g} s an epoch of {batches:,}"
         console.print(f"A batch takes {examination.seconds_per_batch * 1e3:,.1f} ms{epoch}.", highlight=False)
     for finding in examination.findings:
         _show(finding, console)
+    for name in examination.machine.missing:
+        console.print(
+            f"{name} is not installed, so that this is slower or not to be had: {OPTIONAL[name]}; pip install "
+            "'fair-etl[fast]'",
+            style="yellow",
+            highlight=False,
+        )
 
 
 def show_stages(times: StageTimes, console: Console) -> None:
