@@ -21,12 +21,8 @@ import psutil
 from rich.table import Table
 
 from benchmarks.console import wide_console
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
 
-PROFILE = chosen_profile()
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
-SUITE_COUNTS = (10_000, 100_000, 500_000)
 REPEATS = 5
 # "Performance Issues", step 4, of the documents, for a JVM.
 JVM_GUIDE = {
@@ -75,22 +71,6 @@ SHAPES: dict[str, Callable[[int], Any]] = {
     "slotted instances": lambda count: [Slotted(number) for number in range(count)],
     "linked lists": linked,
 }
-
-
-@explained
-class GcPause:
-    """A full collection of CPython's garbage collector, by how many objects are on the heap and of which shape."""
-
-    params = [list(SHAPES), list(SUITE_COUNTS)]
-    param_names = ["shape", "objects"]
-    timeout = 300
-    version = PROFILE.version
-
-    def track_pause(self, shape: str, objects: int) -> dict[str, Any]:
-        """Seconds of `gc.collect()`."""
-        return {"samples": pause(shape, objects)["seconds"], "number": 1}
-
-    track_pause.unit = "seconds"  # type: ignore[attr-defined]
 
 
 def pause(shape: str, objects: int) -> dict[str, Any]:

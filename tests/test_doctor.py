@@ -30,7 +30,7 @@ from etl.doctor.checks.network import size_of
 from etl.doctor.checks.others import OtherProcesses
 from etl.doctor.machine import look_at_machine
 from etl.doctor.rebatched import Rebatched
-from etl.runtime import ThreadPolicy
+from etl.runtime import GcPolicy, ThreadPolicy
 from etl.runtime.cpus import available_cpus
 
 WORSE = (Severity.WARNING, Severity.SERIOUS)
@@ -40,7 +40,8 @@ WORSE = (Severity.WARNING, Severity.SERIOUS)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Other tests, and other processes, have no part in it; compute has as many threads as there are CPUs."""
     monkeypatch.setattr("etl.doctor.examining.look_at_machine", quiet_machine)
-    with ThreadPolicy(available_cpus()):
+    # Nor have the objects of everything that was imported for other tests.
+    with ThreadPolicy(available_cpus()), GcPolicy("freeze"):
         yield
 
 

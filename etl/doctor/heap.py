@@ -29,7 +29,9 @@ class TypeOnHeap:
 
 @dataclass(frozen=True)
 class Growth:
-    """How many objects of a type were more after each epoch than after the one before, the first left out."""
+    """How many objects of a type that the collector tracks were more after each epoch than after the one before, the
+    first left out.
+    """
 
     name: str
     per_epoch: list[int]
@@ -64,7 +66,7 @@ def _leaks(run_epoch: Callable[[], None], epochs: int) -> list[Growth]:
     for _ in range(epochs):
         run_epoch()
         gc.collect()
-        counts.append(_census()[0])
+        counts.append(Counter(map(_type_name, gc.get_objects())))
     names = set(counts[-1])
     growths = [
         Growth(name, [after.get(name, 0) - before.get(name, 0) for before, after in pairwise(counts)]) for name in names
@@ -83,12 +85,16 @@ def _census() -> tuple[Counter[str], Counter[str]]:
             if id(thing) in seen:
                 continue
             seen.add(id(thing))
-            kind = type(thing)
-            name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+            name = _type_name(thing)
             counts[name] += 1
             with contextlib.suppress(Exception):  # a class may say anything of its size
                 sizes[name] += sys.getsizeof(thing)
     return counts, sizes
+
+
+def _type_name(thing: Any) -> str:
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _untracked(container: Any) -> list[Any]:
