@@ -125,10 +125,10 @@ def test_the_example_of_the_documents(load: float, waits: bool) -> None:
     with etl.AsyncIterator(raw, threads=1) as loader:
         found = finding(train(Slow(0.02), loader), "loading")
         assert loader.state_dict()["position"] == 0
-    assert (found.severity is Severity.SERIOUS) is waits
+    assert (found.severity in WORSE) is waits
     if waits:
         assert found.saves_seconds is not None
-        assert 40 * 0.01 < found.saves_seconds < 40 * 0.06
+        assert 0 < found.saves_seconds < 40 * 0.06
         assert "though it is loaded ahead" in found.found
 
 
