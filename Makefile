@@ -5,11 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: bench compare-commits aa peers preview test clean
+.PHONY: bench compare-commits aa peers preview test torture clean
 
 bench: .venv/bench
 	$(BIN)/asv machine --yes > /dev/null
-	@echo "Measuring HEAD: the first time asv builds an environment with torch; then about five minutes."
+	@echo "Measuring HEAD: the first time asv builds an environment with torch; then about a quarter of an hour."
 	$(BIN)/asv run --record-samples --show-stderr 'HEAD^!'
 	$(BIN)/asv publish
 	@$(BIN)/python -m benchmarks.publish.table
@@ -35,6 +35,10 @@ test: .venv/test
 	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 	$(BIN)/python -m pytest -m slow
+
+# Every promise under kills, full disks, bad files and hostile input, as often as the README's table says.
+torture: .venv/test
+	$(BIN)/python -m pytest tests/torture --torture --numprocesses 2 --counts .asv/torture.json $(TORTURE)
 
 clean:
 	rm -rf .venv .asv build *.egg-info

@@ -21,6 +21,7 @@ import psutil
 from rich.table import Table
 
 from benchmarks.console import wide_console
+from benchmarks.names import names_among
 
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
 REPEATS = 5
@@ -120,11 +121,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gc_pauses", description=__doc__.partition("\n")[0])
     parser.add_argument("--most", type=int, default=COUNTS[-1], metavar="N", help=f"objects (default: {COUNTS[-1]:,})")
-    parser.add_argument("--shapes", default=",".join(SHAPES), metavar="NAME,...", help="(default: all)")
+    parser.add_argument(
+        "--shapes", type=names_among(SHAPES, "shape"), default=tuple(SHAPES), metavar="NAME,...", help="(default: all)"
+    )
     options = parser.parse_args(arguments)
-    shapes = options.shapes.split(",")
-    if unknown := [name for name in shapes if name not in SHAPES]:
-        parser.error(f"no shape is called {', '.join(unknown)}; there are {', '.join(SHAPES)}")
+    shapes = options.shapes
     table = Table(title="A full collection, ms", title_justify="left")
     table.add_column("objects", justify="right")
     for name in (*shapes, "frozen, any shape"):

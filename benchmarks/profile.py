@@ -22,7 +22,8 @@ AXES = tuple(field.name for field in fields(Cell))
 @dataclass(frozen=True)
 class Profile:
     """`samples` photographs resized to `image_size`; each cell measured in `rounds` processes, `seconds_per_figure`
-    seconds in each. One axis at a time, with `grid` every combination of those in the grid, too.
+    seconds in each. One axis at a time, with `grid` every combination of those in the grid, too. Runtime settings take
+    turns in `setting_rounds` pairs of processes; in none they are not measured.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Profile:
     grid: bool
     strategies: tuple[str, ...] = STRATEGIES
     axes: tuple[str, ...] = AXES
+    setting_rounds: int = 0
 
     @property
     def version(self) -> str:

@@ -22,7 +22,7 @@ class NoAnswer(Exception):  # noqa: N818 - the word the reader looks for
 
 class ServerProcess:
     """A process, in a session of its own, that runs `main` of `module`, through alone.py, against the installed
-    packages, or those in the folder `packages`; with `environment` besides that of this process.
+    packages, or those in the folder `packages`; with `environment` besides that of this process, without what is None.
     """
 
     def __init__(
@@ -30,11 +30,12 @@ class ServerProcess:
         module: str,
         hash_seed: int = 0,
         packages: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         # Before libraries start their thread pools: a server with threads could not be forked.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(COMPUTE_THREADS))
-        variables = {**os.environ, **threads, "PYTHONHASHSEED": str(hash_seed), **(environment or {})}
+        wanted = {**os.environ, **threads, "PYTHONHASHSEED": str(hash_seed), **(environment or {})}
+        variables = {name: value for name, value in wanted.items() if value is not None}
         if packages is not None:
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close

@@ -18,6 +18,8 @@ from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 
 # What a stage raises that is no fault of the record, and is passed on as it is.
 UNRELATED_TO_THE_RECORD = (MemoryError, ImportError)
+# The place, for those who watch, before that of the first stage: the record is being read.
+READING = -1
 
 
 class StageError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from etl.printable import printable
 from presave import Record, RecordSequence
 
 __all__ = ["Record", "RecordError", "RecordSequence", "record_error", "source_name"]
@@ -21,8 +22,9 @@ class RecordError(ValueError):
         self.cause = cause
 
     def __str__(self) -> str:
-        of_file = f" ({self.name})" if self.name else ""
-        return f"record {self.record} of {self.source}{of_file}: failed at stage '{self.stage}': {self.cause}"
+        of_file = f" ({printable(self.name)})" if self.name else ""
+        where = f"record {self.record} of {printable(self.source)}{of_file}"
+        return f"{where}: failed at stage '{self.stage}': {self.cause}"
 
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:

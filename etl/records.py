@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from etl.pipeline import Pipeline, StageError
+from etl.pipeline import READING, Pipeline, StageError
 from etl.record import Record, RecordSequence, record_error, source_name
 from etl.several import flatten
 from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
@@ -48,13 +48,17 @@ class Records:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`; raises `RecordError` that names it, its file and the stage."""
+        """Record `index`; raises `RecordError` or `MemoryError` that names it, its file and the stage."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {source_name(self.source)}, which holds {len(self)}")
+        where = [index, READING]
         try:
-            record = self.pipeline(read_record(self.source, index))
+            record = self.pipeline(read_record(self.source, index), where=where)
         except StageError as error:
             raise record_error(self.source, index, error.stage, error.__cause__ or error) from error.__cause__
+        except MemoryError as error:
+            stage = "read" if where[1] == READING else self.pipeline.name_at(where[1])
+            raise MemoryError(str(record_error(self.source, index, stage, error))) from error
         try:
             return flatten(record)
         except ValueError as error:

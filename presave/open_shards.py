@@ -14,6 +14,7 @@ from presave.formats import ColumnReader, Format, ShardReader
 from presave.formats.arrays import ArrayColumn, ArrayShard
 from presave.manifest import Manifest
 from presave.mapped_rows import MappedRows
+from presave.plain_file import why_not_own
 
 Columns = Mapping[str, ColumnReader]
 
@@ -21,8 +22,9 @@ Columns = Mapping[str, ColumnReader]
 class OpenShards:
     """Opens each shard when something of it is first read. May be used by several threads at once."""
 
-    def __init__(self, path: Path, manifest: Manifest, format: Format) -> None:
+    def __init__(self, path: Path, manifest: Manifest, format: Format, trusted: bool) -> None:
         self._path = path
+        self._trusted = trusted
         self._manifest = manifest
         self._format = format
         counts = [shard.records for shard in manifest.shards]
@@ -124,4 +126,8 @@ class OpenShards:
                 f"{self._path}: the manifest names {len(files)} files for shard {shard}, "
                 f"format {self._format.name!r} has {expected}; `etl verify` lists all that is damaged"
             )
+        for file in files:
+            reason = why_not_own(file, links=self._trusted)
+            if reason is not None:
+                raise StoreError(f"{file} {reason}")
         return self._format.open_shard(files, layout)

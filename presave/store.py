@@ -40,14 +40,15 @@ def open_store(
 
     `cache="ram"` reads all of it into memory first, which must fit into `memory_budget` bytes (by default what is
     free). `verify=True` compares every byte with the manifest first. `trusted=True` opens formats that can run code
-    when they are read ("pickle"): only for stores that come from somebody who may run code here.
+    when they are read ("pickle"), and files that are links: only for stores that come from somebody who may run code
+    here.
 
     Raises `StoreError` where there is no whole store, it is damaged or not trusted, and `MemoryError` where it does not
     fit.
     """
     store = Store(Path(path), trusted=trusted)
     if verify:
-        faults = find_faults(path)
+        faults = find_faults(path, trusted=trusted)
         if faults:
             raise StoreError(f"{path} has {len(faults)} faults: {'; '.join(faults[:3])}{'; ...' * (len(faults) > 3)}")
     if cache == "ram":
@@ -68,7 +69,10 @@ class Store(Sequence[Arrays]):
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest: Manifest = load_manifest(path)
-        self._format = find_format(self.manifest.format)
+        try:
+            self._format = find_format(self.manifest.format)
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from None
         if self._format.is_trusted_only and not trusted:
             raise StoreError(
                 f"{path} is of format {self._format.name!r}: reading it runs whatever code somebody put into it. "
@@ -76,7 +80,7 @@ class Store(Sequence[Arrays]):
             )
         self._trusted = trusted
         self._fields = self.manifest.schema
-        self._shards = OpenShards(path, self.manifest, self._format)
+        self._shards = OpenShards(path, self.manifest, self._format, trusted)
         self._length = int(self._shards.first_records[-1])
         self._memory_budget: int | None = None
         self._is_preloaded = False
@@ -129,8 +133,8 @@ class Store(Sequence[Arrays]):
         `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; for a
         ragged field to one of a single axis with room for all elements (`elements(indices)`). None asks for a new
         array, and fields that it leaves out are not read. Raises `IndexError` for a record that is not there,
-        `StoreError` for an `out` that does not fit or a damaged file, and `TypeError` for indices that are not whole
-        numbers (masks neither).
+        `StoreError` for an `out` that does not fit or a damaged file, `MemoryError` where there is no room for new
+        arrays, and `TypeError` for indices that are not whole numbers (masks neither).
         """
         numbers = self._check_numbers(indices)
         wanted = dict.fromkeys(self._fields) if out is None else out
@@ -245,7 +249,7 @@ class Store(Sequence[Arrays]):
         if needed > allowed:
             limit = "are free" if memory_budget is None else "are its memory_budget"
             raise MemoryError(
-                f"{self.path} needs {needed / 1e6:,.0f} MB for cache='ram' and {allowed / 1e6:,.0f} MB {limit}; "
+                f"{self.path} needs {needed:,} bytes for cache='ram' and {allowed:,} bytes {limit}; "
                 "use cache=None, which maps the files"
             )
         for shard, layout in enumerate(layouts):

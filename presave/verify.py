@@ -7,12 +7,14 @@ from pathlib import Path
 
 from presave.checksum import checksum_file
 from presave.manifest import MANIFEST_NAME, StoredFile, load_manifest
+from presave.plain_file import why_not_own
 
 
-def verify(path: str | Path, progress: Callable[[int, int], None] | None = None) -> list[str]:
+def verify(path: str | Path, progress: Callable[[int, int], None] | None = None, *, trusted: bool = False) -> list[str]:
     """Read every file of the store at `path`; one line for each fault, naming the file. An empty list: it is whole.
 
-    `progress` is called with bytes read and bytes in all. Raises `StoreError` where the manifest itself is missing,
+    `progress` is called with bytes read and bytes in all. A file that is a link is a fault, and not read, unless the
+    store is `trusted`; a pipe or device always is. Raises `StoreError` where the manifest itself is missing,
     edited or unreadable, since then nothing can be said of the rest.
     """
     folder = Path(path)
@@ -21,7 +23,7 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None)
     faults = []
     read = 0
     for file in expected.values():
-        fault = _fault(folder / file.name, file)
+        fault = _fault(folder / file.name, file, trusted)
         if fault is not None:
             faults.append(fault)
         read += file.nbytes
@@ -32,7 +34,10 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None)
     return faults
 
 
-def _fault(path: Path, file: StoredFile) -> str | None:
+def _fault(path: Path, file: StoredFile, trusted: bool) -> str | None:
+    reason = why_not_own(path, links=trusted)
+    if reason is not None:
+        return f"{path}: {reason}"
     try:
         nbytes = path.stat().st_size
         if nbytes != file.nbytes:

@@ -10,9 +10,10 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from presave.atomic import write_atomically
 from presave.checksum import checksum_bytes
+from presave.disk_errors import disk_errors
 from presave.errors import StoreError
-from presave.unfinished import write_atomically
 
 WORK_NAME = "work.pickle"
 
@@ -38,7 +39,8 @@ def save_work(work: Any, folder: Path) -> WorkFile:
             f"the records cannot be sent to other processes ({error}); leave open files, locks and the like out of them"
         ) from error
     path = folder.absolute() / WORK_NAME
-    write_atomically(path, data)
+    with disk_errors(path, len(data)):
+        write_atomically(path, data)
     return WorkFile(path, checksum_bytes(data))
 
 

@@ -16,12 +16,13 @@ import joblib
 import numpy as np
 
 from presave.columns import ShardBuilder
+from presave.disk_errors import disk_errors
 from presave.errors import StoreError
 from presave.formats import Format, check_options, find_format
-from presave.manifest import MANIFEST_NAME, Manifest, Skipped, json_values, save_manifest
+from presave.manifest import Manifest, Skipped, json_values
 from presave.schema import Record, RecordSequence, Schema, conform, infer_schema
 from presave.store import Store, open_store
-from presave.unfinished import Done, ShardFolder, Unfinished, find_done, is_stopped
+from presave.unfinished import Done, ShardFolder, Unfinished, find_done, given_up, is_stopped, remove_remains
 from presave.work_file import WorkFile, save_work
 
 # Enough shards for jobs to share and for progress to move, few enough that each is worth opening.
@@ -89,13 +90,14 @@ def write(
     with `on_error="skip"` is left out and listed in the manifest.
 
     Raises `StoreError` where something is at `path` already, the format or an option is unknown, there are no records,
-    one of them is not like the first, the disk has too little room, or `.NAME.partial` is the beginning of another
-    store; and whatever `records[i]` raises.
+    one of them is not like the first, the disk has too little room or fails, or `.NAME.partial` is the beginning of
+    another store; and whatever `records[i]` raises.
     """
     target = Path(path)
     chosen = find_format(format)
     check_options(chosen, options or {})
     if target.exists() or target.is_symlink():
+        remove_remains(target)
         raise StoreError(f"{target} exists already; delete it or choose another path")
     if len(records) == 0:
         raise StoreError(f"there are no records to write to {target}")
@@ -140,8 +142,7 @@ def write(
         if not manifest.shards:
             unfinished.discard()
             raise StoreError(f"all {len(records)} records failed; the first: {manifest.skipped[0].cause}")
-        save_manifest(manifest, unfinished.folder)
-        unfinished.finish({MANIFEST_NAME, *(file.name for shard in manifest.shards for file in shard.files)})
+        unfinished.finish(manifest)
     return open_store(target, trusted=True)  # it was made here
 
 
@@ -218,11 +219,11 @@ def _write_spans(
         tasks = (joblib.delayed(_write_span_elsewhere)(file, number, spans[number]) for number in missing)
     finished = parallel(tasks)
     started = time.perf_counter()
-    flushes = [flusher.submit(unfinished.flush, each) for each in done.values()]
+    flushes = [flusher.submit(unfinished.flush, number, each) for number, each in done.items()]
     try:
         for number, each in finished:
             done[number] = each
-            flushes.append(flusher.submit(unfinished.flush, each))
+            flushes.append(flusher.submit(unfinished.flush, number, each))
             if progress is not None:
                 progress(_progress(done, len(work.records), resumed, time.perf_counter() - started))
         for flushed in flushes:
@@ -244,9 +245,7 @@ def _write_span(work: _Work, number: int, span: range) -> tuple[int, Done]:
     with ShardFolder(work.folder, number, span) as shard:
         for index in span:
             if index % RECORDS_BETWEEN_LOOKS == 0 and is_stopped(work.folder):
-                raise StoreError(
-                    f"the write in {work.folder} was given up: another shard failed, or it was interrupted"
-                )
+                raise given_up(work.folder)
             try:
                 arrays = _read(work.records, work.schema, index)
             except Exception as error:
@@ -255,10 +254,12 @@ def _write_span(work: _Work, number: int, span: range) -> tuple[int, Done]:
                 skipped.append(Skipped(index, _cause(error)))
             else:
                 builder.append(arrays)
-        paths = []
-        if builder.records:
-            paths = find_format(work.format).write_columns(shard.path, f"{number:05d}", builder.columns(), work.options)
-        return number, shard.commit(paths, builder.records, builder.elements, tuple(skipped))
+        columns = builder.columns() if builder.records else {}
+        with disk_errors(shard.path, sum(column.nbytes for column in columns.values())):
+            paths = []
+            if columns:
+                paths = find_format(work.format).write_columns(shard.path, f"{number:05d}", columns, work.options)
+            return number, shard.commit(paths, builder.records, builder.elements, tuple(skipped))
 
 
 def _write_span_elsewhere(file: WorkFile, number: int, span: range) -> tuple[int, Done]:
@@ -290,8 +291,8 @@ def _check_room(unfinished: Unfinished, nbytes: int) -> None:
     free = shutil.disk_usage(unfinished.folder).free
     if nbytes > free:
         raise StoreError(
-            f"{unfinished.target} needs about {nbytes / 1e6:,.0f} MB more and {free / 1e6:,.0f} MB are free there; "
-            "make room or choose another disk"
+            f"{unfinished.target} needs about {nbytes:,} bytes more and {free:,} bytes are free there; make room or "
+            "choose another disk"
         )
 
 

@@ -18,7 +18,7 @@ import presave
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(Path(benchmarks.__file__).parent.rglob("*.py"))
-SUITES = ("decode.py", "end_to_end.py", "gather.py", "overlap.py", "write.py")
+SUITES = ("decode.py", "end_to_end.py", "gather.py", "overlap.py", "suites.py", "write.py")
 # asv takes any function or method of such a name, in any module of the folder, for a benchmark.
 BENCHMARK_NAMES = re.compile(r"(time|timeraw|mem|peakmem|track)_")
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,16 @@ from pathlib import Path
 import pytest
 from scratch import Scratch, make_scratch
 
+import benchmarks
+from benchmarks.aa.__main__ import DECIDES
 from benchmarks.aa.slowed import SLOWER, slowed
 from benchmarks.aa.study import CLOCK, SAME, Comparison, Study
 from benchmarks.aa.table import conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.judgement import CONFIDENCE, Judgement, Verdict, interval, judge
 from benchmarks.compare_commits.table import as_json, summary
-from benchmarks.compare_commits.turns import BLOCKS, LEAST_ROUNDS, Pairs
+from benchmarks.compare_commits.turns import LEAST_ROUNDS
+from benchmarks.judgement import CONFIDENCE, Judgement, Verdict, interval, judge
+from benchmarks.turns import BLOCKS, Pairs
 
 COMPARE = "benchmarks.compare_commits"
 
@@ -273,3 +277,16 @@ def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_
     assert expected_ratio(study, key, 0.05) == pytest.approx(1.06)
     assert expected_ratio(study, wall, 0.05) is None
     assert "off by more than 3.0%; changes under 2.0%" in conclusions(study, 0.02)[0]
+
+
+def test_a_study_is_of_the_files_that_its_comparisons_are_made_with() -> None:
+    files = {name.removeprefix("benchmarks/") for name in DECIDES}
+    folder = Path(benchmarks.__file__).parent
+    read = [*(folder / "compare_commits").glob("*.py"), *(folder / name for name in files if name.endswith(".py"))]
+    shared = {
+        name
+        for path in read
+        for name in re.findall(r"^\s*from benchmarks\.(\w+) import", path.read_text(), re.MULTILINE)
+    }
+    # What is printed, what is asked for, and what is only another profile's.
+    assert {f"{name}.py" for name in shared - {"console", "names", "profile", "cell"}} <= files

@@ -167,3 +167,24 @@ def test_a_truncated_image_is_an_error_and_not_half_grey(format: str) -> None:
 def test_an_unknown_decoder_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown decoder 'jpeg'; known: pillow"):
         etl.image_pipeline(8, decoder="jpeg")
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_what_else_pillow_raises_is_a_value_error(decoder: str) -> None:
+    encoded = encode(Image.new("RGB", (6, 4))).copy()
+    place = encoded.tobytes().index(b"IDAT") - 4
+    encoded[place : place + 4] = 0  # Pillow takes what follows for a chunk, and raises SyntaxError
+    with pytest.raises(ValueError, match=r"broken PNG file.*; remove or replace the file"):
+        etl.stages.Decode(decoder).open(encoded)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_where_pillow_only_warns_of_the_pixels_the_file_is_refused(
+    decoder: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    encoded = encode(Image.new("RGB", (6, 4)), format)
+    with pytest.raises(ValueError, match=r"6 x 4 pixels .* 20; set PIL\.Image"):
+        etl.stages.Decode(decoder).open(encoded)

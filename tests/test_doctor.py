@@ -52,11 +52,10 @@ def train(model: torch.nn.Module, batches: Any, **options: Any) -> Examination:
 def test_a_healthy_training_has_nothing_wrong() -> None:
     with HeapPolicy("retain"):  # as glibc is, gradients of some megabytes are mapped afresh in every step
         examination = train(mlp(), Batches())
-    # Not yet: where a heap still grows while batches are watched, memory is fresh for a while (check memory_reuse).
-    findings = [each for each in examination.findings if each.check != "memory_reuse"]
+    findings = examination.findings
     assert [str(each) for each in findings if each.severity in (*WORSE, Severity.NOTE)] == []
     assert {each.severity for each in findings} <= {Severity.FINE, Severity.NOT_LOOKED_AT}
-    assert len(findings) == len(CHECKS) - 1 == 12
+    assert len(findings) == len(CHECKS) == 13
     assert examination.batches_per_epoch == 12
     json.dumps(examination.as_dict())
 
@@ -116,19 +115,20 @@ class Late:
         return record
 
 
-@pytest.mark.parametrize(("load", "waits"), [(0.04, True), (0.01, False)])
+@pytest.mark.parametrize(("load", "waits"), [(0.1, True), (0.01, False)])
 def test_the_example_of_the_documents(load: float, waits: bool) -> None:
     # "If a network takes 100ms to perform fitting on a single minibatch, but data loading takes 200ms, [it] will have
-    # to wait 100ms"; with 50 ms of loading there is no bottleneck. Here a fifth of each, loaded ahead by one thread.
+    # to wait 100ms"; with 50 ms of loading there is no bottleneck. Here half of it, or a twentieth, loaded ahead by one
+    # thread: a busy machine may make it twice as long.
     records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(40)]
     raw = etl.RawIterator(records, etl.Pipeline([Late(load)]), batch_size=1)
     with etl.AsyncIterator(raw, threads=1) as loader:
-        found = finding(train(Slow(0.02), loader), "loading")
+        found = finding(train(Slow(0.05), loader), "loading")
         assert loader.state_dict()["position"] == 0
     assert (found.severity in WORSE) is waits
     if waits:
         assert found.saves_seconds is not None
-        assert 0 < found.saves_seconds < 40 * 0.06
+        assert 0 < found.saves_seconds < 40 * 0.15
         assert "though it is loaded ahead" in found.found
 
 

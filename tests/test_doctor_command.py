@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from doctor_cases import quiet_machine
 
 import etl
@@ -59,6 +60,18 @@ def test_what_is_not_installed_is_said_with_what_it_is_for(
     monkeypatch.setattr("etl.doctor.examining.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
     assert main(["doctor"]) == 0
     assert "numba is not installed, so that this is slower or not to be had: compiled loops" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there, as the variable says")
+def test_a_source_is_examined_on_the_cpu_where_the_preferred_backend_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    etl.demonstration.photographs(tmp_path / "photographs", 10, seed=0)
+    monkeypatch.setenv("BACKEND_PRIORITY_GPU", "100")
+    assert main(["doctor", str(tmp_path / "photographs"), "--size", "32", "--batch-size", "4", "--batches", "2"]) == 1
+    shown = capsys.readouterr().out
+    assert "Backend in use: backend 'cuda' was preferred by" in shown
+    assert "Reading the files alone" in shown
 
 
 @pytest.mark.parametrize("option", [["--model", "mlp"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]])

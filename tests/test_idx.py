@@ -198,3 +198,17 @@ def test_a_folder_with_digits_is_opened_as_idx(digits: Path, photographs: Path) 
     assert isinstance(etl.open_source(digits), etl.Idx)
     assert len(etl.open_source(digits, "test")) < len(etl.open_source(digits, "train"))
     assert isinstance(etl.open_source(photographs), etl.ImageFolder)
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((0, 2**32 - 1, 2**32 - 1), "no array is of shape"),
+        ((0,) * 100, "is not an IDX file: it begins with 00 00 08 64"),
+    ],
+)
+def test_a_shape_that_no_array_has_is_refused(shape: tuple[int, ...], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "images"
+    path.write_bytes(bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes())
+    with pytest.raises(ValueError, match=f"images.* {says}|images: {says}"):
+        read_idx(path)

@@ -255,3 +255,28 @@ def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_pr
     assert repr(pipeline) == "Pipeline(lookup)"
     with pytest.raises(TypeError, match="stage 'lookup' cannot be told from others"):
         etl.records([], pipeline)
+
+
+class Greedy:
+    """A stage that memory does not suffice for."""
+
+    name = "greedy"
+
+    def __call__(self, record: etl.Record) -> etl.Record:
+        raise MemoryError
+
+
+class GreedySource:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> etl.Record:
+        raise MemoryError("no 5 GB")
+
+
+def test_a_record_that_memory_does_not_suffice_for_is_named_with_the_stage() -> None:
+    made = etl.records([{"features": PIXELS}] * 3, etl.Pipeline([Greedy()]))
+    with pytest.raises(MemoryError, match=r"record 2 of .*: failed at stage 'greedy': MemoryError"):
+        made[2]
+    with pytest.raises(MemoryError, match=r"record 1 of .*: failed at stage 'read': no 5 GB"):
+        etl.records(GreedySource(), etl.Pipeline([]))[1]

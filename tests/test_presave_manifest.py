@@ -123,18 +123,20 @@ FIELD = presave.Field("x", "<f8", ())
         ((FIELD,), (Shard(1, (StoredFile("..", 1, ""),)),), "leaves the store's folder"),
         ((FIELD,), (Shard(1, (StoredFile("", 1, ""),)),), "leaves the store's folder"),
         ((FIELD,), (Shard(0, (FILE,)),), "a shard of 0 records"),
-        ((FIELD,), (Shard(-1, (FILE,)),), "a shard of -1 records"),
+        ((FIELD,), (Shard(-1, (FILE,)),), "-1 is no whole number"),
         ((presave.Field("x", "|O", ()),), (Shard(1, (FILE,)),), "field 'x' has dtype |O"),
-        ((presave.Field("x", "<f8", (-1,)),), (Shard(1, (FILE,)),), r"field 'x' has dtype <f8 and shape \(-1,\)"),
+        ((presave.Field("x", "<f8", (-1,)),), (Shard(1, (FILE,)),), "-1 is no whole number"),
         ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,)),), "the elements of x are not those of every shard"),
         ((FIELD,), (Shard(1, (FILE,), {"x": 1}),), "the elements of no fields are not"),
-        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,), {"x": -1}),), "a shard of 1 records and {'x': -1}"),
+        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,), {"x": -1}),), "-1 is no whole number"),
         (
             (presave.Field("x", "<f8", (None, 2)),),
             (Shard(1, (FILE,)),),
             r"field 'x' has dtype <f8 and shape \(None, 2\)",
         ),
         ((presave.Field("x", "nonsense", ()),), (Shard(1, (FILE,)),), "nonsense"),
+        ((FIELD,), (Shard(1, (StoredFile("x\0", 8, ""),)),), "is no text"),
+        ((FIELD,), (Shard(1, (StoredFile("x\ud800", 8, ""),)),), "is no text"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(
@@ -145,9 +147,17 @@ def test_a_manifest_that_contradicts_itself_is_refused(
         presave.open_store(tmp_path)
 
 
+def test_compressed_records_larger_than_any_array_are_refused(tmp_path: Path) -> None:
+    # Of a row that HDF5 compresses the size of the file says little.
+    field, file = presave.Field("x", "<i2", (2**60,)), StoredFile("x.h5", 2000, "")
+    save_manifest(presave.Manifest("hdf5", (field,), (Shard(2, (file,)),) * 2), tmp_path)
+    with pytest.raises(presave.StoreError, match="said to hold records of 2,305,843,009,213,693,952 bytes each"):
+        presave.open_store(tmp_path)
+
+
 def test_an_unknown_format_in_a_manifest_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    save_manifest(presave.Manifest("zip", (FIELD,), (Shard(1, (FILE,)),)), tmp_path)
-    with pytest.raises(presave.StoreError, match="unknown format 'zip'; known: npy, hdf5"):
+    save_manifest(presave.Manifest("zip", (FIELD,), (Shard(1, (StoredFile("x.zip", 9, "0"),)),)), tmp_path)
+    with pytest.raises(presave.StoreError, match=f"^{tmp_path}: unknown format 'zip'; known: npy, hdf5"):
         presave.open_store(tmp_path)
 
 

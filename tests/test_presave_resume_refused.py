@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import presave
-from presave import unfinished
+from presave import atomic, unfinished
 from presave.unfinished import Unfinished
 
 LIMIT_SECONDS = 60
@@ -156,7 +156,7 @@ def test_the_place_of_a_killed_process_is_free_at_once_and_what_it_left_is_not_i
 def test_what_a_worker_adds_at_the_last_moment_is_not_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush = unfinished.flush
+    flush = atomic.flush
 
     def flush_late(path: Path) -> None:
         if (tmp_path / ".s.partial").is_dir():

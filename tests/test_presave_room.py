@@ -37,7 +37,8 @@ def test_a_disk_with_too_little_room_is_refused_before_the_second_record(
         return free
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    with pytest.raises(presave.StoreError, match=r"s needs about 40 MB more and 40 MB are free there; make room or"):
+    said = r"s needs about 40,000,000 bytes more and 39,999,999 bytes are free there; make room or"
+    with pytest.raises(presave.StoreError, match=said):
         presave.write(tmp_path / "deep" / "s", records)
     assert asked == [tmp_path / "deep" / ".s.partial"]
     assert not list((tmp_path / "deep").iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import etl
 import presave
 from etl.iterators.order import Order
 from presave.columns import shard_columns
@@ -23,6 +24,7 @@ ALLOWED_NBYTES = 100_000
 
 @pytest.fixture
 def _traced() -> Iterator[None]:
+    etl.load_kernels()  # otherwise imported in the background, at any moment
     tracemalloc.start()
     yield
     tracemalloc.stop()

@@ -180,7 +180,8 @@ def test_a_store_that_does_not_fit_into_memory_says_what_it_needs(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed))
     presave.open_store(folder, cache="ram", trusted=True).close()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=needed - 1))
-    with pytest.raises(MemoryError, match=r"s needs 0 MB for cache='ram' and 0 MB are free; use cache=None"):
+    said = rf"s needs {needed:,} bytes for cache='ram' and {needed - 1:,} bytes are free; use cache=None"
+    with pytest.raises(MemoryError, match=said):
         presave.open_store(folder, cache="ram", trusted=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import zipfile
@@ -38,7 +39,7 @@ def malicious(tmp_path: Path) -> Path:
     """A pickle store that makes the folder `ran` beside it when it is unpickled, with a manifest that fits."""
     presave.write(tmp_path / "s", RECORDS, format="pickle").close()
     file = tmp_path / "s" / "batch-00000.pickle"
-    file.write_bytes(pickle.dumps({"x": Mark(tmp_path / "ran")}))
+    file.write_bytes(pickle.dumps({"x": Mark(tmp_path / "ran"), "room": bytes(1000)}))  # as much as the records take
     _accept(tmp_path / "s", file)
     return tmp_path / "s"
 
@@ -112,6 +113,30 @@ def test_code_in_a_torch_file_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     torch.load(file, weights_only=False)
     assert (tmp_path / "ran").exists()  # the file would have run
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(5, 3, dtype=torch.bfloat16), torch.zeros(5, 3).to_sparse(), torch.zeros(5, 3, requires_grad=True)],
+    ids=["bfloat16", "sparse", "requires_grad"],
+)
+def test_tensors_that_numpy_has_not_are_refused(tensor: torch.Tensor, tmp_path: Path) -> None:
+    presave.write(tmp_path / "s", RECORDS, format="torch").close()
+    file = tmp_path / "s" / "shard-00000.pt"
+    torch.save({"x": tensor}, file)
+    with presave.open_store(tmp_path / "s") as store, pytest.raises(presave.StoreError) as raised:
+        store.gather([0])
+    assert str(raised.value).startswith(f"{file}: cannot be read (")
+
+
+def test_numbers_of_any_size_in_a_safetensors_file_are_refused(tmp_path: Path) -> None:
+    presave.write(tmp_path / "s", RECORDS, format="safetensors").close()
+    file = tmp_path / "s" / "shard-00000.safetensors"
+    header = json.dumps({"x": {"dtype": "I64", "shape": [2**70], "data_offsets": [0, 120]}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(120))
+    with presave.open_store(tmp_path / "s") as store, pytest.raises(presave.StoreError) as raised:
+        store.gather([0])
+    assert str(raised.value).startswith(f"{file}: cannot be read (")
 
 
 def test_a_pickled_array_in_an_npy_file_is_refused_and_not_run(tmp_path: Path) -> None:

@@ -178,3 +178,21 @@ def test_an_unknown_way_to_treat_errors_is_refused(store: presave.Store) -> None
         etl.RawIterator(RECORDS, PIPELINE, on_error=wrong)
     with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
         etl.PresavedIterator(store, PIPELINE.after("cast"), on_error=wrong)
+
+
+@pytest.mark.parametrize("stage", ["read", "grow"])
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_record_that_runs_out_of_memory_is_named_and_not_left_out(stage: str, number: int) -> None:
+    class Records(list[etl.Record]):
+        def __getitem__(self, index: Any) -> Any:
+            return grow(super().__getitem__(index)) if stage == "read" else super().__getitem__(index)
+
+    def grow(record: etl.Record) -> etl.Record:
+        if record["label"] == number:
+            raise MemoryError("no room")  # one of malloc's would move this thread to another arena for good
+        return record
+
+    pipeline = etl.Pipeline([] if stage == "read" else [grow])
+    for iterator in (raw := etl.RawIterator(Records(RECORDS), pipeline, 4, on_error="skip"), etl.AsyncIterator(raw)):
+        with pytest.raises(MemoryError, match=f"record {number} of Records: failed at stage '{stage}': no room"):
+            list(iterator)

@@ -30,7 +30,7 @@ def test_a_record_is_the_bytes_of_the_image_and_the_label_of_a_sample(tmp_path: 
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize("name", ["x" * 90, "folder/" * 14 + "n" * 60, "ü" * 40, "/absolute", "../../above", "./here"])
+@pytest.mark.parametrize("name", ["x" * 90, "folder/" * 14 + "n" * 60, "ü" * 40, "a..b/c", "./here"])
 def test_names_of_any_kind_are_read_in_each_format_of_tar(format: int, name: str, tmp_path: Path) -> None:
     source = etl.Tar(write(tmp_path / "s.tar", [(f"{name}.jpg", b"image"), (f"{name}.cls", b"7")], format))
     assert contents(source) == [(b"image", 7)]

@@ -185,3 +185,25 @@ def test_opencv_resizes_grey_and_colour_and_leaves_the_cores_to_the_loader() -> 
     assert turbo.resize(pixels, 20, 30).shape == (20, 30, 3)
     assert turbo.resize(pixels[:, :, 0], 20, 30).shape == (20, 30)
     assert turbo.import_cv2().getNumThreads() == 1
+
+
+def test_a_small_file_of_very_many_pixels_is_refused_before_memory_is_taken_for_them(calls: list[int]) -> None:
+    encoded = encode(picture(16, 16)).copy()
+    place = encoded.tobytes().index(b"\xff\xc0") + 5
+    encoded[place : place + 4] = 0xFF  # height and width
+    for decoder in ("turbo", "pillow"):
+        with pytest.raises(ValueError, match=r"4294836225 pixels.* exceeds limit"):
+            etl.stages.Decode(decoder).open(encoded)
+    assert calls == []
+
+
+def test_a_file_of_very_many_scans_is_refused_before_it_is_decoded(calls: list[int]) -> None:
+    content = encode(picture(16, 16), progressive=True).tobytes()
+    place = content.index(b"\xff\xc2") + 5
+    content = content[:place] + (8000).to_bytes(2, "big") * 2 + content[place + 4 :]
+    last = content.rindex(b"\xff\xda")
+    encoded = np.frombuffer(content + content[last:-2] * 100, np.uint8)
+    for decoder in ("turbo", "pillow"):
+        with pytest.raises(ValueError, match=r"1\d\d scans of 64,000,000 pixels, which is no photograph"):
+            etl.stages.Decode(decoder).open(encoded)
+    assert calls == []

@@ -22,18 +22,21 @@ from benchmarks.aa.study import SAME, Comparison, Study
 from benchmarks.aa.table import show
 from benchmarks.compare_commits.__main__ import MINUTES, compare, minutes
 from benchmarks.compare_commits.commits import ROOT, Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.judgement import DEAD_ZONE
-from benchmarks.compare_commits.side import Failed
 from benchmarks.compare_commits.table import as_json
-from benchmarks.compare_commits.turns import OtherWork
 from benchmarks.console import wide_console
+from benchmarks.judgement import DEAD_ZONE
+from benchmarks.side import Failed
+from benchmarks.turns import OtherWork
 
 FOLDER = ROOT / ".asv" / "aa"
 # What decides about a verdict: a change of any of it makes another study of it.
 DECIDES = tuple(
     f"benchmarks/{name}"
-    for name in ("compare_commits", "clock.py", "workload.py", "fork_ready.py", "server_process.py", "stores.py")
-)
+    for name in (
+        "compare_commits", "clock.py", "fork_ready.py", "judgement.py", "placement.py", "server_process.py", "side.py",
+        "stores.py", "turn_clock.py", "turn_server.py", "turns.py", "workload.py",
+    )
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare_commits.judgement import Judgement, Verdict
 from benchmarks.compare_commits.turns import Key
+from benchmarks.judgement import Judgement, Verdict
 
 SAME = 0.0
 SLOWED = (0.03, 0.05, 0.10)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.aa.study import CLOCK, SAME, SLOWED, TWICE, Comparison, Study
-from benchmarks.compare_commits.judgement import Verdict
 from benchmarks.compare_commits.table import NAMES, percent
 from benchmarks.compare_commits.turns import Key
+from benchmarks.judgement import Verdict
 
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)
 

@@ -16,12 +16,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.judgement import DEAD_ZONE, Judgement, Verdict, judge_all
-from benchmarks.compare_commits.side import Failed
 from benchmarks.compare_commits.table import as_json, show
-from benchmarks.compare_commits.turns import MOST_SECONDS, Key, OtherWork, take_turns
+from benchmarks.compare_commits.turns import MOST_SECONDS, Key, take_turns
 from benchmarks.compare_commits.work import PHOTOGRAPHS, WORKS
 from benchmarks.console import wide_console
+from benchmarks.judgement import DEAD_ZONE, Judgement, Verdict, judge_all
+from benchmarks.names import names_among
+from benchmarks.side import Failed
+from benchmarks.turns import OtherWork
 from benchmarks.workload import find_photographs
 
 MINUTES = 2.0
@@ -83,21 +85,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--only",
-        type=strategies,
+        type=names_among(WORKS, "strategy"),
         default=tuple(WORKS),
         metavar="STRATEGY,STRATEGY",
         help=f"gives all of the time to some of {', '.join(WORKS)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     return parser.parse_args(arguments)
-
-
-def strategies(text: str) -> tuple[str, ...]:
-    """Names of strategies, with commas between them."""
-    names = tuple(dict.fromkeys(text.split(",")))
-    if unknown := [name for name in names if name not in WORKS]:
-        raise argparse.ArgumentTypeError(f"no strategy is called {', '.join(unknown)}; there are {', '.join(WORKS)}")
-    return names
 
 
 def minutes(text: str) -> float:

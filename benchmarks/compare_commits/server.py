@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.compare_commits.placement import draw_blocks
+from benchmarks.placement import draw_blocks
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
     blocks = draw_blocks()
-    from benchmarks.compare_commits.serving import serve  # the packages lie above the blocks
+    from benchmarks.compare_commits.serving import prepare  # the packages lie above the blocks
+    from benchmarks.turn_server import serve
 
-    serve()
+    serve(prepare)
     del blocks

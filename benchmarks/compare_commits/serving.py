@@ -1,20 +1,16 @@
 """What the process of one commit does.
 
-It reads and answers lines of JSON. First `{"folder": ..., "strategies": [...]}`, where it writes the stores that these
-read. Then for each `{"strategy": ...}` it forks a process, which answers with what it loaded and how long that took,
-takes the turns `{"figure", "epochs", "cpus"}` that it is asked for, and ends at `{}`. While it waits for a line it
-costs nothing.
+Its first request is `{"folder": ..., "strategies": [...]}`: it writes the stores that these read. The process that is
+forked for a `{"strategy": ...}` answers with what it loaded and how long that took, and takes turns
+`{"figure", "epochs", "cpus"}`.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import shutil
-import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,49 +21,31 @@ import etl
 from benchmarks.cell import Cell
 from benchmarks.clock import as_bytes, run_epoch
 from benchmarks.compare_commits.compute import Layer
-from benchmarks.compare_commits.placement import draw_gaps
 from benchmarks.compare_commits.work import ETL, IMAGE_SIZE, PHOTOGRAPHS, WALL, WORKS, Work
-from benchmarks.fork_ready import check_no_threads, load_kernels
+from benchmarks.fork_ready import load_kernels
+from benchmarks.placement import draw_gaps
 from benchmarks.stores import write_store
+from benchmarks.turn_clock import seconds_of
+from benchmarks.turn_server import OpenTurns, Request, Turn, settle_on
 from benchmarks.workload import COMPUTE_THREADS, Data, find_photographs, make_iterator, make_pipeline
 
-# Without a buffer: the forked processes go on reading where this one stopped.
-REQUESTS = 0
-ANSWERS = 1
-# Of how long a thread has waited, twice; usually a tenth of that.
-MOST_READING_SECONDS = 0.0005
+
+def prepare(request: Request) -> tuple[Request, OpenTurns]:
+    """Import everything, write the stores, and say where the packages come from."""
+    load_kernels()
+    data = {name: _make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
+
+    @contextmanager
+    def open_turns(request: Request) -> Iterator[tuple[Request, Turn]]:
+        name = request["strategy"]
+        with _turns(WORKS[name].cell, data[name]) as turns:
+            yield turns
+
+    return {"etl": str(_package_folder("etl")), "presave": str(_package_folder("presave"))}, open_turns
 
 
-def serve() -> None:
-    """Answer requests until standard input ends."""
-    with open(REQUESTS, "rb", buffering=0, closefd=False) as requests:
-        try:
-            load_kernels()
-            request = json.loads(requests.readline())
-            data = {name: _make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
-            check_no_threads()
-            _answer({"etl": str(_package_folder("etl")), "presave": str(_package_folder("presave"))})
-            while request := json.loads(requests.readline() or "null"):
-                name = request["strategy"]
-                child = os.fork()
-                if child == 0:
-                    _serve_turns(WORKS[name].cell, data[name], requests)
-                os.waitpid(child, 0)
-        except BaseException:
-            _answer({"error": traceback.format_exc()})
-            raise
-
-
-def _serve_turns(cell: Cell, data: Data, requests: Any) -> None:
-    """Take turns until the request to end; does not return."""
-    try:
-        _take_turns(cell, data, requests)
-    except BaseException:  # noqa: BLE001 - reported by the other side
-        _answer({"error": traceback.format_exc()})
-    os._exit(0)  # nothing of the server's is the child's to clean up
-
-
-def _take_turns(cell: Cell, data: Data, requests: Any) -> None:
+@contextmanager
+def _turns(cell: Cell, data: Data) -> Iterator[tuple[Request, Turn]]:
     # Pages that are given back and mapped again in every step cost more or less from process to process.
     with (
         etl.runtime.HeapPolicy("retain"),
@@ -80,32 +58,16 @@ def _take_turns(cell: Cell, data: Data, requests: Any) -> None:
         computes: dict[str, Callable[[Any], None] | None] = {ETL: None, WALL: layer}
         run_epoch(iterator, layer)
         seconds = {figure: run_epoch(iterator, compute).wall for figure, compute in computes.items()}
-        _answer({"digest": digest.hexdigest(), "samples": samples, "seconds": seconds})
-        while request := json.loads(requests.readline() or "null"):
-            _settle_on(request["cpus"])
+
+        def turn(request: Request) -> Request:
+            settle_on(request["cpus"])
             gaps = draw_gaps()
-            _answer({"seconds": _mean_epoch(iterator, computes[request["figure"]], request["epochs"], cell.is_async)})
+            compute, epochs = computes[request["figure"]], request["epochs"]
+            seconds = seconds_of(lambda: [run_epoch(iterator, compute) for _ in range(epochs)], not cell.is_async)
             del gaps
-        _answer({"ended": True})
+            return {"seconds": seconds / epochs}
 
-
-def _mean_epoch(iterator: Any, compute: Callable[[Any], None] | None, epochs: int, is_async: bool) -> float:
-    """Seconds of an epoch, without those in which something else had the CPU of this thread: in an asynchronous
-    strategy that may have been a thread of its own, so there they stay.
-    """
-    while True:
-        started = time.perf_counter()
-        waited = _waited_seconds()
-        began = time.perf_counter()
-        wall = sum(run_epoch(iterator, compute).wall for _ in range(epochs))
-        ended = time.perf_counter()
-        waited = _waited_seconds() - waited
-        outside = began - started + time.perf_counter() - ended
-        if is_async:
-            return wall / epochs
-        # A wait while the waits were read is in one of the two, and not in the other.
-        if outside < MOST_READING_SECONDS and waited < wall:
-            return (wall - waited) / epochs
+        yield {"digest": digest.hexdigest(), "samples": samples, "seconds": seconds}, turn
 
 
 def _digest(batch: Any, digest: Any) -> None:
@@ -136,20 +98,3 @@ def _package_folder(package: str) -> Path:
     if spec is None or spec.origin is None:
         raise ImportError(f"no package {package}")
     return Path(spec.origin).parent.parent
-
-
-def _settle_on(cpus: list[int]) -> None:
-    """Run on the first of `cpus`, from which the system may move threads to the others: left alone, it keeps one side
-    beside some other busy process for seconds, and not the other side.
-    """
-    os.sched_setaffinity(0, cpus[:1])
-    os.sched_setaffinity(0, cpus)
-
-
-def _waited_seconds() -> float:
-    """For how long this thread has been ready to run while something else had the CPU."""
-    return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) * 1e-9
-
-
-def _answer(answer: dict[str, Any]) -> None:
-    os.write(ANSWERS, json.dumps(answer).encode() + b"\n")

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.judgement import CONFIDENCE, Judgement, Verdict
 from benchmarks.compare_commits.turns import Key
+from benchmarks.judgement import CONFIDENCE, Judgement, Verdict
 
 STYLES = {Verdict.SLOWER: "bold red", Verdict.FASTER: "bold green", Verdict.SAME: "", Verdict.OPEN: "dim"}
 NAMES = {"etl": "ETL alone", "wall": "wall"}
@@ -77,12 +77,7 @@ def as_json(a: Commit, b: Commit, judgements: Mapping[Key, Judgement], dead_zone
                 "figure": figure,
                 "a_seconds": each.a,
                 "b_seconds": each.b,
-                "ratio": each.ratio,
-                "low": each.low if each.low > 0 else None,
-                "high": each.high if math.isfinite(each.high) else None,
-                "pairs": each.pairs,
-                "verdict": each.verdict.value,
-                "log_ratios": each.log_ratios,
+                **each.as_dict(),
             }
             for (strategy, figure), each in judgements.items()
         ],

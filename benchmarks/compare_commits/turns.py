@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.side import Side
+from benchmarks.compare_commits.side import CommitSide
 from benchmarks.compare_commits.work import ETL, FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS
+from benchmarks.turns import OtherWork, Pairs, take_blocks
 
 # Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
 LEAST_ROUNDS = 15
 MOST_SECONDS = 300.0
-# One commit is A, the other B; every second pair begins with the other one. A drift that is steady cancels.
-BLOCKS = ((0, 1, 1, 0), (1, 0, 0, 1))
 # Of turns, for each figure of each pair. Pairs of processes differ, so that more pairs tell more than longer ones.
 PAIR_SECONDS = {ETL: 0.4, WALL: 0.3}
 LEAST_BLOCKS = 3
 
 Key = tuple[str, str]
-# Seconds of an epoch of A, and of B, in one block of turns: geometric means.
-Block = tuple[float, float]
 # Told which part of the work is done, from 0 to 1.
 Progress = Callable[[float], None]
-
-
-class OtherWork(Exception):  # noqa: N818 - the word the reader looks for
-    """The commits did not load the same batches; their times say nothing about each other."""
-
-
-@dataclass
-class Pairs:
-    """Of one figure, for every pair of fresh processes, its blocks of turns."""
-
-    blocks: list[list[Block]] = field(default_factory=list)
-
-    @property
-    def log_ratios(self) -> list[float]:
-        """For every pair log(B / A), the median of its blocks."""
-        return [statistics.median(math.log(b / a) for a, b in pair) for pair in self.blocks]
-
-    @property
-    def medians(self) -> Block:
-        """Seconds of A and of B, over all blocks."""
-        every = [block for pair in self.blocks for block in pair]
-        return statistics.median(a for a, _ in every), statistics.median(b for _, b in every)
 
 
 def take_turns(
@@ -71,7 +43,7 @@ def take_turns(
     while time.monotonic() - began + longest < (seconds if rounds >= LEAST_ROUNDS else MOST_SECONDS):
         started = time.monotonic()
         with ExitStack() as stack:
-            sides = [stack.enter_context(Side(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
+            sides = [stack.enter_context(CommitSide(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
             for side in sides:
                 side.wait_until_ready()
             for strategy in random.Random(rounds).sample(strategies, len(strategies)):
@@ -84,7 +56,7 @@ def take_turns(
 
 
 def _take_turns_at(
-    strategy: str, sides: list[Side], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
+    strategy: str, sides: list[CommitSide], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
 ) -> None:
     """All figures of a strategy, from a fresh process of either commit."""
     for side in sides:
@@ -101,19 +73,16 @@ def _take_turns_at(
             "epochs": epochs[strategy, figure],
             "cpus": _cpus(number, strategy.startswith("async-") and figure == WALL),
         }
-        blocks: list[Block] = []
-        until = time.monotonic() + PAIR_SECONDS[figure]
-        while len(blocks) < LEAST_BLOCKS or time.monotonic() < until:
-            turns: tuple[list[float], list[float]] = ([], [])
-            for turn in BLOCKS[number % 2]:
-                turns[turn].append(sides[turn].ask(request)["seconds"])
-            blocks.append((statistics.geometric_mean(turns[0]), statistics.geometric_mean(turns[1])))
-        pairs[strategy, figure].blocks.append(blocks)
+
+        def take(side: int, request: dict[str, Any] = request) -> float:
+            return float(sides[side].ask(request)["seconds"])
+
+        pairs[strategy, figure].blocks.append(take_blocks(take, number, PAIR_SECONDS[figure], LEAST_BLOCKS))
     for each in sides:
         each.ask({})
 
 
-def _check_same_work(strategy: str, sides: list[Side], ready: list[dict[str, Any]]) -> None:
+def _check_same_work(strategy: str, sides: list[CommitSide], ready: list[dict[str, Any]]) -> None:
     for part, name in (("samples", "number of records"), ("digest", "digest of the batches")):
         one, other = (answer[part] for answer in ready)
         if one != other:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, verify
-from etl.commands.output import check_file_path
+from etl.commands.output import check_file_path, show_error
 
 COMMANDS = {
     "dataset": dataset,
@@ -50,5 +50,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
         if parsed.debug:
             traceback.print_exc()
-        print(f"etl: {' '.join(str(error).split())}", file=sys.stderr)
+        show_error(str(error))
         return 2

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import presave
 from etl import comparison
-from etl.commands.output import check_file_path, save_json
+from etl.commands.output import check_file_path, save_json, save_text, show_error
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison import ContradictionError, MeasurementError, Settings
 from etl.comparison.candidate import BY_DEFAULT, STRATEGIES
@@ -24,6 +23,7 @@ from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
+from etl.console import PlainConsole
 from etl.dtypes import DTYPES
 from etl.nbytes import parse_nbytes
 from etl.runtime.gc_policy import KINDS as COLLECTORS
@@ -157,16 +157,16 @@ def run(arguments: argparse.Namespace) -> int:
         with _progress() as show:
             report = replace(comparison.compare(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
     except ContradictionError as error:
-        print(f"etl: {error}", file=sys.stderr)
+        show_error(str(error))
         return 1
     except MeasurementError as error:
         if arguments.debug:
             print(error.text, file=sys.stderr)
         raise
-    show_report(report, Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH))
+    show_report(report, PlainConsole() if sys.stdout.isatty() else PlainConsole(width=FILE_WIDTH))
     save_json(arguments.json, report.as_dict())
     if arguments.html is not None:
-        arguments.html.write_text(page(report), encoding="utf-8")
+        save_text(arguments.html, page(report))
     save_json(arguments.trace, trace_events(report))
     return 0
 
@@ -174,8 +174,13 @@ def run(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _progress() -> Iterator[_Show]:
     """A bar on standard error; nothing where that is no terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[step]}"), TimeElapsedColumn())
+    console = PlainConsole(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[step]}", markup=False),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         yield _Show(bar, bar.add_task("starting", total=1.0, step=""))
 

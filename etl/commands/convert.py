@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=presave.formats(), required=True)
     parser.add_argument("--jobs", type=int, default=2, help="threads (default: 2)")
     parser.add_argument(
-        "--trusted", action="store_true", help="read a pickle store, which runs whatever code somebody put into it"
+        "--trusted",
+        action="store_true",
+        help="read files that are links, and a pickle store, which runs whatever code somebody put into it",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from etl.commands.output import check_file_path, save_json
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison.settings import BACKENDS, Settings
+from etl.console import PlainConsole
 from etl.dtypes import DTYPES
 from etl.stages import DECODERS
 
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             examination, more = examine(progress=tell), {}
         else:
             examination, more = _examine_source(arguments, Path(folder), tell)
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=120)
     show_examination(examination, console)
     shows: dict[str, Any] = {"stages": show_stages, "pauses": show_pauses, "heap": show_heap}
     for name, found in more.items():
@@ -94,11 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> tuple[Any, dict[str, Any]]:
     """What was found, and what else was asked for: the stages, and by option the pauses and the heap."""
-    from etl.backends import backend as find_backend
     from etl.comparison.candidate import Candidate
     from etl.comparison.compute import model_for
     from etl.comparison.workload import Workload
     from etl.doctor import examine
+    from etl.doctor.examining import backend_to_look_at
     from etl.doctor.heap import look_at_heap
     from etl.doctor.pauses import watch_pauses
     from etl.doctor.profiling import profiled
@@ -121,7 +121,8 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
     )
     workload = Workload(settings, folder, available_cpus())
     candidate = Candidate(arguments.strategy)
-    threads = workload.threads(candidate, is_on_device=False)
+    backend = backend_to_look_at(arguments.backend)
+    threads = workload.threads(candidate, is_on_device=backend.device.type != "cpu")
     with workload.iterator(candidate, threads) as iterator:
         state = iterator.state_dict()
         first = next(iter(iterator))
@@ -130,12 +131,12 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
         examination = examine(
             model,
             iterator,
-            backend=arguments.backend,
+            backend=backend,
             batches=arguments.batches,
             try_remedies=arguments.try_remedies,
             progress=tell,
         )
-        setup = make_setup(model, iterator, find_backend(arguments.backend), None)
+        setup = make_setup(model, iterator, backend, None)
         more: dict[str, Any] = {}
         if arguments.profile is not None:
             tell("a profile", 0, 1)
@@ -153,7 +154,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
 
             more["heap"] = look_at_heap(run_epoch)
     tell("the stages", 0, 1)
-    return examination, {"stages": time_stages(workload, setup.backend), **more}
+    return examination, {"stages": time_stages(workload, backend), **more}
 
 
 def _refuse_without_source(arguments: argparse.Namespace) -> None:
@@ -172,8 +173,8 @@ def _refuse_without_source(arguments: argparse.Namespace) -> None:
 @contextmanager
 def _progress() -> Iterator[Any]:
     """A bar on standard error; nothing where that is no terminal."""
-    console = Console(stderr=True)
-    columns = (BarColumn(), TextColumn("{task.description}"))
+    console = PlainConsole(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("starting", total=1)
 

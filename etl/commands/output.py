@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,6 +24,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from etl.console import PlainConsole
+from etl.printable import printable
+from presave.atomic import write_atomically
+from presave.disk_errors import explained
+
+# What is wrong may be a field of many megabytes.
+LONGEST_ERROR = 4_000
+
 
 def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     """Print a two-column table on standard output."""
@@ -30,7 +40,7 @@ def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(name, value)
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def check_file_path(path: Path | None, option: str) -> None:
@@ -40,9 +50,40 @@ def check_file_path(path: Path | None, option: str) -> None:
 
 
 def save_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write `content` to `path`, or nothing where it is None."""
+    """Write `content` to `path`, or nothing where it is None, as `save_text` does."""
     if path is not None:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        save_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write `text` to `path`, where until then stays what was there before. Raises `OSError` that says what is wrong.
+
+    Pipes, devices and what /dev leads to are written to as they are.
+    """
+    data = text.encode()
+    try:
+        if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+            path.write_bytes(data)
+        else:
+            place = path.resolve()  # a link stays one
+            write_atomically(place, data, mode=_mode(place))
+    except OSError as error:
+        raise explained(error, path, f"{len(data):,} bytes were on their way to {path}") from error
+
+
+def _mode(path: Path) -> int:
+    """The mode that `path` has, or that a new file would get."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def show_error(text: str) -> None:
+    """Print `text` as one line on standard error, cut off where it goes on and on."""
+    line = printable(" ".join(text.split()))
+    print(f"etl: {line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + ' ...'}", file=sys.stderr)
 
 
 class Bar:
@@ -61,16 +102,16 @@ class Bar:
 def progress_bar(title: str, unit: str) -> Iterator[Bar]:
     """A bar that stands while the block runs."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
         _Rate(),
         TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield Bar(progress, progress.add_task(title, total=None))
+        yield Bar(progress, progress.add_task(printable(title), total=None))
 
 
 class _Rate(ProgressColumn):

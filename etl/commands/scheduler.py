@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+
+from etl.commands.output import save_json
 
 CONNECT_SECONDS = 5
 
@@ -65,4 +66,4 @@ def _save_profile(client: Any, started: float, path: Path) -> None:
     """A tree of calls for each worker: `count` samples in it, its `description`, and the `children` it called."""
     trees = client.profile(start=started, merge_workers=False)
     content = {"seconds": time.time() - started, "workers": trees}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save_json(path, content)

@@ -1,4 +1,4 @@
-"""The arguments of commands that read a source which may be CSV files, or sequences of them."""
+"""The arguments of commands that read any source, which may be CSV files, or sequences of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
+    parser.add_argument(
+        "--follow-links", action="store_true", help="read what links in the folder lead to, wherever that is"
+    )
     tables = parser.add_argument_group("for CSV files and sequences of them")
     tables.add_argument("--label", metavar="COLUMN", help="name of the label's column, with --no-header its number")
     tables.add_argument("--features", nargs="+", metavar="COLUMN", help="other columns to take (default: all)")
@@ -19,7 +22,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def table_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `Csv` and `Sequences` that were given. Raises `ValueError` for columns that are no numbers where
+    """The arguments of the source that were given. Raises `ValueError` for columns that are no numbers where
     they must be.
     """
     columns: dict[str, Any] = {"label": arguments.label, "features": arguments.features}
@@ -31,4 +34,5 @@ def table_options(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ValueError("with --no-header, --label and --features take numbers of columns, from 0") from None
     others = {"delimiter": arguments.delimiter, "classes": arguments.classes, "missing": arguments.missing}
     flags = {"header": False if arguments.no_header else None, "regression": arguments.regression or None}
+    flags["follow_links"] = arguments.follow_links or None
     return {name: value for name, value in {**columns, **others, **flags}.items() if value is not None}

@@ -7,20 +7,22 @@ from pathlib import Path
 
 import presave
 from etl.commands.output import progress_bar, save_json
+from etl.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE")
+    parser.add_argument("--trusted", action="store_true", help="read files that are links, wherever they lead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the faults to FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify and list the faults."""
     with progress_bar(f"reading {arguments.store}", "bytes") as bar:
-        faults = presave.verify(arguments.store, bar)
+        faults = presave.verify(arguments.store, bar, trusted=arguments.trusted)
     for fault in faults:
-        print(fault)
-    print(f"{arguments.store}: {f'{len(faults)} faults' if faults else 'whole, every byte as written'}")
+        print(printable(fault))
+    print(f"{printable(str(arguments.store))}: {f'{len(faults)} faults' if faults else 'whole, every byte as written'}")
     save_json(arguments.json, {"store": str(arguments.store), "faults": faults})
     return 1 if faults else 0

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+import etl
 from etl.comparison.candidate import Candidate
 from etl.comparison.workload import Workload
 
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
+# Not with -m, which looks for modules in the working folder first: that may be the folder with somebody else's data.
+# This very package is found where it was not installed, too.
+START = """
+import sys
+sys.path[:] = [path for path in sys.path if path]
+sys.path.append(sys.argv[-1])
+from etl.comparison.server import main
+main()
+"""
 # Free memory for a process to be kept, in units of the largest so far.
 ROOM_FACTOR = 4
 
@@ -122,8 +133,9 @@ class Processes:
         # has is set in the fork.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "etl.comparison.server"],
-            env={**os.environ, **threads},
+            [sys.executable, "-c", START, "etl.comparison.server", str(Path(etl.__file__).parents[1])],
+            # For processes that it starts in turn, as Python 3.11 and later have it.
+            env={**os.environ, **threads, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -19,7 +19,6 @@ from etl.comparison.source_files import source_files
 from etl.comparison.stage_clock import RecordRun, StageClock
 from etl.comparison.workload import Workload
 from etl.cut import cut
-from etl.iterators.raw import RawIterator
 from etl.runtime import ThreadPolicy
 from etl.several import flatten
 
@@ -40,16 +39,7 @@ def profile(workload: Workload) -> dict[str, Any]:
     files = source_files(workload.settings.source, workload.records)
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
     prepare(files)
-    raw = RawIterator(
-        workload.records,
-        workload.pipeline,
-        workload.settings.batch_size,
-        dtype=workload.settings.dtype,
-        padding=workload.padding,
-        shuffle=True,
-        seed=workload.settings.seed,
-    )
-    with raw:
+    with workload.raw() as raw:
         batch = map_batch(next(iter(raw)), np.array)
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)

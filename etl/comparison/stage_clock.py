@@ -11,7 +11,7 @@ import numpy as np
 
 from etl.comparison.workload import Workload
 from etl.loading.loading import Loader, nowhere
-from etl.loading.record_loader import READING
+from etl.pipeline import READING
 
 EMPTY = np.empty((0, 0))
 

@@ -105,19 +105,12 @@ class Workload:
         self, candidate: Candidate, threads: Threads, watch: Callable[[Loader], Loader] | None = None
     ) -> BatchIterator:
         """What `candidate` trains from. All shuffle with the same seed. `watch` stands before what loads."""
-        order: dict[str, Any] = {
-            "batch_size": self.settings.batch_size,
-            "shuffle": True,
-            "seed": self.settings.seed,
-            "dtype": self.settings.dtype,
-            "padding": self.padding,
-        }
         iterator: RawIterator | PresavedIterator
         if candidate.is_presaved:
             _, rest = cut(self.pipeline, str(candidate.stage))
-            iterator = OwningIterator(self.open(candidate), rest, **order)
+            iterator = OwningIterator(self.open(candidate), rest, **self._order)
         else:
-            iterator = RawIterator(self.records, self.pipeline, **order)
+            iterator = self.raw()
         if watch is not None:
             iterator.watch_loader(watch)
         if not candidate.is_ahead:
@@ -127,6 +120,20 @@ class Workload:
                 iterator, self.settings.prefetch_size, workers="process", processes=max(1, threads.loading)
             )
         return AsyncIterator(iterator, self.settings.prefetch_size, threads=max(1, threads.loading))
+
+    def raw(self) -> RawIterator:
+        """What strategy raw trains from."""
+        return RawIterator(self.records, self.pipeline, **self._order)
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.settings.batch_size,
+            "shuffle": True,
+            "seed": self.settings.seed,
+            "dtype": self.settings.dtype,
+            "padding": self.padding,
+        }
 
     def open(self, candidate: Candidate) -> presave.Store:
         """The store of a candidate that reads one; this comparison has written it, so it may be a pickle."""

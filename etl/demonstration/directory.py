@@ -2,41 +2,82 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from presave.disk_errors import explained
+
 MARKER = "dataset.json"
+UNFINISHED = ".unfinished"
 
 
 def make_once(directory: str | Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:
     """Have `fill` make the data of `description` (JSON values) in `directory`, unless it is there; whether it was made.
 
     It is made in a temporary folder beside `directory` and renamed when complete. Two processes may do so at the same
-    time: the first to finish wins. Raises `ValueError` where `directory` holds something else.
+    time: the first to finish wins. Raises `ValueError` where `directory` holds something else, and `OSError` where the
+    disk is full or fails.
     """
     target = Path(directory)
     if _holds(target, description):
         return False
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     try:
-        fill(folder)
-        (folder / MARKER).write_text(json.dumps(description, indent=1) + "\n")
-        folder.chmod(0o755)  # mkdtemp makes it private to its owner
-        try:
-            os.rename(folder, target)
-        except OSError:
-            if not _holds(target, description):
-                raise
-            return False
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _temporary_folder(target) as folder:
+            return _make(target, folder, description, fill)
+    except OSError as error:
+        raise explained(error, target, f"the data of {description} were being made") from error
+
+
+def _make(target: Path, folder: Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:
+    fill(folder)
+    (folder / MARKER).write_text(json.dumps(description, indent=1) + "\n")
+    folder.chmod(0o755)  # mkdtemp makes it private to its owner
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if not _holds(target, description):
+            raise
+        return False
     return True
+
+
+@contextmanager
+def _temporary_folder(target: Path) -> Iterator[Path]:
+    """A folder beside `target`, locked while the block runs, and removed after it unless it was moved away."""
+    with ExitStack() as stack:
+        # Between making and locking it no other process may take it for one that was left behind.
+        with _locked(target.parent, fcntl.LOCK_EX):
+            _remove_remains(target)
+            folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.enter_context(_locked(folder, fcntl.LOCK_EX))
+        yield folder
+
+
+def _remove_remains(target: Path) -> None:
+    """Remove the folders that processes which were killed have left, and no other has locked."""
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
+        with suppress(OSError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _holds(target: Path, description: dict[str, Any]) -> bool:

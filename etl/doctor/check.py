@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from etl.doctor.finding import Finding, Severity, severity_of
@@ -19,12 +19,13 @@ NO_TRAINING = "there is no model and no data to look at"
 @dataclass(frozen=True)
 class Case:
     """What is examined: the machine, and, where a model and data were given, training as it is set up and what was seen
-    of it.
+    of it. `notes` is what a check keeps, under its name, from looking until its remedy is applied.
     """
 
     machine: Machine
     setup: Setup | None = None
     seen: Seen | None = None
+    notes: dict[str, int] = field(default_factory=dict)
 
     @property
     def batches_per_epoch(self) -> int | None:

@@ -59,7 +59,7 @@ def examine(
     state = iterator.state_dict() if hasattr(iterator, "load_state_dict") else None  # type: ignore[attr-defined]
     try:
         tell("training", 0, len(CHECKS))
-        setup = make_setup(model, iterator, _find(backend) if isinstance(backend, str) else backend, loss)
+        setup = make_setup(model, iterator, backend_to_look_at(backend) if isinstance(backend, str) else backend, loss)
         case = replace(case, setup=setup, seen=watch_training(model, setup, batches))
         findings = [_look(check, case, number, tell) for number, check in enumerate(CHECKS)]
         if try_remedies:
@@ -71,7 +71,7 @@ def examine(
     return Examination(case.machine, order(findings), typical, setup.batches_per_epoch)
 
 
-def _find(name: str) -> Backend:
+def backend_to_look_at(name: str) -> Backend:
     """The backend; where "auto" fails the first check says so, and the CPU is looked at."""
     try:
         return find_backend(name)

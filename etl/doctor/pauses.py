@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_steps
-from etl.runtime.collections import GENERATIONS
+from etl.runtime.collections import GENERATIONS, Collection, CollectionWatch
 
 
 @dataclass(frozen=True)
@@ -40,49 +39,32 @@ class Pauses:
 
 def watch_pauses(setup: Setup, batches: int) -> Pauses:
     """Train on `batches` and note every collection. Raises whatever training does."""
-    watch = _Watch()
+    found: list[Collection] = []
+    began = 0.0
 
     def around() -> ExitStack:
+        nonlocal began
         stack = ExitStack()
-        gc.callbacks.append(watch)
-        stack.callback(gc.callbacks.remove, watch)
-        watch.began = time.perf_counter()
+        stack.enter_context(CollectionWatch(found.append))
+        began = time.perf_counter()
         return stack
 
     times, _ = time_steps(setup, batches, around)
-    ends, end = [], watch.began
+    ends, end = [], began
     for etl_seconds, compute_seconds in zip(times.etl, times.compute, strict=True):
         end += etl_seconds + compute_seconds
         ends.append(end)
     per_batch = [0.0] * batches
-    for _, started, seconds, _ in watch.collections:
+    for each in found:
         # What is left between two batches belongs to the one after it.
-        number = next((index for index, each in enumerate(ends) if started < each), batches - 1)
-        per_batch[number] += seconds
-    return Pauses(batches, sum(times.etl) + sum(times.compute), watch.generations(), per_batch)
+        number = next((index for index, end in enumerate(ends) if each.began < end), batches - 1)
+        per_batch[number] += each.seconds
+    generations = [_pauses(generation, found) for generation in range(GENERATIONS)]
+    return Pauses(batches, sum(times.etl) + sum(times.compute), generations, per_batch)
 
 
-class _Watch:
-    """Called by the collector: notes of each collection its generation, start, seconds and what it freed."""
-
-    def __init__(self) -> None:
-        self.began = 0.0
-        self.collections: list[tuple[int, float, float, int]] = []
-        self._started = 0.0
-
-    def __call__(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "start":
-            self._started = time.perf_counter()
-        elif self._started:
-            seconds = time.perf_counter() - self._started
-            self.collections.append((info["generation"], self._started, seconds, info["collected"]))
-
-    def generations(self) -> list[GenerationPauses]:
-        """What was noted, by generation."""
-        found = []
-        for generation in range(GENERATIONS):
-            own = [each for each in self.collections if each[0] == generation]
-            seconds = [each[2] for each in own]
-            freed = sum(each[3] for each in own)
-            found.append(GenerationPauses(generation, len(own), sum(seconds), max(seconds, default=0.0), freed))
-        return found
+def _pauses(generation: int, found: list[Collection]) -> GenerationPauses:
+    own = [each for each in found if each.generation == generation]
+    seconds = [each.seconds for each in own]
+    freed = sum(each.freed for each in own)
+    return GenerationPauses(generation, len(own), sum(seconds), max(seconds, default=0.0), freed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
 import statistics
 import threading
 from collections import Counter
@@ -38,8 +37,7 @@ MOVES = (torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to)
 @dataclass(frozen=True)
 class Seen:
     """`times` of `count` batches; `collections` of the garbage collector meanwhile, `tracked_objects` that a full one
-    walks and the seconds that it takes; `faults` are pages that the system gave this process for the first time,
-    a batch, and `batch_nbytes` the size of one.
+    walks and the seconds that it takes; `batch_nbytes` is the size of a batch.
 
     `callers`: for each module that was called the threads that did. `departures`: what took tensors off the device or
     out of torch during forward passes, as `operation in module`, and how often in a batch.
@@ -51,7 +49,6 @@ class Seen:
     collections: list[Collections]
     tracked_objects: int
     full_collection_seconds: float
-    faults: float
     batch_nbytes: int
     steal: float
     others: float
@@ -68,6 +65,11 @@ class Seen:
         """A training step, the median."""
         return statistics.median(self.times.compute)
 
+    @property
+    def faults(self) -> float:
+        """Minor page faults of a batch, the median: while a heap still grows, some batches have many."""
+        return statistics.median(self.times.faults)
+
 
 def watch_training(user_model: torch.nn.Module, setup: Setup, count: int) -> Seen:
     """Train on `count` batches against the clock, and on two more with every call watched. `user_model`, of which
@@ -75,12 +77,11 @@ def watch_training(user_model: torch.nn.Module, setup: Setup, count: int) -> See
     """
     watch = CollectionWatch()
     noise = NoiseWatch()
-    faults = _Faults()
     callers: dict[str, set[int]] = {}
 
     def around() -> ExitStack:
         stack = ExitStack()
-        for each in (noise, watch, faults):
+        for each in (noise, watch):
             stack.enter_context(each)
         return stack
 
@@ -103,25 +104,12 @@ def watch_training(user_model: torch.nn.Module, setup: Setup, count: int) -> See
         collections=watch.take(),
         tracked_objects=tracked,
         full_collection_seconds=sum(each.seconds for each in full.take()),
-        faults=faults.count / count,
         batch_nbytes=batch.nbytes,
         steal=noise.steal,
         others=noise.other_processes,
         callers={name: frozenset(threads) for name, threads in callers.items()},
         departures={name: calls / WATCHED_BATCHES for name, calls in departures.items()},
     )
-
-
-class _Faults:
-    """A context manager that counts the minor page faults of this process."""
-
-    count = 0
-
-    def __enter__(self) -> None:
-        self.count = -resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-    def __exit__(self, *_: object) -> None:
-        self.count += resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @contextmanager

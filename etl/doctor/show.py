@@ -12,6 +12,7 @@ from etl.doctor.heap import Heap
 from etl.doctor.machine import OPTIONAL
 from etl.doctor.pauses import Pauses
 from etl.doctor.stage_times import StageTimes
+from etl.printable import printable
 
 SHOWN_TYPES = 15
 STYLES = {
@@ -110,7 +111,9 @@ def show_pauses(pauses: Pauses, console: Console) -> None:
 
 def _show(finding: Finding, console: Console) -> None:
     style = STYLES[finding.severity]
-    console.print(Text(f"{finding.severity.value:>13}  ", style=style) + Text(f"{finding.title}: {finding.found}"))
+    console.print(
+        Text(f"{finding.severity.value:>13}  ", style=style) + Text(printable(f"{finding.title}: {finding.found}"))
+    )
     indent = " " * 15
     if finding.evidence:
         _wrapped(console, indent, finding.evidence, "dim")
@@ -135,5 +138,5 @@ def _show(finding: Finding, console: Console) -> None:
 
 
 def _wrapped(console: Console, indent: str, text: str, style: str) -> None:
-    for line in Text(text).wrap(console, max(20, console.width - len(indent))):
+    for line in Text(printable(text)).wrap(console, max(20, console.width - len(indent))):
         console.print(Text(indent) + line, style=style)

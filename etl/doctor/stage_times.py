@@ -60,15 +60,7 @@ def time_stages(workload: Workload, backend: Backend) -> StageTimes:
     """Time them for a second each way; raises what loading does."""
     files = source_files(workload.settings.source, workload.records)
     nbytes = sum(each.stat().st_size for each in files)
-    raw = RawIterator(
-        workload.records,
-        workload.pipeline,
-        workload.settings.batch_size,
-        dtype=workload.settings.dtype,
-        padding=workload.padding,
-        seed=workload.settings.seed,
-    )
-    with raw:
+    with workload.raw() as raw:
         records = RecordRun(workload, raw.loader)
         memory = _rate(files, nbytes)
         warm = _stage_seconds(workload, records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,11 +17,14 @@ WARM_UP_BATCHES = 3
 
 @dataclass
 class StepTimes:
-    """Seconds of each batch: the wait until it was loaded, and the training step on it; and its records."""
+    """Seconds of each batch: the wait until it was loaded, and the training step on it; its records; and its minor page
+    faults, pages that the system gave this process for the first time.
+    """
 
     etl: list[float] = field(default_factory=list)
     compute: list[float] = field(default_factory=list)
     records: list[int] = field(default_factory=list)
+    faults: list[int] = field(default_factory=list)
 
     @property
     def typical(self) -> float:
@@ -50,6 +54,7 @@ def time_steps(
         with around():
             until = time.perf_counter() + seconds
             while len(times.etl) < count or time.perf_counter() < until:
+                faults = _minor_faults()
                 asked = time.perf_counter()
                 batch = next(batches)
                 loaded = time.perf_counter()
@@ -57,7 +62,12 @@ def time_steps(
                 times.etl.append(loaded - asked)
                 times.compute.append(time.perf_counter() - loaded)
                 times.records.append(len(batch))
+                times.faults.append(_minor_faults() - faults)
     return times, batch
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:

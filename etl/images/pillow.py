@@ -9,6 +9,15 @@ from PIL import Image, UnidentifiedImageError
 
 from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
 
+# Those of plain pixels, whatever the file is called. Of Pillow's others some are languages, and one runs a program.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+JPEG_FORMATS = ("JPEG", "MPO")
+START_OF_SCAN = b"\xff\xda"
+SMALLEST_SCAN_NBYTES = 10
+# Of an image of the most pixels; of others so many more as they are smaller. Usual are 1 to 12.
+MOST_SCANS = 20
+
 
 def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> Image.Image:
     """The image in a file's bytes, uint8 of shape `(bytes,)`: decoded, upright, of mode RGB.
@@ -16,13 +25,32 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
     Rotated as its EXIF orientation says; greyscale, palette and CMYK are converted; alpha is dropped, as
     torchvision's `ImageFolder` does; 16 bits a channel keep their upper 8. With `at_least`, a height and width, a JPEG
     file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its size that has these. Raises `OSError` or
-    `ValueError` for bytes that are not a whole image.
+    `ValueError` for bytes that are not a whole image, and for more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or a JPEG
+    file of so many scans that decoding it would take as long.
     """
     try:
-        opened = Image.open(io.BytesIO(encoded.data))
+        return _open_image(encoded, at_least)
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{error}; set PIL.Image.MAX_IMAGE_PIXELS if you trust it") from None
     except UnidentifiedImageError:
         raise ValueError("not an image that Pillow knows; remove or replace the file") from None
-    with opened:
+    except (OSError, ValueError, MemoryError):
+        raise
+    except Exception as error:  # its readers raise SyntaxError, TypeError, struct.error and others for a damaged file
+        raise ValueError(f"{error or type(error).__name__}; remove or replace the file") from error
+
+
+def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.Image:
+    with Image.open(io.BytesIO(encoded.data), formats=FORMATS) as opened:
+        most = Image.MAX_IMAGE_PIXELS
+        # Up to twice as many Pillow only warns, and a file of 100 bytes takes seconds.
+        if most is not None and opened.width * opened.height > most:
+            raise ValueError(
+                f"{opened.width} x {opened.height} pixels are more than {most:,}; "
+                "set PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+            )
+        if opened.format in JPEG_FORMATS:
+            check_scans(encoded, opened.width * opened.height)
         orientation = orientation_of_image(opened)
         if at_least is not None:
             height, width = at_least[::-1] if is_sideways(orientation) else at_least
@@ -30,6 +58,17 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
         turn = UPRIGHT_IMAGE.get(orientation)
         image = opened if turn is None else opened.transpose(turn)
         return to_rgb(image)
+
+
+def check_scans(encoded: np.ndarray, pixels: int) -> None:
+    """Raise `ValueError` for a JPEG file that goes over its pixels far more often than any encoder has it do."""
+    if Image.MAX_IMAGE_PIXELS is None:
+        return
+    most = MOST_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
+    if len(encoded) > most * SMALLEST_SCAN_NBYTES:
+        scans = encoded.tobytes().count(START_OF_SCAN)
+        if scans > most:
+            raise ValueError(f"{scans} scans of {pixels:,} pixels, which is no photograph; remove or replace the file")
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -6,6 +6,7 @@ from functools import cache
 from types import ModuleType
 
 import numpy as np
+from PIL import Image
 
 from etl.images import pillow
 from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_jpeg
@@ -53,9 +54,15 @@ def _is_usual_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> bool:
     if bytes(encoded[: len(JPEG_MAGIC)]) != JPEG_MAGIC:
         return False
     try:
-        return simplejpeg.decode_jpeg_header(encoded)[2] in COLOURSPACES
+        height, width, colourspace, _ = simplejpeg.decode_jpeg_header(encoded)
     except ValueError:  # damaged, or of a subsampling that it does not know: Pillow says which
         return False
+    # From there on Pillow refuses it, and says so.
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and height * width > most:
+        return False
+    pillow.check_scans(encoded, height * width)
+    return colourspace in COLOURSPACES
 
 
 @cache

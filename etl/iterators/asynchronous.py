@@ -46,6 +46,9 @@ class AsyncIterator(AheadIterator):
     killed is an error at its batch that names the record it was at, as is one that hangs, which is killed after
     `timeout`; the next epoch has others.
 
+    A fork of this process may drop an epoch that was begun here, but not go on with it, and begin its own with threads,
+    but not with these processes; what it must not do is a `RuntimeError`.
+
     Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes or a budget, a
     source or stage that cannot be pickled, and processes on another system than Linux; and says why.
     """

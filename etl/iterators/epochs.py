@@ -157,6 +157,11 @@ class EpochIterator:
     def load_state_dict(self, state: State) -> None:
         """Go on where `state` was taken: the next epoch iterated is the rest of that one.
 
+        The state of one of several ranks is that of all of them, if all have been handed as many batches:
+        whatever number of ranks loads it, each record that was left comes once. Of ranks that have not, the state with
+        the smallest position repeats what others were handed after it, and that with the largest leaves out what others
+        were not. What `drop_last` leaves out is what does not fill a step of the ranks that load it.
+
         Raises `ValueError` where `state` was taken from other records or with another seed, `shuffle` or buckets.
         """
         for name in IDENTITY:

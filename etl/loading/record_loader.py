@@ -13,14 +13,13 @@ from etl.batch import Batch
 from etl.dtypes import is_floating
 from etl.loading.loading import Layout, Where
 from etl.loading.padder import Padder
-from etl.pipeline import Pipeline, StageError
+from etl.pipeline import READING, Pipeline, StageError
 from etl.record import Record, RecordError, record_error
 from etl.records import read_record
 from etl.several import batch_fields, check_as_many, flatten, put_together
 from etl.stages.draw import Draw
 
 NOTHING_LEFT = Pipeline([])
-READING = -1
 
 OnError = Literal["raise", "skip"]
 
@@ -77,7 +76,10 @@ class RecordLoader:
     def load(
         self, numbers: np.ndarray, epoch: int, arrays: Mapping[str, np.ndarray], where: Where
     ) -> dict[int, RecordError]:
-        """Write the records `numbers` into `arrays`; the rows of those left out."""
+        """Write the records `numbers` into `arrays`; the rows of those left out.
+
+        A `MemoryError` names the record, too, and is none to leave it out for.
+        """
         # Bound by the pipeline: benchmarks/end_to_end.py measures it as `raw`.
         skipped = {}
         read = self.reader(numbers)
@@ -93,6 +95,8 @@ class RecordLoader:
                     raise
                 # Its traceback would keep the memory of the batch.
                 skipped[row] = RecordError(*error.args)
+            except MemoryError as error:
+                raise self._out_of_memory(where, error) from error
         return skipped
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
@@ -167,7 +171,10 @@ class RecordLoader:
             done = self._finished.get((number, epoch))
             if done is None:
                 where[0], where[1] = number, READING
-                done = self._finish_one(read, row, number, epoch, where)
+                try:
+                    done = self._finish_one(read, row, number, epoch, where)
+                except MemoryError as error:
+                    raise self._out_of_memory(where, error) from error
                 self._finished[number, epoch] = done
             finished.append(done)
         return finished
@@ -187,6 +194,10 @@ class RecordLoader:
     def _named(self, number: int, error: Exception) -> RecordError:
         stage = error.stage if isinstance(error, StageError) else "collate"
         return record_error(self._source, number, stage, _cause(error))
+
+    def _out_of_memory(self, where: Where, cause: MemoryError) -> MemoryError:
+        """Says at which record."""
+        return MemoryError(str(self.error_at(where, cause)))
 
     def _describe(self, record: Record) -> Layout:
         layout = {}

@@ -12,8 +12,8 @@ import presave
 from etl.loading.gather_normalised import can_gather_normalised, gather_normalised
 from etl.loading.loading import Layout, Where
 from etl.loading.padder import Padder
-from etl.loading.record_loader import READING, OnError, RecordLoader, batch_dtype
-from etl.pipeline import Pipeline
+from etl.loading.record_loader import OnError, RecordLoader, batch_dtype
+from etl.pipeline import READING, Pipeline
 from etl.record import Record, RecordError
 from etl.several import batch_fields, put_together
 from etl.stages import ChannelsFirst, Normalise

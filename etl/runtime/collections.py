@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,23 @@ class Collections:
     seconds: float
 
 
-class CollectionWatch:
-    """Counts collections from `start` on, through `gc.callbacks`. A context manager."""
+@dataclass(frozen=True)
+class Collection:
+    """One garbage collection: when it began (`time.perf_counter`), the seconds that it took, and how many objects it
+    freed.
+    """
 
-    def __init__(self) -> None:
+    generation: int
+    began: float
+    seconds: float
+    freed: int
+
+
+class CollectionWatch:
+    """Counts collections from `start` on, through `gc.callbacks`, and tells `listener` of each. A context manager."""
+
+    def __init__(self, listener: Callable[[Collection], None] | None = None) -> None:
+        self._listener = listener
         self._counts = [0] * GENERATIONS
         self._seconds = [0.0] * GENERATIONS
         self._began: float | None = None
@@ -71,5 +85,8 @@ class CollectionWatch:
         if phase == "start":
             self._began = time.perf_counter()
         elif self._began is not None:  # otherwise the watch was begun in the middle of this collection
-            self._counts[info["generation"]] += 1
-            self._seconds[info["generation"]] += time.perf_counter() - self._began
+            generation, seconds = info["generation"], time.perf_counter() - self._began
+            self._counts[generation] += 1
+            self._seconds[generation] += seconds
+            if self._listener is not None:
+                self._listener(Collection(generation, self._began, seconds, info["collected"]))

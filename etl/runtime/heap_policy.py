@@ -34,6 +34,9 @@ class HeapPolicy:
     retains. mallopt has no way to ask what was in force, so the last of these that is left sets what glibc's own
     adjusting ends at, allocations above 32 MiB mapped afresh, and gives free pages back to the system.
 
+    A thread in which malloc has once found no memory has another arena from then on, which maps blocks of 64 MiB and
+    more afresh whatever the policy: `audit` then says that it is inert.
+
     `limit:SIZE` has every allocation fail, with `MemoryError`, that would make the process's data larger (RLIMIT_DATA:
     heap, stacks of threads and private mappings; neither shared memory nor mapped files), rather than have the system
     kill it. To limit and retain, enter one in the other.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from etl.record import Record
+from etl.sources.class_names import read_names
 
 # A record is its label and three planes, red, green and blue.
 PLANES_SHAPE = (3, 32, 32)
@@ -105,7 +106,7 @@ def _count_records(file: Path) -> int:
 def _read_classes(path: Path) -> list[str]:
     if not path.is_file():
         return CLASSES.copy()
-    names = path.read_text(encoding="utf-8").split()
+    names = read_names(path).split()
     if len(names) != len(CLASSES):
         raise ValueError(f"{path} names {len(names)} classes, not {len(CLASSES)}")
     return names

@@ -22,8 +22,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # What goes on for longer is no line, and would be read into memory whole.
 LONGEST_LINE_NBYTES = 64 << 20
+MOST_COLUMNS = 1_000_000
 # Stricter than Python's float(), which takes underscores, "nan" and "infinity".
-NUMBER = re.compile(rb"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+# No digit can be of two parts of it: trying them all took the square of their number.
+NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ def read_layout(
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     mark_nbytes, line = _first_line(path)
+    if line.count(delimiter.encode()) >= MOST_COLUMNS:
+        raise ValueError(f"{path}, line 1 has more than {MOST_COLUMNS:,} columns; is this a CSV file?")
     fields = _unquoted(line.rstrip(b"\r\n").split(delimiter.encode()), delimiter.encode(), f"{path}, line 1")
     is_named = any(isinstance(column, str) for column in (label, *(features or ())))
     if header and not is_named and all(map(NUMBER.fullmatch, fields)):

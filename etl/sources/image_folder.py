@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
 from pathlib import Path
 
 import numpy as np
 
 from etl.record import Record
+from etl.sources.folder_walk import FolderWalk
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+# Whoever reads a file takes memory for as many bytes as it says to have.
+LARGEST_FILE_NBYTES = 1 << 30
 
 
 class ImageFolder:
     """The JPEG, PNG and WebP files below `root/CLASS/`, sorted by path. Classes are the sorted folder names.
 
     A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the number of its class.
-    Files with another suffix and names that begin with a dot are not images and are left out. Holds names only, no
-    file is open between reads. Raises `ValueError` where there is no image.
+    Files with another suffix and names that begin with a dot are not images and are left out. Links that lead out of
+    `root` are refused, unless `follow_links`. Holds names only, no file is open between reads. Raises `ValueError`
+    where there is no image, or for such a link or one that leads to a folder a second time.
     """
 
     ragged = ("features",)
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, follow_links: bool = False) -> None:
         self.name = str(root)
         self.root = Path(root)
         if not self.root.is_dir():
             raise ValueError(f"{root} is not a folder" if self.root.exists() else f"{root} does not exist")
-        folders = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and not _hidden(entry.name))
+        walk = FolderWalk(self.root, SUFFIXES, follow_links)
         files: list[str] = []
         labels: list[int] = []
         self.classes: list[str] = []
-        for folder in folders:
-            found = sorted(_images(self.root, folder))
+        for folder in [entry.name for entry in walk.entries() if entry.is_dir()]:
+            found = sorted(walk.files(folder))
             if found:
                 labels.extend([len(self.classes)] * len(found))
                 self.classes.append(folder)
@@ -49,7 +53,7 @@ class ImageFolder:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`; raises `OSError` where its file has gone."""
+        """Record `index`; raises `OSError` where its file has gone, and `ValueError` where it is none."""
         encoded = read_bytes(f"{self.root}/{self.files[index]}")
         if not encoded:
             raise ValueError("the file is empty")
@@ -65,11 +69,17 @@ class ImageFolder:
 
 def read_bytes(path: str) -> bytes:
     """All bytes of a file: four system calls. `np.fromfile` and `open` make more, and took three times as long for
-    photographs of 40 kB.
+    photographs of 40 kB. Raises `ValueError` for pipes and the like, and for more than `LARGEST_FILE_NBYTES`.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    # Without waiting for somebody to write to it, should it be a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        left = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no plain file")
+        left = status.st_size
+        if left > LARGEST_FILE_NBYTES:
+            raise ValueError(f"the file has {left:,} bytes, and no image has more than {LARGEST_FILE_NBYTES:,}")
         parts = []
         while left > 0 and (part := os.read(descriptor, left)):
             parts.append(part)
@@ -77,19 +87,3 @@ def read_bytes(path: str) -> bytes:
     finally:
         os.close(descriptor)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _images(root: Path, folder: str) -> Iterator[str]:
-    """Paths below `root`, with forward slashes, of all images in `folder` and its sub-folders."""
-    for entry in os.scandir(root / folder):
-        if _hidden(entry.name):
-            continue
-        path = f"{folder}/{entry.name}"
-        if entry.is_dir():
-            yield from _images(root, path)
-        elif entry.name.lower().endswith(SUFFIXES):
-            yield path
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(".")

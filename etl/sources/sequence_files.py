@@ -14,6 +14,7 @@ from etl.record import Record
 from etl.sources.csv_labels import ClassNames, LabelError, LabelFinder, Labels, Targets
 from etl.sources.csv_layout import CsvLayout, read_layout
 from etl.sources.csv_rows import scan_rows
+from etl.sources.folder_walk import FolderWalk
 
 SUFFIX = ".csv"
 LABELS_FILE = "labels.csv"
@@ -141,11 +142,15 @@ def label_sequences(
     return values, labels.classes
 
 
-def find_sequences(root: Path) -> tuple[list[str], list[str] | None]:
-    """The names of all files below `root`, sorted, and the sub-folder of each if they lie in sub-folders."""
-    flat = [name for name in _csv_names(root) if name != LABELS_FILE]
-    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-    nested = [(folder, name) for folder in folders for name in _csv_names(root / folder)]
+def find_sequences(root: Path, follow_links: bool) -> tuple[list[str], list[str] | None]:
+    """The names of all files below `root`, sorted, and the sub-folder of each if they lie in sub-folders. Raises
+    `ValueError` as `FolderWalk` does.
+    """
+    walk = FolderWalk(root, (SUFFIX,), follow_links)
+    entries = walk.entries()
+    flat = [name for name in _csv_names(entries) if name != LABELS_FILE]
+    folders = [entry.name for entry in entries if entry.is_dir()]
+    nested = [(folder, name) for folder in folders for name in _csv_names(walk.entries(folder))]
     if flat and nested:
         raise ValueError(
             f"{root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0][0]} for one; "
@@ -156,8 +161,8 @@ def find_sequences(root: Path) -> tuple[list[str], list[str] | None]:
     return [f"{folder}/{name}" for folder, name in nested], [folder for folder, _ in nested]
 
 
-def _csv_names(folder: Path) -> list[str]:
-    names = [entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith(".")]
+def _csv_names(entries: list[os.DirEntry[str]]) -> list[str]:
+    names = [entry.name for entry in entries if entry.is_file()]
     return sorted((name for name in names if name.lower().endswith(SUFFIX)), key=_natural)
 
 

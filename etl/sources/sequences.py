@@ -31,7 +31,8 @@ class Sequences:
     sub-folders, the number of the sub-folder, as for `ImageFolder`. What they mean is as for `Csv`, except that texts
     of a column need `classes=`, because it would take a pass over all files to find the names.
 
-    Files are read when asked for, none is open in between. Raises `ValueError` that names the file, line and column.
+    Files are read when asked for, none is open in between. Links that lead out of the folder are refused, unless
+    `follow_links`. Raises `ValueError` that names the file, line and column.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Sequences:
         regression: bool = False,
         dtype: str = "float32",
         missing: float | None = None,
+        follow_links: bool = False,
     ) -> None:
         if regression and classes is not None:
             raise ValueError("labels are either targets (regression=True) or names (classes=[...])")
@@ -53,7 +55,7 @@ class Sequences:
         folder = Path(root)
         if not folder.is_dir():
             raise ValueError(f"{root} is not a folder" if folder.exists() else f"{root} does not exist")
-        files, folders = find_sequences(folder)
+        files, folders = find_sequences(folder, follow_links)
         if not files:
             raise ValueError(f"{root} holds no sequences: expected {SUFFIX} files, in it or in a sub-folder a class")
         options: dict[str, Any] = {

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from etl.record import Record
+from etl.sources.class_names import read_names
+from etl.sources.image_folder import LARGEST_FILE_NBYTES
 from etl.sources.positioned_file import PositionedFile
 from etl.sources.tar_index import TarIndex, index_tar
 
@@ -33,11 +35,11 @@ class Tar:
 
     Opening reads the headers of all members once; an index of shards with many is kept in the user's cache. Images are
     read where they lie when asked for. May be pickled, with the index, about 40 bytes a record; forked, and used by
-    several threads. Names in a tar file are only compared, nothing is unpacked, so that absolute ones and those with
-    `..` do no harm.
+    several threads. Nothing is unpacked.
 
-    Raises `ValueError` that names shard and member for compressed, damaged or cut-off shards, links, sparse files, and
-    samples without exactly one image or with a label that is no whole number or beyond `classes`.
+    Raises `ValueError` that names shard and member for compressed, damaged or cut-off shards, links, sparse files,
+    names that are absolute or have a part `..`, and samples without exactly one image or with a label that is no whole
+    number or beyond `classes`.
     """
 
     ragged = ("features",)
@@ -61,8 +63,11 @@ class Tar:
     def __getitem__(self, index: int) -> Record:
         shard, sample = self._locate(index)
         found = self._indices[shard]
+        nbytes = int(found.sizes[sample])
+        if nbytes > LARGEST_FILE_NBYTES:
+            raise ValueError(f"it has {nbytes:,} bytes, and no image has more than {LARGEST_FILE_NBYTES:,}")
         # A file that the cache lets go of is closed once the last thread has read from it.
-        encoded = self._open(self.shards[shard]).read(int(found.offsets[sample]), int(found.sizes[sample]))
+        encoded = self._open(self.shards[shard]).read(int(found.offsets[sample]), nbytes)
         if not encoded:
             raise ValueError("the file is empty")
         record: Record = {"features": np.frombuffer(encoded, np.uint8)}
@@ -130,4 +135,4 @@ def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> 
 
 
 def _read_classes(path: Path) -> list[str] | None:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else None
+    return read_names(path).splitlines() if path.is_file() else None

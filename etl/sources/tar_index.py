@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from platformdirs import user_cache_path
@@ -25,7 +25,11 @@ BLOCK_NBYTES = tarfile.BLOCKSIZE
 # A scan takes about 35 microseconds a member, so that shards of ImageNet's size together take a minute and a half.
 CACHED_FROM_MEMBERS = 2_000
 # In the name of a cached index: whoever changes what is in one must change this.
-CACHE_VERSION = 1
+CACHE_VERSION = 2
+# What tarfile reads at once, beside blocks of 512 bytes, are long names and pax headers.
+LARGEST_READ_NBYTES = 1 << 20
+# What tarfile's parsers raise for headers that nobody has written so.
+MALFORMED = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError)
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 
@@ -137,27 +141,20 @@ def _members(path: Path, file: BinaryIO, nbytes: int) -> Iterator[tarfile.TarInf
         )
     file.seek(0)
     last, end = "its beginning", 0
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
-                name = member.name
-                if not (member.isreg() or member.isdir()) or member.issparse():
-                    kind = (
-                        "sparse" if member.issparse() else "a link" if member.islnk() or member.issym() else "special"
-                    )
-                    raise ValueError(f"{path}: member {name} is {kind}; only plain files can be read where they lie")
-                size = member.size if member.isreg() else 0
-                end = member.offset_data + -(-size // BLOCK_NBYTES) * BLOCK_NBYTES
-                if member.offset_data + size > nbytes:
-                    raise ValueError(
-                        f"{path} was cut off within {name}: it has {nbytes:,} bytes, and needs {end:,} for it"
-                    )
-                last = name
-                if member.isreg():
-                    yield member
-    except tarfile.TarError as error:
-        raise ValueError(f"{path} is no tar file, or damaged after {last}: {error}") from None
+    for member in _headers(path, file):
+        name = member.name
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"{path}: member {name} leads out of the folder it is unpacked to; rename it")
+        if not (member.isreg() or member.isdir()) or member.issparse():
+            kind = "sparse" if member.issparse() else "a link" if member.islnk() or member.issym() else "special"
+            raise ValueError(f"{path}: member {name} is {kind}; only plain files can be read where they lie")
+        size = member.size if member.isreg() else 0
+        end = member.offset_data + -(-size // BLOCK_NBYTES) * BLOCK_NBYTES
+        if member.offset_data + size > nbytes:
+            raise ValueError(f"{path} was cut off within {name}: it has {nbytes:,} bytes, and needs {end:,} for it")
+        last = name
+        if member.isreg():
+            yield member
     # tarfile takes a damaged header and the end of the file for the end of the archive.
     file.seek(end)
     block = file.read(BLOCK_NBYTES)
@@ -167,6 +164,39 @@ def _members(path: Path, file: BinaryIO, nbytes: int) -> Iterator[tarfile.TarInf
     while rest := file.read(1 << 20):
         if any(rest):
             raise ValueError(f"{path} goes on after its end mark; tar files joined into one cannot be read, split them")
+
+
+def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
+    """What tarfile makes of the headers; raises `ValueError` where that is nothing."""
+    last = "its beginning"
+    try:
+        with tarfile.open(fileobj=cast("BinaryIO", _BoundedFile(file)), mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                if member.size < 0:
+                    raise tarfile.TarError(f"{member.name} has {member.size} bytes")
+                last = member.name
+                yield member
+    except (tarfile.TarError, _HeaderError, *MALFORMED) as error:
+        raise ValueError(f"{path} is no tar file, or damaged after {last}: {error}") from None
+
+
+class _HeaderError(Exception):
+    """A header that no tar file has."""
+
+
+class _BoundedFile:
+    """`file` for tarfile, which takes memory for as many bytes as a header says that it has."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.tell = file.tell
+        self.seek = file.seek
+
+    def read(self, nbytes: int) -> bytes:
+        if not 0 <= nbytes <= LARGEST_READ_NBYTES:
+            raise _HeaderError(f"a header of {nbytes:,} bytes")
+        return self._file.read(nbytes)
 
 
 def _read_label(path: Path, file: BinaryIO, member: tarfile.TarInfo) -> int:

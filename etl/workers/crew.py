@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -63,6 +64,7 @@ class Crew:
         self._is_exhausted = False
         self.is_stopped = False
         self._hung = False
+        self._owner = os.getpid()
         # Re-entrant, because the collector may stop the crew in a thread that is inside it.
         self._lock = threading.RLock()
         # Those who load wait for the one, the caller for the other: waking somebody who must wait on costs as much as a
@@ -73,9 +75,14 @@ class Crew:
     def take(self, timeout: float | None = None) -> Job | None:
         """Wait for the next batch; None at the end. Its place is free from then on: another is begun.
 
-        Raises what loading it raised, `RuntimeError` where the crew was stopped, and after `timeout` seconds of waiting
-        a `RecordError` whose cause is a `TimeoutError`, for the first record that somebody is at.
+        Raises what loading it raised, `RuntimeError` where the crew was stopped or belongs to the process that this one
+        was forked from, and after `timeout` seconds of waiting a `RecordError` whose cause is a `TimeoutError`, for the
+        first record that somebody is at.
         """
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"this epoch is loaded in process {self._owner}, of which this one is a fork; begin one of its own here"
+            )
         with self._lock:
             deadline = None if timeout is None else time.monotonic() + timeout
             while not self._is_next_known():
@@ -104,7 +111,13 @@ class Crew:
             del error
 
     def stop(self) -> None:
-        """Have no further record begun, and wait for the threads of this process."""
+        """Have no further record begun, and wait for the threads of this process. Nothing in a fork of it, which has
+        none of them, and where the lock that one of them held is held for ever.
+        """
+        if os.getpid() == self._owner:
+            self._stop()
+
+    def _stop(self) -> None:
         raise NotImplementedError
 
     def _check_timeout(self, timeout: float) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from etl.loading.loading import Loader, nowhere
-from etl.loading.record_loader import READING
+from etl.pipeline import READING
 from etl.record import RecordError
 from etl.workers.crew import Crew, Job
 from etl.workers.shared_memory import SharedMemory
@@ -56,12 +56,14 @@ ADVICE = (
 
 @dataclass(eq=False)
 class Part:
-    """Records of a batch that one worker has to load. What it writes to lives as long as this."""
+    """Records of a batch that one worker has to load. What it reads and writes lives as long as this."""
 
     crew: Crew
     job: Job
     first: int
     last: int
+    # Of the records, in shared memory.
+    numbers: np.ndarray
 
 
 class Worker:
@@ -94,6 +96,11 @@ class Worker:
     def sentinel(self) -> int | None:
         """What `wait` returns once the process has ended; None before it has started."""
         return None if self._process is None else self._process.sentinel
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has started, and is or was at no record."""
+        return self.is_ready and int(self.where[0]) < 0
 
     def start(self) -> None:
         """Start the process; what goes wrong is told by `death`."""
@@ -146,6 +153,11 @@ class Worker:
         self._end_process(patience)
         self.parts.clear()
 
+    def give_up(self) -> None:
+        """Give back what was made for a process that is not going to be started."""
+        self.connection.close()
+        self._theirs.close()
+
     def death(self) -> Exception:
         """Why it has ended."""
         if self._start_error is not None:
@@ -197,24 +209,34 @@ class Worker:
 class WorkerPool:
     """`count` processes with a copy of `loader`, started at once, in the background.
 
-    Raises `ValueError` where `loader` cannot be sent to them.
+    Raises `ValueError` where `loader` cannot be sent to them, and `OSError` where descriptors or memory have run out.
     """
 
     def __init__(self, loader: Loader, count: int, start_method: str) -> None:
         try:
             self._loader = SharedObject(loader)
+        except (OSError, MemoryError):
+            raise
         except Exception as error:
             raise ValueError(
                 f"the source and the stages cannot be sent to worker processes ({describe(error)}); leave open files, "
                 "locks and the like out of them, or use workers='thread'"
             ) from error
-        self.memory = SharedMemory("etl-batches")
-        self._context = multiprocessing.get_context(start_method)
-        self._wheres = self.memory.allocate(count * WHERE_NUMBERS * 8).view(np.int64).reshape(count, WHERE_NUMBERS)
-        self.workers = [self._make_worker(place) for place in range(count)]
         self._owner = os.getpid()
+        self._context = multiprocessing.get_context(start_method)
         self._starters: list[threading.Thread] = []
-        self._start(self.workers)
+        with contextlib.ExitStack() as stack:  # descriptors and threads may run out at any of these
+            stack.callback(self._loader.close)
+            self.memory = SharedMemory("etl-batches")
+            stack.callback(self.memory.close)
+            wheres = self.memory.allocate(count * WHERE_NUMBERS * 8)
+            self._wheres = wheres.view(np.int64).reshape(count, WHERE_NUMBERS)
+            self.workers: list[Worker] = []
+            for place in range(count):
+                self.workers.append(self._make_worker(place))
+                stack.callback(self.workers[-1].give_up)
+            self._start(self.workers)
+            stack.pop_all()
 
     @property
     def alive(self) -> list[Worker]:
@@ -248,6 +270,14 @@ class WorkerPool:
         if renewed:
             self._start(renewed)
         return renewed
+
+    def check_owner(self) -> None:
+        """Raise `RuntimeError` in a fork of the process that workers answer to."""
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"its worker processes belong to process {self._owner}, of which this one is a fork; make an iterator "
+                "of its own here"
+            )
 
     def close(self) -> None:
         """End all processes; one that is at a record is killed when that takes longer than `END_PATIENCE_SECONDS`."""

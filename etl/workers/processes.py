@@ -7,8 +7,10 @@ import os
 import threading
 from collections.abc import Iterator
 
+import numpy as np
+
 from etl.loading.loading import Loading, State
-from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, raise_from
+from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, Job, raise_from
 from etl.workers.pool import Part, Worker, WorkerPool
 from etl.workers.worker import Failed, Ready, Task
 
@@ -33,16 +35,23 @@ class ProcessCrew(Crew):
         pool: WorkerPool,
     ) -> None:
         super().__init__(loadings, prefetch_size, error_at_beginning)
+        pool.check_owner()
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
         self._pool = pool
+        # How many workers that were lost between two records may be replaced; one that dies at once would be for ever.
+        self._replacements = len(pool.workers)
         # The record that was loaded to lay out a batch when the last timeout was up, if the workers were not there.
         self._laying_out: int | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            os.close(self._bell)
+            raise
 
-    def stop(self) -> None:
-        """Have no further part begun. Workers go on with the parts they have, which nobody waits for."""
+    def _stop(self) -> None:
+        # Workers go on with the parts they have, which nobody waits for.
         with self._lock:
             self.is_stopped = True
             self._jobs.clear()
@@ -120,16 +129,20 @@ class ProcessCrew(Crew):
                     if job is None:
                         return
                     least = -(-len(job.loading) // (MOST_PARTS * len(workers)))
-                    part = Part(self, job, *job.claim(len(workers), least))
+                    part = self._claim(job, len(workers), least)
                     worker.parts.append(part)
                 self._send(worker, part)
 
+    def _claim(self, job: Job, workers: int, least: int) -> Part:
+        first, last = job.claim(workers, least)
+        numbers = self._pool.memory.allocate(8 * (last - first)).view(np.int64)
+        numbers[:] = job.loading.numbers[first:last]
+        return Part(self, job, first, last, numbers)
+
     def _send(self, worker: Worker, part: Part) -> None:
-        loading = part.job.loading
-        places = {
-            name: self._pool.memory.place(array[part.first : part.last]) for name, array in loading.arrays.items()
-        }
-        worker.send(Task(loading.numbers[part.first : part.last].tobytes(), loading.epoch, places))
+        loading, memory = part.job.loading, self._pool.memory
+        places = {name: memory.place(array[part.first : part.last]) for name, array in loading.arrays.items()}
+        worker.send(Task(memory.place(part.numbers), loading.epoch, places))
 
     def _hear(self, worker: Worker) -> None:
         message = worker.receive()
@@ -152,11 +165,16 @@ class ProcessCrew(Crew):
             self._end_part(part.job, part.last - part.first)
 
     def _lose(self, worker: Worker, cause: BaseException) -> None:
-        """`worker` has ended: the batch that it was at has failed, and with no worker left all that are not loaded."""
+        """`worker` has ended: the batch that it was at has failed, and with no worker left all that are not loaded.
+
+        One that was at no record has lost nothing, and is replaced.
+        """
         worker.is_lost = True
         with self._lock:
             parts = list(worker.parts)
-        if parts and parts[0].crew is not self:  # it was at a batch that nobody waits for
+        is_at_another = bool(parts) and parts[0].crew is not self  # a batch that nobody waits for
+        if is_at_another or (worker.is_idle and self._replacements > 0):
+            self._replacements -= not is_at_another
             self._replace(worker, [part for part in parts if part.crew is self])
             return
         error = worker.error_at_first_part(cause) if parts and worker.is_ready else cause

@@ -112,16 +112,21 @@ class _Chunk:
 class _Block:
     """What an array made from a part of a chunk refers to: numpy lets go of it with the last view."""
 
+    # Of the class, since those of modules may be gone when the interpreter ends.
     _remove = mmap.MADV_REMOVE
+    _getpid = staticmethod(os.getpid)
 
     def __init__(self, free: dict[int, deque[tuple[_Chunk, int]]], chunk: _Chunk, start: int, nbytes: int) -> None:
         self._free = free
         self._chunk = chunk
         self._start = start
         self._nbytes = nbytes
+        self._owner = self._getpid()
         self.__array_interface__ = chunk.array[start : start + nbytes].__array_interface__
 
     def __del__(self) -> None:
-        # Takes no lock: the garbage collector may call this anywhere.
+        # In a fork it is memory that the other process goes on with. No lock: the collector may call this anywhere.
+        if self._getpid() != self._owner:
+            return
         self._chunk.mapping.madvise(self._remove, self._start, self._nbytes)
         self._free[self._nbytes].append((self._chunk, self._start))

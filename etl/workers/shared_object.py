@@ -41,10 +41,14 @@ class SharedObject:
             end = first + len(view)
             self.parts.append((first, end))
         self.fd = os.memfd_create("etl-loader")
-        os.ftruncate(self.fd, end)
-        with mmap.mmap(self.fd, end) as mapping:
-            for view, (first, last) in zip((data, *buffers), self.parts, strict=True):
-                mapping[first:last] = view
+        try:
+            os.ftruncate(self.fd, end)
+            with mmap.mmap(self.fd, end) as mapping:
+                for view, (first, last) in zip((data, *buffers), self.parts, strict=True):
+                    mapping[first:last] = view
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close its descriptor; who has loaded it keeps it."""

@@ -27,11 +27,15 @@ class ThreadCrew(Crew):
             threading.Thread(target=self._work, args=(where,), name="etl-prefetch", daemon=True)
             for where in self._wheres
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # those that have started would wait for ever
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.stop()
+            raise
 
-    def stop(self) -> None:
-        """Have no further record begun, and wait for those that are."""
+    def _stop(self) -> None:
         with self._lock:
             self.is_stopped = True
             for where in self._wheres:

@@ -27,9 +27,12 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPE
 
 
 class Task(NamedTuple):
-    """Records to load: their numbers (int64, as bytes), and for each field where their rows are."""
+    """Records to load: where their numbers are (int64), and for each field where their rows are.
 
-    numbers: bytes
+    Of a size that a pipe holds whatever the batch, so that nobody waits for a worker that is not reading.
+    """
+
+    numbers: Place
     epoch: int
     places: dict[str, Place]
 
@@ -115,7 +118,7 @@ class _Worker:
         self._where = where
 
     def do(self, task: Task) -> Done | Failed:
-        numbers = np.frombuffer(task.numbers, np.int64)
+        numbers = self._memory.array(task.numbers)
         arrays = {name: self._memory.array(place) for name, place in task.places.items()}
         try:
             return Done(self._loader.load(numbers, task.epoch, arrays, self._where))

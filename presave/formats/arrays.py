@@ -76,8 +76,13 @@ class LoadedShard:
 
 def check_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence[Column]) -> dict[str, np.ndarray]:
     """The arrays of `columns`; raises `StoreError` where one is missing or not of its dtype and shape."""
+    room = path.stat().st_size
     checked = {}
     for column in columns:
+        if column.nbytes > room:  # axes of stride 0 would make a few bytes as many as one likes
+            raise StoreError(
+                f"{path}: has {room:,} bytes; the manifest says {column.nbytes:,} for {column.name!r} alone"
+            )
         array = arrays.get(column.name)
         if not isinstance(array, np.ndarray) or array.dtype.str != column.dtype or array.shape != column.array_shape:
             found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "nothing"

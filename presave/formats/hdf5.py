@@ -7,7 +7,6 @@ be they contiguous or in chunks; compressed ones whole chunk by whole chunk, eac
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +20,9 @@ from presave.columns import Column
 from presave.errors import StoreError
 from presave.formats.arrays import ArrayShard, unreadable
 from presave.formats.format import CheckOption
+from presave.formats.hdf5_chunks import check_chunks, filters_of, read_chunk
+from presave.formats.hdf5_file import new_file
 
-# The alignment of larger objects in a file: a cache line, so that mapped arrays are aligned for every dtype.
-ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES = 1 << 10, 64
-# Room for the metadata at the start, after which the data begin. HDF5's own 2048 would put rows at the start of a page,
-# 16 bytes before where numpy has its larger arrays: a distance at which memcpy takes 2.6 times as long (AMD EPYC).
-METADATA_NBYTES = 2048 + 128
 # A chunk is the least that HDF5 compresses and reads. Small enough that a shuffled batch reads little that it does not
 # want, large enough that small rows are not read one by one.
 CHUNK_NBYTES = 64 << 10
@@ -53,7 +49,7 @@ class Hdf5:
     ) -> list[Path]:
         path = folder / f"shard-{shard_name}.h5"
         filters = _filter_arguments(options.get("compression"))
-        with _create_file(path) as file:
+        with new_file(path) as file:
             for name, array in columns.items():
                 if not filters or array.size == 0:
                     # Not in chunks, between which HDF5 puts its index where there are more than a few.
@@ -109,6 +105,7 @@ class Hdf5Column:
         self._path = path
         self._data = data
         self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
+        self._is_filtered = bool(filters_of(data))
         self._buffers = threading.local()
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
@@ -140,10 +137,8 @@ class Hdf5Column:
         return found, np.arange(len(rows))
 
     def view(self, first: int, last: int) -> np.ndarray:
-        try:
-            rows: np.ndarray = self._data[first:last]
-        except (OSError, RuntimeError) as error:
-            raise unreadable(self._path, error) from error
+        rows = np.empty((last - first, *self._data.shape[1:]), self._data.dtype)
+        self.copy_ranges(np.array([first]), np.array([last]), rows, np.array([0]))
         rows.flags.writeable = False
         return rows
 
@@ -154,23 +149,14 @@ class Hdf5Column:
         if buffer is None:
             buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._data.shape[1:]), self._data.dtype)
         try:
-            self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
-        except (OSError, RuntimeError) as error:
+            if self._is_filtered:
+                read_chunk(self._data, number, buffer)
+            else:
+                self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+        except (OSError, RuntimeError, ValueError) as error:
             raise unreadable(self._path, error) from error
         rows: np.ndarray = buffer[: last - first]
         return rows
-
-
-def _create_file(path: Path) -> h5py.File:
-    # h5py.File has no argument for this: by default the root group keeps the time at which it was made.
-    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    creation.set_obj_track_times(False)
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    access.set_meta_block_size(METADATA_NBYTES)
-    access.set_alignment(ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fcpl=creation, fapl=access))
 
 
 def _filter_arguments(compression: Any) -> dict[str, Any]:
@@ -214,6 +200,10 @@ def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
             f"{path}: {name!r} holds {data.dtype} of shape {data.shape}; the manifest says "
             f"{np.dtype(column.dtype)} of shape {column.array_shape}"
         )
+    try:
+        check_chunks(data, path.stat().st_size)
+    except ValueError as error:
+        raise StoreError(f"{path}: {name!r} is refused: {error}; presave the data again") from None
     return data
 
 
@@ -230,7 +220,7 @@ def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
 def _first_chunk_offset(data: h5py.Dataset) -> int | None:
     """Where the rows of a chunked data set begin in its file, if they lie there as they are and one after another."""
     # A chunk may be wider than the data, and then has gaps between the rows.
-    if data.id.get_create_plist().get_nfilters() or data.chunks[1:] != data.shape[1:]:
+    if filters_of(data) or data.chunks[1:] != data.shape[1:]:
         return None
     offsets: list[int] = []
     data.id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))

@@ -20,8 +20,8 @@ DTYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
-# The format's own limit for the header.
-LARGEST_HEADER_NBYTES = 100_000_000
+# What the header says of a column, and what else may be in it.
+COLUMN_NBYTES, LARGEST_METADATA_NBYTES = 1 << 10, 1 << 20
 
 
 class Safetensors:
@@ -45,27 +45,31 @@ class Safetensors:
             if array.dtype.str not in DTYPES.values():
                 raise StoreError(f"format 'safetensors' has no {array.dtype}, the dtype of column {name!r}; use 'npy'")
         try:
+            from safetensors import SafetensorError
             from safetensors.numpy import save_file
         except ImportError as error:
             raise StoreError("format 'safetensors' needs safetensors: pip install 'fair-etl[formats]'") from error
         path = folder / f"shard-{shard_name}.safetensors"
-        save_file(dict(columns), path)
+        try:
+            save_file(dict(columns), path)
+        except SafetensorError as error:
+            raise OSError(f"safetensors: {error}") from error
         return [path]
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
         (path,) = files
         try:
-            arrays = _map(path)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            arrays = _map(path, LARGEST_METADATA_NBYTES + COLUMN_NBYTES * len(columns))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise unreadable(path, error) from error
         return ArrayShard(check_arrays(path, arrays, columns))
 
 
-def _map(path: Path) -> dict[str, np.ndarray]:
+def _map(path: Path, largest_header_nbytes: int) -> dict[str, np.ndarray]:
     # The library copies what it reads; the places in the header are enough to map it.
     content = np.memmap(path, np.uint8, "r")
     header_nbytes = int.from_bytes(content[:8].tobytes(), "little")
-    if header_nbytes > min(LARGEST_HEADER_NBYTES, content.size - 8):
+    if header_nbytes > min(largest_header_nbytes, content.size - 8):
         raise ValueError(f"its header of {header_nbytes} bytes does not fit")
     header = json.loads(content[8 : 8 + header_nbytes].tobytes())
     data = np.asarray(content[8 + header_nbytes :])
@@ -73,5 +77,7 @@ def _map(path: Path) -> dict[str, np.ndarray]:
     for name, entry in header.items():
         if name != "__metadata__":
             first, last = entry["data_offsets"]
+            if not 0 <= first <= last <= data.size:
+                raise ValueError(f"{name[:40]!r} is said to lie from byte {first} to {last} of {data.size:,}")
             arrays[name] = data[first:last].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays

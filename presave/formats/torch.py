@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -45,20 +46,35 @@ class Torch:
                     raise StoreError(
                         f"format 'torch' has no {array.dtype}, the dtype of column {name!r}; use 'npy'"
                     ) from None
-        torch.save(tensors, path)
+        try:
+            torch.save(tensors, path)
+        except RuntimeError as error:  # of its own zip writer, without the number of the error
+            raise OSError(f"torch: {error}") from error
         return [path]
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
         (path,) = files
         torch = _import_torch()
         try:
+            _check_archive(path)
             tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            if not isinstance(tensors, dict):
+                raise TypeError(f"it holds a {type(tensors).__name__}, not a dictionary of tensors")
+            # A tensor may be of a kind or a dtype that numpy has not.
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         except Exception as error:  # torch raises RuntimeError, pickle's errors and others for a damaged file
             raise unreadable(path, error) from error
-        if not isinstance(tensors, dict):
-            raise StoreError(f"{path}: holds a {type(tensors).__name__}, not a dictionary of tensors")
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         return ArrayShard(check_arrays(path, arrays, columns))
+
+
+def _check_archive(path: Path) -> None:
+    # torch.save compresses nothing; what is compressed would be unpacked into memory, however much it is.
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError("members of the archive are compressed, which torch.save does not do")
+    if sum(member.file_size for member in members) > path.stat().st_size:
+        raise ValueError("the members of the archive are longer than it is")
 
 
 def _import_torch() -> Any:

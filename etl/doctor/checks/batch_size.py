@@ -39,7 +39,7 @@ class BatchSize(Check):
             )
         if size >= LEAST:
             return self.fine(f"batches of {size} records", f"{LEAST} to 128 are usual")
-        factor = _factor(case.setup, seen.batch)
+        factor = case.notes[self.name] = _factor(case.setup, seen.batch)
         if factor == 1:
             return self.not_looked_at(f"a larger batch than {size} would take too long or too much memory to be tried")
         small, large = time_compute((case.setup, case.setup), (seen.batch, repeated(seen.batch, factor)), TRIAL_SECONDS)
@@ -57,10 +57,8 @@ class BatchSize(Check):
             least=Severity.WARNING if size == 1 else Severity.FINE,
         )
 
-    def apply(self, setup: Setup, case: Case) -> Setup | None:
-        if case.seen is None:
-            return None
-        return setup.loading(Rebatched(setup.batches, _factor(setup, case.seen.batch)))
+    def apply(self, setup: Setup, case: Case) -> Setup:
+        return setup.loading(Rebatched(setup.batches, case.notes[self.name]))
 
 
 def _factor(setup: Setup, batch: Batch) -> int:

@@ -36,7 +36,7 @@ class MemoryReuse(Check):
         pages = max(1.0, seen.batch_nbytes / PAGE_NBYTES)
         each = _seconds_of_fault()
         evidence = (
-            f"{seen.faults:,.0f} minor page faults a batch (getrusage, {seen.count} batches) of which a batch has "
+            f"{seen.faults:,.0f} minor page faults a batch (getrusage, median of {seen.count}) of which a batch has "
             f"{pages:,.0f} pages; one takes {each * 1e6:.2f} microseconds here"
         )
         if seen.faults < FEW * pages or seen.faults < 16:

@@ -1,23 +1,26 @@
-"""What follows from the times of two commits, and how sure that is."""
+"""What follows from the times of two sides, A and B, and how sure that is."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, TypeVar
 
-from benchmarks.compare_commits.turns import Key, Pairs
+from benchmarks.turns import Pairs
 
 # A change must be larger than this.
 DEAD_ZONE = 0.01
-# Of the interval of one figure, so that in all 160 of 20 comparisons one in 20 would be off by chance.
+# Of the interval of one figure, so that in all 160 of 20 comparisons of commits one in 20 would be off by chance.
 CONFIDENCE = 1 - 0.05 / 160
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Verdict(Enum):
-    """Of commit B, compared with commit A."""
+    """Of B, compared with A."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -41,17 +44,32 @@ class Judgement:
     verdict: Verdict
     log_ratios: list[float] = field(default_factory=list)
 
+    def as_dict(self) -> dict[str, Any]:
+        """All but the medians, as JSON values; an end of the interval that has none is None."""
+        return {
+            "ratio": self.ratio,
+            "low": self.low if self.low > 0 else None,
+            "high": self.high if math.isfinite(self.high) else None,
+            "pairs": self.pairs,
+            "verdict": self.verdict.value,
+            "log_ratios": self.log_ratios,
+        }
 
-def judge_all(pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE) -> dict[Key, Judgement]:
-    """For each strategy and figure what follows from its times."""
-    return {key: judge(each.log_ratios, *each.medians, dead_zone) for key, each in pairs.items()}
+
+def judge_all(
+    pairs: Mapping[Key, Pairs], dead_zone: float = DEAD_ZONE, confidence: float = CONFIDENCE
+) -> dict[Key, Judgement]:
+    """For each figure what follows from its times."""
+    return {key: judge(each.log_ratios, *each.medians, dead_zone, confidence) for key, each in pairs.items()}
 
 
-def judge(log_ratios: Sequence[float], a: float, b: float, dead_zone: float = DEAD_ZONE) -> Judgement:
+def judge(
+    log_ratios: Sequence[float], a: float, b: float, dead_zone: float = DEAD_ZONE, confidence: float = CONFIDENCE
+) -> Judgement:
     """What follows from log(B / A) of pairs of processes: a change where the interval is outside the dead zone, the
     same where it is inside, otherwise nothing.
     """
-    low, middle, high = interval(log_ratios)
+    low, middle, high = interval(log_ratios, confidence)
     edge = math.log1p(dead_zone)
     if low > edge:
         verdict = Verdict.SLOWER

@@ -1,0 +1,61 @@
+"""What runtime settings are worth: `python -m benchmarks.settings`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.console import wide_console
+from benchmarks.names import names_among
+from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
+from benchmarks.settings.table import as_json, show
+from benchmarks.settings.turns import take_turns
+from benchmarks.side import Failed
+from benchmarks.turns import OtherWork
+
+# Fewer pairs could not give an interval of the confidence that is asked for.
+ROUNDS = 12
+PAIR_SECONDS = 1.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 where the settings cannot be compared."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.settings", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"pairs (default: {ROUNDS})")
+    parser.add_argument(
+        "--only",
+        type=names_among(AXES, "setting"),
+        default=tuple(AXES),
+        metavar="NAME,...",
+        help=f"some of {', '.join(AXES)}",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
+    options = parser.parse_args(arguments)
+    errors = Console(stderr=True)
+    if missing := [name for name in ALLOCATORS if name not in ALLOCATORS_HERE]:
+        errors.print(f"not installed, and so not tried: {', '.join(missing)}", highlight=False)
+    started = time.monotonic()
+    try:
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+            task = bar.add_task("Settings in turns", total=1.0)
+            measured = take_turns(
+                options.only, options.rounds, PAIR_SECONDS, lambda done: bar.update(task, completed=done)
+            )
+    except (OtherWork, Failed) as error:
+        errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    show(measured, time.monotonic() - started, wide_console())
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(measured), indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What the process does that settings are tried in.
+
+Its first request is `{"data": ..., "allocator": ...}`. The process that is forked for `{"workload", "setting",
+"cpus"}` answers with the memory that it took and what an epoch gave, and takes turns of about `{"seconds": ...}`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+
+import etl
+from benchmarks.fork_ready import make_fork_ready
+from benchmarks.memory import PeakMemory
+from benchmarks.settings.setting import DEFAULT, Setting
+from benchmarks.settings.workloads import open_workload, warm_up
+from benchmarks.turn_clock import seconds_of
+from benchmarks.turn_server import OpenTurns, Request, Turn, settle_on
+from benchmarks.workload import Data
+
+# OpenMP's threads of the other side go on spinning for a moment after its turn.
+SETTLING_SECONDS = 0.005
+
+
+def prepare(request: Request) -> tuple[Request, OpenTurns]:
+    """Import everything. Raises `RuntimeError` where the allocator was not loaded."""
+    _check_allocator(request["allocator"])
+    make_fork_ready()
+    data = Data(**request["data"])
+
+    @contextmanager
+    def open_turns(request: Request) -> Iterator[tuple[Request, Turn]]:
+        settle_on(request["cpus"])
+        is_one_thread = len(request["cpus"]) == 1
+        with _turns(request["workload"], Setting(**request["setting"]), data, is_one_thread) as turns:
+            yield turns
+
+    return {}, open_turns
+
+
+@contextmanager
+def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Request, Turn]]:
+    warm_up(setting, data, "cuda" if workload.endswith("cuda") else "cpu")
+    before = PeakMemory()
+    before.look()
+    with (
+        etl.runtime.HeapPolicy(setting.heap),
+        etl.runtime.ThreadPolicy(setting.threads) if setting.threads else nullcontext(),
+        ExitStack() as stack,
+    ):
+        with PeakMemory() as peak:  # sampling takes time, which turns are not to pay for
+            epoch = stack.enter_context(open_workload(workload, setting, data))
+            stack.enter_context(etl.runtime.GcPolicy(setting.garbage_collection))
+            result = epoch()
+        started = time.perf_counter()
+        epoch()
+        seconds = time.perf_counter() - started
+
+        def turn(request: Request) -> Request:
+            epochs = max(1, round(request["seconds"] / seconds))
+            time.sleep(SETTLING_SECONDS)
+            etl.runtime.batch_boundary()  # time that was waited is not of the window
+            return {"seconds": seconds_of(lambda: [epoch() for _ in range(epochs)], is_one_thread) / epochs}
+
+        yield {"memory": _taken(peak, before, workload), "result": result}, turn
+
+
+def _taken(peak: PeakMemory, before: PeakMemory, workload: str) -> int:
+    """Bytes at the peak, of the device that computes."""
+    if workload.endswith("cuda"):
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    return max(1, peak.nbytes - before.nbytes)
+
+
+def _check_allocator(name: str) -> None:
+    # The loader of programs goes on without a library that it does not find.
+    if name != DEFAULT and f"lib{name}." not in Path("/proc/self/maps").read_text():
+        raise RuntimeError(f"the allocator {name} is not in this process")

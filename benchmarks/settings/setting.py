@@ -1,0 +1,100 @@
+"""The settings that are tried, against what, and on which workloads."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import etl
+from benchmarks.axes import BACKENDS
+
+# The default against itself: how far off a figure is by chance.
+DEFAULT = "default"
+RARE_SECONDS = 0.5
+# By the name of the shared library.
+ALLOCATORS = ("jemalloc", "tcmalloc_minimal", "mimalloc")
+ALLOCATORS_HERE = tuple(name for name in ALLOCATORS if ctypes.util.find_library(name))
+CPUS = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a process runs under. `threads` is what `ThreadPolicy` is given, 0 for no policy: what the libraries make of
+    the machine.
+    """
+
+    garbage_collection: str = DEFAULT
+    heap: str = DEFAULT
+    allocator: str = DEFAULT
+    threads: int = 1
+    dtype: str = "float32"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values, from which `Setting(**values)` is this one again."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values of one field of `Setting`, each against `base`, on each of `workloads`. `field_values` has those whose
+    name is not the value itself. A turn is as many epochs as take `turn_seconds`, and at least one: many short turns
+    average out more than few long ones, but what happens a few times a second has to happen in them.
+    """
+
+    values: tuple[str, ...]
+    workloads: tuple[str, ...]
+    base: Setting = Setting()
+    field_values: dict[str, Any] = field(default_factory=dict)
+    is_on_one_cpu: bool = True
+    turn_seconds: float = 0.03
+
+    @property
+    def is_of_rare_events(self) -> bool:
+        """Whether all turns together count, not the typical one."""
+        return self.turn_seconds >= RARE_SECONDS
+
+    def at(self, name: str, value: str) -> Setting:
+        """The base with the field `name` set to `value`."""
+        return self.base if value == DEFAULT else replace(self.base, **{name: self.field_values.get(value, value)})
+
+
+COMPUTE = tuple(f"{name}, {backend}" for backend in BACKENDS for name in ("training", "product"))
+TAKING_MEMORY = ("training, cpu", "decoding", "new batches")
+
+# What is in force where the heap is not in question: as glibc is by itself, the same training was seen to take 0.11 to
+# 0.20 s from process to process.
+QUIET_HEAP = "retain"
+
+# By field of `Setting`.
+AXES = {
+    "garbage_collection": Axis(
+        (DEFAULT, "off", "freeze", "window:250", "thresholds:10000,10,10"),
+        ("annotations", "training, cpu"),
+        Setting(heap=QUIET_HEAP),
+        turn_seconds=1.0,
+    ),
+    "heap": Axis((DEFAULT, "retain", "preallocate:256MB", "limit:64GB"), TAKING_MEMORY),
+    "allocator": Axis((DEFAULT, *ALLOCATORS_HERE), TAKING_MEMORY),
+    "threads": Axis(
+        (DEFAULT, "1", "all CPUs", "twice the CPUs"),
+        ("training, cpu", "training beside decoding"),
+        Setting(heap=QUIET_HEAP, threads=0),
+        {"1": 1, "all CPUs": CPUS, "twice the CPUs": 2 * CPUS},
+        is_on_one_cpu=False,
+    ),
+    "dtype": Axis((DEFAULT, "float16", "bfloat16", "float64"), COMPUTE, Setting(heap=QUIET_HEAP)),
+}
+
+
+def why_not_here(setting: Setting) -> str:
+    """What the installed commit lacks for `setting`; empty where nothing."""
+    if not hasattr(etl.runtime, "batch_boundary"):
+        return "there are no batch boundaries at this commit"
+    try:
+        etl.runtime.GcPolicy(setting.garbage_collection)
+        etl.runtime.HeapPolicy(setting.heap)
+    except ValueError as error:
+        return str(error)
+    return ""

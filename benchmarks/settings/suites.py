@@ -1,0 +1,103 @@
+"""asv's suites of runtime settings: each against the default, in turns. `setup_cache` measures all of them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+from benchmarks.page_text import explained
+from benchmarks.profile import chosen_profile
+from benchmarks.settings.setting import ALLOCATORS_HERE, AXES
+from benchmarks.settings.turns import Key, Measured, memory_ratios, take_turns
+
+PROFILE = chosen_profile()
+PAIR_SECONDS = 0.5
+MEASURING_TIMEOUT_SECONDS = 3 * 3600
+
+
+class AgainstDefault(ABC):
+    """Time and memory of an epoch under a setting, over those of the default. A subclass says of which axis."""
+
+    timeout = 60
+    version = PROFILE.version
+    param_names = ["workload", "value"]
+    page_note = (
+        "Below 1 the setting is better than the default, above it worse; the value default is the default against "
+        "itself, which shows what is chance."
+    )
+
+    def setup_cache(self) -> dict[Key, Measured]:
+        return take_turns(AXES, PROFILE.setting_rounds, PAIR_SECONDS)
+
+    setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+
+    @property
+    @abstractmethod
+    def axis(self) -> str:
+        """A field of `Setting`."""
+
+    def track_time_ratio(self, cache: dict[Key, Measured], workload: str, value: str) -> dict[str, Any]:
+        """Seconds of an epoch under the setting over those under the default: medians of turns, pair by pair."""
+        ratios = [math.exp(each) for each in self._measured(cache, workload, value).log_ratios]
+        return {"samples": ratios, "number": 1}
+
+    def track_memory_ratio(self, cache: dict[Key, Measured], workload: str, value: str) -> dict[str, Any]:
+        """Bytes at the peak, above what the process had before, over those under the default."""
+        return {"samples": memory_ratios(self._measured(cache, workload, value)), "number": 1}
+
+    def _measured(self, cache: dict[Key, Measured], workload: str, value: str) -> Measured:
+        each = cache[self.axis, workload, value]
+        if each.missing:
+            raise NotImplementedError(each.missing)  # asv's n/a
+        if each.failure:
+            raise RuntimeError(each.failure)
+        return each
+
+    track_time_ratio.unit = "ratio"  # type: ignore[attr-defined]
+    track_memory_ratio.unit = "ratio"  # type: ignore[attr-defined]
+
+
+def _params(axis: str) -> list[list[str]]:
+    return [list(AXES[axis].workloads), list(AXES[axis].values)]
+
+
+# A suite in which every value is n/a would be a blank chart.
+if PROFILE.setting_rounds:
+
+    @explained
+    class GarbageCollection(AgainstDefault):
+        """CPython's garbage collector: `annotations` parses text beside half a million objects."""
+
+        axis = "garbage_collection"
+        params = _params(axis)
+
+    @explained
+    class Heap(AgainstDefault):
+        """glibc's allocator: `new batches` allocates 38 MB for every batch."""
+
+        axis = "heap"
+        params = _params(axis)
+
+    @explained
+    class Threads(AgainstDefault):
+        """Threads of `ThreadPolicy`. The default is no policy, so that the libraries take what they find."""
+
+        axis = "threads"
+        params = _params(axis)
+
+    @explained
+    class Dtypes(AgainstDefault):
+        """The type of features and weights, against float32; `product` multiplies 512 x 512 matrices."""
+
+        axis = "dtype"
+        params = _params(axis)
+
+    if ALLOCATORS_HERE:
+
+        @explained
+        class Allocator(AgainstDefault):
+            """Another `malloc` than glibc's, preloaded."""
+
+            axis = "allocator"
+            params = _params(axis)

@@ -1,0 +1,180 @@
+"""Settings taking turns with the default."""
+
+from __future__ import annotations
+
+import ctypes.util
+import math
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.profile import Profile
+from benchmarks.settings.setting import AXES, DEFAULT, Setting, why_not_here
+from benchmarks.side import Failed, Side
+from benchmarks.turns import OtherWork, Pairs, take_blocks
+from benchmarks.workload import Data, make_data
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# One batch of photographs: short epochs, so that a turn of one side is a moment away from that of the other.
+SAMPLES, IMAGE_SIZE = 32, 64
+RESULT_TOLERANCE = 1e-2
+# What is rare takes so many times as long to be seen often enough.
+RARE_FACTOR = 4
+# Field of `Setting`, workload, value.
+Key = tuple[str, str, str]
+# Told which part of the work is done, from 0 to 1.
+Progress = Callable[[float], None]
+
+
+@dataclass
+class Measured(Pairs):
+    """Seconds of an epoch, of the default (A) and under the setting (B); and of each pair the bytes of either. Or what
+    the installed commit lacks for it, or why it failed.
+    """
+
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    missing: str = ""
+    failure: str = ""
+    # Collections are rare and long: what counts is the time of all turns together, not that of the typical one.
+    is_of_rare_events: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why there is nothing to judge; empty where there is."""
+        return self.missing or self.failure
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """For every pair log(B / A)."""
+        if not self.is_of_rare_events:
+            return super().log_ratios
+        return [math.log(sum(b for _, b in pair) / sum(a for a, _ in pair)) for pair in self.blocks]
+
+
+def keys(axes: Iterable[str]) -> list[Key]:
+    """All that is measured on `axes`."""
+    return [
+        (axis, workload, value) for axis in axes for workload in AXES[axis].workloads for value in AXES[axis].values
+    ]
+
+
+def take_turns(
+    axes: Iterable[str], rounds: int, seconds: float, progress: Progress = lambda _: None
+) -> dict[Key, Measured]:
+    """For each value of `axes` and each workload as many pairs of processes as there are `rounds`, which take turns for
+    so many seconds. Every round imports both sides anew (placement.py). Raises `OtherWork`, and `Failed` where the
+    default does.
+    """
+    measured = {
+        key: Measured(
+            missing=why_not_here(AXES[key[0]].at(key[0], key[2])), is_of_rare_events=AXES[key[0]].is_of_rare_events
+        )
+        for key in keys(axes)
+    }
+    done = 0
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_data(Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False), Path(folder))
+        for number in range(rounds):
+            with _Sides(data, number) as sides:
+                shuffler = random.Random(number)
+                every = list(dict.fromkeys((axis, workload) for axis, workload, _ in measured))
+                for axis, workload in shuffler.sample(every, len(every)):
+                    values = [key for key, each in measured.items() if key[:2] == (axis, workload) and not each.reason]
+                    if not values:
+                        continue
+                    _at_workload(sides, measured, shuffler.sample(values, len(values)), number, seconds)
+                    done += len(values)
+                    progress(done / len(measured) / rounds)
+    return measured
+
+
+def _at_workload(
+    sides: _Sides, measured: Mapping[Key, Measured], values: list[Key], number: int, seconds: float
+) -> None:
+    """The turns of all `values` of an axis on one workload, with one process of the default."""
+    name, workload, _ = values[0]
+    axis = AXES[name]
+    request = {"workload": workload, "cpus": _cpus(number, axis.is_on_one_cpu)}
+    seconds *= RARE_FACTOR if axis.is_of_rare_events else 1
+    ready = sides.base.ask({**request, "setting": axis.base.as_dict()})
+    for key in values:
+        setting = axis.at(name, key[2])
+        try:
+            side = sides.of(setting)
+            other = side.ask({**request, "setting": setting.as_dict()})
+            _check_same_work(key, setting.dtype == axis.base.dtype, ready["result"], other["result"])
+            blocks = take_blocks(partial(_turn, (sides.base, side), axis.turn_seconds), number, seconds, least=1)
+            side.ask({})
+        except Failed as error:
+            measured[key].failure = str(error)
+            continue
+        measured[key].blocks.append(blocks)
+        measured[key].memory.append((ready["memory"], other["memory"]))
+    sides.base.ask({})
+
+
+def _turn(sides: tuple[Side, Side], seconds: float, number: int) -> float:
+    return float(sides[number].ask({"seconds": seconds})["seconds"])
+
+
+def _check_same_work(key: Key, is_same_arithmetic: bool, expected: float, result: float) -> None:
+    if is_same_arithmetic and not math.isclose(expected, result, rel_tol=RESULT_TOLERANCE):
+        raise OtherWork(f"not the same work: an epoch gave {result} under {', '.join(key)} and {expected} without")
+
+
+class _Sides:
+    """A context manager: the process of the default, one for the settings, and one for each allocator, from its first
+    use on.
+    """
+
+    def __init__(self, data: Data, number: int) -> None:
+        self._data = data
+        self._number = number
+        self._stack = ExitStack()
+        self._sides: dict[str, Side] = {}
+        self.base = self._start("the default", DEFAULT)
+        self._sides[DEFAULT] = self._start("the setting", DEFAULT)
+        for side in (self.base, self._sides[DEFAULT]):
+            side.hear()
+
+    def of(self, setting: Setting) -> Side:
+        """The process that `setting` is tried in."""
+        if setting.allocator not in self._sides:
+            self._sides[setting.allocator] = self._start(f"the allocator {setting.allocator}", setting.allocator)
+            self._sides[setting.allocator].hear()
+        return self._sides[setting.allocator]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self, name: str, allocator: str) -> Side:
+        # What libraries make of the machine where nothing is set; OpenBLAS's threads start when it is loaded, and what
+        # has threads cannot be forked.
+        environment: dict[str, str | None] = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
+        if allocator != DEFAULT:
+            environment["LD_PRELOAD"] = str(ctypes.util.find_library(allocator))
+        side = self._stack.enter_context(Side(name, "settings.server", self._number, environment=environment))
+        side.tell({"data": asdict(self._data), "allocator": allocator})
+        return side
+
+
+def _cpus(number: int, is_on_one: bool) -> list[int]:
+    """The CPU of a turn, another one in the next round; or all."""
+    available = sorted(os.sched_getaffinity(0))
+    return [available[number // 2 % len(available)]] if is_on_one else available
+
+
+def memory_ratios(each: Measured) -> list[float]:
+    """Of each pair, the bytes under the setting over those of the default."""
+    return [other / base for base, other in each.memory]

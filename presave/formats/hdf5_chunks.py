@@ -1,0 +1,107 @@
+"""Compressed chunks of a data set: what may be in one, and that it holds no more than it must before it is unpacked.
+
+A file that somebody made for it can unpack to a thousand times a thousand times its size: HDF5 gives a filter as much
+memory as it asks for, and lets any number of filters follow one another.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+
+import h5py
+import numpy as np
+
+DEFLATE, LZF, LZ4, BLOSC, BLOSC2, ZSTD = 1, 32000, 32004, 32001, 32026, 32015
+# A chunk of more is one row. Our own have 64 KiB or one row.
+LARGEST_CHUNK_NBYTES = 64 << 20
+# What compresses better in all, or so well in one row that is so large, was made to fill memory.
+MOST_COMPRESSION = 1 << 16
+LARGEST_ROW_NBYTES, MOST_ROW_COMPRESSION = 256 << 20, 100
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def check_chunks(data: h5py.Dataset, file_nbytes: int) -> None:
+    """Raise `ValueError` where `data` is not kept as presave keeps it, or claims more than `file_nbytes` can hold."""
+    if data.chunks is None:
+        if data.id.get_offset() is None and data.nbytes > LARGEST_CHUNK_NBYTES:
+            raise ValueError(f"its {data.nbytes:,} bytes are not in the file")
+        return
+    row_nbytes = data.dtype.itemsize * math.prod(data.shape[1:])
+    chunk_nbytes = data.dtype.itemsize * math.prod(data.chunks)
+    if chunk_nbytes > max(LARGEST_CHUNK_NBYTES, row_nbytes):
+        raise ValueError(f"its chunks have {chunk_nbytes:,} bytes")
+    if data.nbytes > max(LARGEST_CHUNK_NBYTES, file_nbytes * MOST_COMPRESSION):
+        raise ValueError(f"it claims {data.nbytes:,} bytes in a file of {file_nbytes:,}")
+    if row_nbytes > LARGEST_ROW_NBYTES and data.nbytes > file_nbytes * MOST_ROW_COMPRESSION:
+        raise ValueError(f"its rows claim {row_nbytes:,} bytes each in a file of {file_nbytes:,}")
+    filters = filters_of(data)
+    if filters and (len(filters) > 1 or filters[0] not in DECLARED_NBYTES or data.chunks[1:] != data.shape[1:]):
+        raise ValueError(f"it is filtered ({', '.join(map(str, filters))}) otherwise than presave does")
+
+
+def filters_of(data: h5py.Dataset) -> list[int]:
+    """The numbers of its filters, as HDF5 registers them."""
+    creation = data.id.get_create_plist()
+    return [creation.get_filter(place)[0] for place in range(creation.get_nfilters())]
+
+
+def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
+    """Unpack chunk `number` of `data`, which is filtered, into `buffer`, which has its shape.
+
+    Raises `OSError` or `ValueError` where it is damaged or would unpack to more.
+    """
+    offset = (number * data.chunks[0], *(0 for _ in data.shape[1:]))
+    mask, stored = data.id.read_direct_chunk(offset)
+    (kind,) = filters_of(data)
+    if mask:  # HDF5 keeps what grows when it is compressed as it is
+        found: int | None = len(stored)
+    elif kind == DEFLATE:
+        stored = _inflate(stored, buffer.nbytes)
+        found = len(stored)
+    else:
+        found = DECLARED_NBYTES[kind](stored)
+    if found is not None and found != buffer.nbytes:
+        raise ValueError(f"chunk {number} of {data.name} unpacks to {found:,} bytes, not {buffer.nbytes:,}")
+    if mask or kind == DEFLATE:
+        buffer.reshape(-1).view(np.uint8)[:] = np.frombuffer(stored, np.uint8)
+        return
+    first, last = offset[0], min(offset[0] + len(buffer), len(data))
+    data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+
+
+def _inflate(stored: bytes, nbytes: int) -> bytes:
+    # HDF5 would go on for as long as there is something to unpack.
+    inflating = zlib.decompressobj()
+    try:
+        found = inflating.decompress(stored, nbytes + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(found) == nbytes and not inflating.eof:
+        raise ValueError("a chunk is cut off")
+    return found
+
+
+def _zstd_nbytes(stored: bytes) -> int:
+    """RFC 8878, 3.1.1.1: the content size in the header of a frame, -1 where it says none."""
+    if not stored.startswith(ZSTD_MAGIC) or len(stored) < 5:
+        return -1
+    descriptor = stored[4]
+    is_single = descriptor >> 5 & 1
+    start = 6 - is_single + (0, 1, 2, 4)[descriptor & 3]
+    length = (is_single, 2, 4, 8)[descriptor >> 6]
+    found = int.from_bytes(stored[start : start + length], "little") + 256 * (length == 2)
+    return found if length else -1
+
+
+# How many bytes a chunk says that it unpacks to, of which the filter takes as many and not more. LZF says nothing, and
+# unpacks 3 bytes to 264 at most.
+DECLARED_NBYTES: dict[int, Callable[[bytes], int | None]] = {
+    DEFLATE: lambda _stored: None,
+    LZF: lambda _stored: None,
+    LZ4: lambda stored: int.from_bytes(stored[:8], "big"),
+    BLOSC: lambda stored: int.from_bytes(stored[4:8], "little"),
+    BLOSC2: lambda stored: int.from_bytes(stored[30:38], "big"),
+    ZSTD: _zstd_nbytes,
+}

@@ -1,0 +1,73 @@
+"""Iterators of all kinds, and new processes that make and restore them, for tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from restoring import Numbered
+
+import etl
+import presave
+
+FORMATS = ("npy", "hdf5", "safetensors", "torch", "pickle")
+AHEAD: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "threads": {"prefetch_size": 2, "threads": 2},
+    "one thread": {"prefetch_size": 3, "threads": 1},
+    "processes": {"prefetch_size": 2, "workers": "process", "processes": 2},
+}
+
+
+class Restorer:
+    """Processes that restore what a file says, and do not know anything else."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "state.json"
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("restoring.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def rest(self, how: dict[str, Any], state: dict[str, Any], until: int) -> Any:
+        self._file.write_text(json.dumps({"how": how, "state": state, "until": until}))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{self._file}\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+def draw_how(draw: st.DataObject, stores: dict[str, str]) -> dict[str, Any]:
+    buckets = draw.draw(st.sampled_from([None, None, 5, 16, 100]), "buckets")
+    formats = ["raw", "ragged"] if buckets is not None else ["raw", *FORMATS]
+    world_size = draw.draw(st.integers(1, 3), "world size")
+    return {
+        "store": stores.get(draw.draw(st.sampled_from(formats), "store")),
+        "ahead": None,
+        "batch_size": draw.draw(st.integers(1, 14), "batch size"),
+        "shuffle": draw.draw(st.booleans(), "shuffle"),
+        "seed": draw.draw(st.integers(0, 2**64 - 1), "seed"),
+        "drop_last": draw.draw(st.booleans(), "drop_last"),
+        "buckets": buckets,
+        "world_size": world_size,
+        "rank": draw.draw(st.integers(0, world_size - 1), "rank"),
+    }
+
+
+def write_stores(folder: Path) -> dict[str, str]:
+    """Stores of the records in every format, and of those of different lengths, by name."""
+    for kind in FORMATS:
+        presave.write(folder / kind, etl.records(Numbered(), etl.Pipeline([])), format=kind, shard_nbytes=300).close()
+    ragged = etl.records(Numbered(ragged=True), etl.Pipeline([]))
+    presave.write(folder / "ragged", ragged, shard_nbytes=200).close()
+    return {each.name: str(each) for each in folder.iterdir()}

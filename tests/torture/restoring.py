@@ -1,0 +1,121 @@
+"""A process that knows nothing but what files say: it goes on where a state was taken, and says what it got.
+
+Each line of its input names a JSON file with `how` and where an iterator is made, and the `state` it is to go on from;
+each is restored in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import etl
+import presave
+from etl.iterators.epochs import EpochIterator
+from presave.mapped_rows import COMPILED
+
+RECORDS = 37
+
+
+class Numbered:
+    """Records told by their number, of different lengths if they are `ragged`."""
+
+    def __init__(self, ragged: bool = False) -> None:
+        self.ragged = frozenset({"features"}) if ragged else frozenset()
+        self.lengths = [1 + 7 * number % 11 for number in range(RECORDS)] if ragged else [3] * RECORDS
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        features = np.random.default_rng(index).standard_normal((self.lengths[index], 2), dtype=np.float32)
+        return {"features": features, "label": index}
+
+
+class Noise:
+    """A random stage: what a record becomes depends on seed, epoch and record."""
+
+    name = "noise"
+    is_random = True
+
+    def __call__(self, record: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        noise = generator.standard_normal(record["features"].shape, dtype=np.float32)
+        return {**record, "features": record["features"] + noise}
+
+
+class Jitter:
+    """A stage that takes another time for each record, so that workers overtake each other in another way."""
+
+    name = "jitter"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(random.Random(f"{self.seed} {record['label']}").choice([0, 0, 0.0002, 0.001, 0.003]))
+        return record
+
+
+def make_iterator(how: dict[str, Any]) -> Any:
+    """The iterator that `how` describes, JSON values only."""
+    options = {name: how[name] for name in ("batch_size", "shuffle", "seed", "drop_last")}
+    if how["buckets"] is not None:
+        options |= {"padding": etl.Padding(), "bucket_records": how["buckets"]}
+    stages = [Noise()] if how.get("noise", True) else []
+    pipeline = etl.Pipeline([*stages, Jitter(how["jitter"])] if "jitter" in how else stages)
+    source = Numbered(how["buckets"] is not None)
+    iterator: EpochIterator
+    if how["store"] is None:
+        iterator = etl.RawIterator(source, pipeline, **options)
+    else:
+        iterator = etl.PresavedIterator(presave.open_store(how["store"], trusted=True), pipeline, **options)
+    if how["world_size"] > 1:
+        iterator = iterator.shard(how["rank"], how["world_size"])
+    return iterator if how["ahead"] is None else etl.AsyncIterator(iterator, **how["ahead"])
+
+
+def digests(iterator: etl.BatchIterator, epochs: int) -> Iterator[tuple[int, list[int], str]]:
+    """Epoch, record numbers and the bytes of everything of each batch, over so many further ends of epochs."""
+    end = iterator.epoch + epochs
+    while iterator.epoch < end:
+        epoch = iterator.epoch
+        for batch in iterator:
+            digest = hashlib.sha256()
+            for array in batch.arrays():
+                digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+            yield epoch, batch.labels.tolist(), digest.hexdigest()
+
+
+def restore(file: Path) -> str:
+    """What is left before epoch `until`, as a line of JSON."""
+    saved = json.loads(file.read_text())
+    if "cpus" in saved["how"]:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: saved["how"]["cpus"]])
+        sys.setswitchinterval(saved["how"]["switch_seconds"])
+    with make_iterator(saved["how"]) as iterator:
+        iterator.load_state_dict(saved["state"])
+        return json.dumps(list(digests(iterator, saved["until"] - iterator.epoch)))
+
+
+def main() -> None:
+    COMPILED.wait()  # once, for all that are forked
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            print(restore(Path(line.strip())), flush=True)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            print("null", flush=True)
+
+
+if __name__ == "__main__":
+    main()

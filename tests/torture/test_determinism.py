@@ -1,0 +1,48 @@
+"""Equal seeds give equal bytes, whatever loads them, in which schedule of threads and on how many CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from restored import AHEAD, Restorer, draw_how
+from restoring import digests, make_iterator
+
+if TYPE_CHECKING:
+    from conftest import HowMany, Tally
+
+CPUS = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("workers", AHEAD)
+def test_equal_seeds_give_equal_bytes(
+    restorer: Restorer, stores: dict[str, str], workers: str, how_many: HowMany, tally: Tally
+) -> None:
+    many = how_many(1, 25) if workers == "processes" else how_many(4, 250)
+
+    @settings(deadline=None, max_examples=many, database=None, derandomize=True)
+    @given(st.data())
+    def load(data: st.DataObject) -> None:
+        how = {**draw_how(data, stores), "noise": data.draw(st.booleans(), "noise")}
+        with make_iterator({**how, "store": None}) as plain:
+            start, expected = plain.state_dict(), json.loads(json.dumps(list(digests(plain, 2))))
+        for cpus in {1, CPUS}:
+            elsewhere = {
+                "ahead": AHEAD[workers],
+                "jitter": data.draw(st.integers(0, 1000), "jitter"),
+                "switch_seconds": data.draw(st.sampled_from([1e-6, 1e-4, 0.005]), "switch interval"),
+                "cpus": cpus,
+            }
+            if data.draw(st.booleans(), "without jitter"):
+                del elsewhere["jitter"]
+            assert restorer.rest({**how, **elsewhere}, start, 2) == expected
+            kind = "raw" if how["store"] is None else f"a store, {how['store'].rsplit('/', 1)[-1]}"
+            tally(
+                f"equal seeds, {workers}, {kind}, {cpus} CPU{'s' * (cpus > 1)}", "the bytes of the plain raw iterator"
+            )
+
+    load()
