@@ -4,6 +4,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
+# A test that kills its process is a failure; with another process it would be run again, and again.
+WORKERS := --numprocesses 2 --max-worker-restart 0
+# What takes minutes on purpose counts as hanging later.
+LONG := --override-ini faulthandler_timeout=1800
 
 .PHONY: bench compare-commits aa peers preview test torture clean
 
@@ -33,12 +37,12 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest $(LONG) -m slow
 
 # Every promise under kills, full disks, bad files and hostile input, as often as the README's table says.
 torture: .venv/test
-	$(BIN)/python -m pytest tests/torture --torture --numprocesses 2 --counts .asv/torture.json $(TORTURE)
+	$(BIN)/python -m pytest tests/torture --torture $(WORKERS) $(LONG) --counts .asv/torture.json $(TORTURE)
 
 clean:
 	rm -rf .venv .asv build *.egg-info

@@ -10,20 +10,11 @@ from tallies import show_tallies
 
 import etl
 
-LONGEST_SECONDS = 1800
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("torture")
     group.addoption("--torture", action="store_true", help="try every promise as often as `make torture` does")
     group.addoption("--counts", type=Path, metavar="FILE", help="write what was tried, and what came of it, as JSON")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give what is long on purpose more time before it counts as hanging."""
-    for item in items:
-        if config.getoption("--torture") or item.get_closest_marker("slow") is not None:
-            item.add_marker(pytest.mark.timeout(LONGEST_SECONDS))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

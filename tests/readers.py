@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+LIMIT_SECONDS = 60
 
 
 def descriptors_below(root: Path) -> list[Path]:
@@ -31,6 +34,7 @@ def assert_threads_and_a_fork_read(read: Callable[[int], object], expected: list
     assert faults == []
     child = os.fork()
     if child == 0:
+        signal.alarm(LIMIT_SECONDS)
         read_all(7)
         os._exit(len(faults))
     read_all(8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -179,6 +180,7 @@ def test_a_forked_process_reads_its_own_records(tmp_path: Path) -> None:
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         os.write(writable, source[3]["features"].tobytes())
         os._exit(0)
     os.close(writable)

@@ -51,7 +51,7 @@ def test_every_axis_tries_the_default_against_itself_and_each_value_is_a_setting
     axis = AXES[name]
     assert axis.at(name, DEFAULT) == axis.base
     tried = {axis.at(name, value) for value in axis.values}
-    assert len(tried) == len(axis.values)
+    assert len(tried) == len({axis.field_values.get(value, value) for value in axis.values})
     for each in tried - {axis.base}:
         assert replace(each, **{name: getattr(axis.base, name)}) == axis.base
         assert Setting(**json.loads(json.dumps(each.as_dict()))) == each

@@ -17,6 +17,7 @@ from etl.runtime import ThreadPolicy
 from etl.runtime.cpus import available_cpus
 
 Pools = dict[str, int]
+LIMIT_SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +84,7 @@ def test_torch_is_not_loaded_to_be_limited() -> None:
     code = (
         "import sys; from etl.runtime import ThreadPolicy\nwith ThreadPolicy(1): pass\nsys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT_SECONDS, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("compute", [0, -1, 1.0, True, "2"])
@@ -124,3 +125,33 @@ def test_more_threads_than_cpus_are_said_to_be() -> None:
     many = available_cpus() + 2
     with ThreadPolicy(many) as policy:
         assert policy.audit().effect.endswith(f"fewer than {many} threads")
+
+
+# The loader holds the interpreter's lock and waits for the linker's; who asks the linker for its list from a callback
+# would hold the linker's and wait for the interpreter's.
+LOADING = """
+import sys, threading, _ctypes
+from pathlib import Path
+import numpy
+from etl.runtime import ThreadPolicy
+
+library = str(next(Path(numpy.__file__).parent.glob("_core/_multiarray_tests*.so")))
+is_over = threading.Event()
+
+def load():
+    while not is_over.is_set():
+        _ctypes.dlclose(_ctypes.dlopen(library, 2))
+
+thread = threading.Thread(target=load)
+thread.start()
+for _ in range(20):
+    with ThreadPolicy(1):
+        pass
+is_over.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another linker")
+def test_another_thread_may_load_libraries_meanwhile() -> None:
+    subprocess.run([sys.executable, "-c", LOADING], check=True, timeout=LIMIT_SECONDS)

@@ -34,6 +34,7 @@ def attempt(function: Callable[[], object], more_nbytes: int = MORE_NBYTES) -> E
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(2 * int(PATIENCE_SECONDS))  # also where nobody is left to kill it
         os.close(reading)
         _serve(function, writing, more_nbytes)
     os.close(writing)
