@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from doctor_cases import quiet_machine
+from rich.console import Console
 
 import etl
 from etl.commands import main
+from etl.doctor import examine
+from etl.doctor.show import show_examination
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +56,17 @@ def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys:
     assert shown.startswith(("First: ", "Nothing was found"))
     assert "No type grows in every epoch." in shown
     assert "Reading the files alone" in shown
+
+
+def test_lines_of_a_finding_that_is_wider_than_the_terminal_are_indented() -> None:
+    console = Console(file=io.StringIO(), width=50, record=True)
+    show_examination(examine(), console)
+    heading, *lines = console.export_text().splitlines()
+    assert heading == "Nothing was found that slows training down."
+    assert max(map(len, lines)) <= 50
+    assert all(line.startswith(" " * 15) or line[13:15] == "  " for line in lines)
+    words = " ".join(" ".join(lines).split())
+    assert "not looked at One model used from several threads: there is no model and no data to look at" in words
 
 
 def test_what_is_not_installed_is_said_with_what_it_is_for(

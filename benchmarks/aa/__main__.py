@@ -23,7 +23,7 @@ from benchmarks.aa.table import show
 from benchmarks.compare_commits.__main__ import MINUTES, compare, minutes
 from benchmarks.compare_commits.commits import ROOT, Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.table import as_json
-from benchmarks.console import wide_console
+from benchmarks.console import say_failure, wide_console
 from benchmarks.judgement import DEAD_ZONE
 from benchmarks.side import Failed
 from benchmarks.turns import OtherWork
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
         make_missing(study, commit, options.minutes * 60, errors)
     except (NoSuchCommit, OtherWork, Failed, CannotSlow) as error:
-        errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
         errors.print("Interrupted; the same command goes on from here.", highlight=False)

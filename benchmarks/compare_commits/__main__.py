@@ -19,7 +19,7 @@ from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.table import as_json, show
 from benchmarks.compare_commits.turns import MOST_SECONDS, Key, take_turns
 from benchmarks.compare_commits.work import PHOTOGRAPHS, WORKS
-from benchmarks.console import wide_console
+from benchmarks.console import say_failure, wide_console
 from benchmarks.judgement import DEAD_ZONE, Judgement, Verdict, judge_all
 from benchmarks.names import names_among
 from benchmarks.side import Failed
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         a, b = extract(options.a), extract(options.b)
         judgements = compare(a, b, options.minutes * 60, dead_zone, errors, options.only)
     except (NoSuchCommit, OtherWork, Failed) as error:
-        errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        say_failure(error, errors)
         return 2
     show(a, b, judgements, dead_zone, time.monotonic() - started, wide_console())
     if options.json is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.console import wide_console
+from benchmarks.console import say_failure, wide_console
 from benchmarks.peers.comparison import ALL, Comparison
 from benchmarks.peers.inputs import make_inputs
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interpreters = dict(_interpreter(given) for given in options.python)
     unknown = sorted({*chosen, *interpreters} - {*PEERS, ALL})
     if unknown:
-        errors.print(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}", style="red")
+        say_failure(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}", errors)
         return 2
     loaders = find_loaders(TASKS if options.task == "all" else (options.task,), {OURS, *chosen})
     settings = {
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Path(options.json) if options.json else FOLDER / f"samples-{_digest(settings)}.json", settings
         )
     except OtherRun as error:
-        errors.print(str(error), style="red", markup=False)
+        say_failure(error, errors)
         return 2
     errors.print(f"Samples are kept in {samples.path}.", highlight=False)
     try:

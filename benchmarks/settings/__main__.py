@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.console import wide_console
+from benchmarks.console import say_failure, wide_console
 from benchmarks.names import names_among
 from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.table import as_json, show
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.only, options.rounds, PAIR_SECONDS, lambda done: bar.update(task, completed=done)
             )
     except (OtherWork, Failed) as error:
-        errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        say_failure(error, errors)
         return 1
     show(measured, time.monotonic() - started, wide_console())
     if options.json is not None:

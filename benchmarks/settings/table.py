@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import say_failure
 from benchmarks.judgement import Judgement, Verdict, judge_all
 from benchmarks.settings.turns import Key, Measured, memory_ratios
 
@@ -56,9 +57,7 @@ def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> 
     console.print(table)
     for key, other in measured.items():
         if other.reason:
-            console.print(
-                f"{', '.join(key)}: {other.reason}", style="red", markup=False, highlight=False, soft_wrap=True
-            )
+            say_failure(f"{', '.join(key)}: {other.reason}", console)
     count = max(len(each.blocks) for each in measured.values())
     console.print(
         f"{count} pairs of processes for each, in {seconds / 60:.0f} minutes; intervals of {CONFIDENCE:.1%}. Time is "

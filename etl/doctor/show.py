@@ -15,6 +15,8 @@ from etl.doctor.stage_times import StageTimes
 from etl.printable import printable
 
 SHOWN_TYPES = 15
+# Of the longest severity and two spaces.
+INDENT = " " * 15
 STYLES = {
     Severity.SERIOUS: "bold red",
     Severity.WARNING: "yellow",
@@ -110,33 +112,31 @@ def show_pauses(pauses: Pauses, console: Console) -> None:
 
 
 def _show(finding: Finding, console: Console) -> None:
-    style = STYLES[finding.severity]
-    console.print(
-        Text(f"{finding.severity.value:>13}  ", style=style) + Text(printable(f"{finding.title}: {finding.found}"))
-    )
-    indent = " " * 15
+    severity = Text(f"{finding.severity.value:>{len(INDENT) - 2}}  ", style=STYLES[finding.severity])
+    _wrapped(console, f"{finding.title}: {finding.found}", "", severity)
     if finding.evidence:
-        _wrapped(console, indent, finding.evidence, "dim")
+        _wrapped(console, finding.evidence, "dim")
     if finding.remedy is None:
         return
-    _wrapped(console, indent, f"Why it matters: {finding.why}.", "")
-    _wrapped(console, indent, f"Change: {finding.remedy}.", "bold")
+    _wrapped(console, f"Why it matters: {finding.why}.", "")
+    _wrapped(console, f"Change: {finding.remedy}.", "bold")
     if finding.trial is not None:
         trial = finding.trial
         _wrapped(
             console,
-            indent,
             f"Tried: a batch takes {trial.ratio:.2f} ({trial.low:.2f} to {trial.high:.2f}) of the time with it, "
             f"{trial.with_seconds * 1e3:,.1f} ms instead of {trial.without_seconds * 1e3:,.1f}.",
             "",
         )
     if finding.trial_failed is not None:
-        _wrapped(console, indent, f"Not tried: {finding.trial_failed}.", "dim")
+        _wrapped(console, f"Not tried: {finding.trial_failed}.", "dim")
     if finding.saves_seconds is not None:
         kind = "Saves" if finding.trial is not None else "Would save about"
-        _wrapped(console, indent, f"{kind} {finding.saves_seconds:,.3g} s of an epoch.", "")
+        _wrapped(console, f"{kind} {finding.saves_seconds:,.3g} s of an epoch.", "")
 
 
-def _wrapped(console: Console, indent: str, text: str, style: str) -> None:
-    for line in Text(printable(text)).wrap(console, max(20, console.width - len(indent))):
-        console.print(Text(indent) + line, style=style)
+def _wrapped(console: Console, text: str, style: str, before: Text | str = INDENT) -> None:
+    """Print `text` in as many lines as it takes, all indented; `before` stands in the indentation of the first."""
+    for line in Text(printable(text)).wrap(console, max(20, console.width - len(INDENT))):
+        console.print(Text.assemble(before, line), style=style)
+        before = INDENT
