@@ -143,7 +143,10 @@ def write(
             unfinished.discard()
             raise StoreError(f"all {len(records)} records failed; the first: {manifest.skipped[0].cause}")
         unfinished.finish(manifest)
-    return open_store(target, trusted=True)  # it was made here
+    try:
+        return open_store(target, trusted=True)  # it was made here
+    except (StoreError, OSError) as error:
+        raise StoreError(f"{target} is written, and whole, but cannot be opened: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from joblib.externals import loky
 
 import presave
+from presave.unfinished import Unfinished
 
 every_format = pytest.mark.parametrize("name", presave.formats())
 LIMIT_SECONDS = 60
@@ -207,3 +209,22 @@ def test_a_killed_write_leaves_a_folder_that_open_store_explains(name: str, targ
     )
     with pytest.raises(presave.StoreError, match="is a store half written: it has no manifest"):
         presave.open_store(partial)
+
+
+def test_a_store_that_cannot_be_opened_once_it_is_written_is_said_to_be_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_descriptors(path: Path, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    finish = Unfinished.finish
+
+    def finish_and_run_out(self: Unfinished, manifest: Any) -> None:
+        finish(self, manifest)
+        monkeypatch.setattr(os, "open", out_of_descriptors)
+
+    monkeypatch.setattr(Unfinished, "finish", finish_and_run_out)
+    with pytest.raises(presave.StoreError, match="store is written, and whole, but cannot be opened"):
+        presave.write(tmp_path / "store", [{"x": 1}])
+    monkeypatch.undo()
+    assert presave.verify(tmp_path / "store") == []

@@ -187,6 +187,7 @@ def test_the_server_that_forks_processes_killed_costs_one_error_at_most(
         with make("process", tmp_path / "none") as iterator:
             batches = iter(iterator)
             got = [contents(batch) for batch in islice(batches, number % 4)]
+            forkserver.ensure_running()  # before the first batch it may not have begun
             os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
             error = until_error(batches, got)
             said = f"try {number}: got {len(got)}, then {error!r}"
