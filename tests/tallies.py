@@ -27,4 +27,5 @@ def show_tallies(reporter: pytest.TerminalReporter, path: Path | None) -> None:
         said = ", ".join(f"{times:,} {outcome}" for outcome, times in counts.most_common())
         reporter.line(f"{what}: {counts.total():,} times; {said}")
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(outcomes, indent=1, sort_keys=True) + "\n")

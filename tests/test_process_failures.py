@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
+import signal
 import time
 import warnings
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 from unlucky_records import BATCHES, Files, Unlucky
+from worker_processes import assert_ended
 
 import etl
+from etl.workers import pool
 from etl.workers.worker import WorkerTracebackError
 
 
@@ -62,6 +68,44 @@ def test_a_worker_that_is_killed_while_it_waits_is_replaced_for_the_next_epoch(i
     assert [batch.labels.tolist() for batch in iterator] == BATCHES
 
 
+def refuse(times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have the server that forks workers refuse so many times, as one that was killed and is not gone yet; the list
+    grows by an item each time.
+    """
+    connect = forkserver.connect_to_new_process
+    refused: list[int] = []
+
+    def connect_or_not(fds: Any) -> Any:
+        if len(refused) < times:
+            refused.append(len(refused))
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        return connect(fds)
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", connect_or_not)
+    return refused
+
+
+def test_a_server_that_is_just_ending_costs_no_error(fault: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = refuse(3, monkeypatch)
+    raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
+    with etl.AsyncIterator(raw, workers="process", processes=2) as iterator:
+        assert [batch.labels.tolist() for batch in iterator] == BATCHES
+    assert len(refused) == 3
+
+
+def test_a_server_that_answers_nobody_is_one_error_and_the_next_epoch_tries_again(
+    fault: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "SERVER_PATIENCE_SECONDS", 0.05)
+    refuse(10**6, monkeypatch)
+    raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
+    with etl.AsyncIterator(raw, workers="process", processes=2) as iterator:
+        with pytest.raises(ChildProcessError, match=r"cannot be started \(ConnectionRefusedError"):
+            list(iterator)
+        monkeypatch.undo()
+        assert [batch.labels.tolist() for batch in iterator] == BATCHES
+
+
 def test_workers_that_are_killed_while_they_wait_within_an_epoch_cost_no_error(fault: Path) -> None:
     raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
     with etl.AsyncIterator(raw, 1, workers="process", processes=2) as iterator:
@@ -72,9 +116,10 @@ def test_workers_that_are_killed_while_they_wait_within_an_epoch_cost_no_error(f
         crew = iterator._running()._crew  # type: ignore[union-attr, misc]
         while not (crew._jobs and crew._jobs[0].is_done):
             time.sleep(0.01)
-        for worker in iterator._pool.workers:  # type: ignore[union-attr]
-            worker._process.kill()
-            worker._process.join()
+        pids = {int(worker.pid) for worker in iterator._pool.workers}  # type: ignore[union-attr, arg-type]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert_ended(pids)
         assert got + [batch.labels.tolist() for batch in batches] == BATCHES
         assert set(multiprocessing.active_children()) != before
 

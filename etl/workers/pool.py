@@ -15,6 +15,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -35,6 +36,8 @@ START_LIMIT_SECONDS = 120
 END_PATIENCE_SECONDS = 1.0
 # How long to wait for processes that are being started when they are to end; they are killed then.
 START_PATIENCE_SECONDS = 0.1
+# How long to wait for a server process that is ending, until there may be another.
+SERVER_PATIENCE_SECONDS = 5.0
 # What the server process imports; the last undoes what it was started with.
 PRELOADED = ("etl.workers.worker", "etl.workers.fork_server")
 # Where a worker is: three of the numbers in a cache line of its own.
@@ -104,12 +107,8 @@ class Worker:
 
     def start(self) -> None:
         """Start the process; what goes wrong is told by `death`."""
-        process = None
         try:
-            process = self._context.Process(
-                target=exec, args=(START, self._arguments()), name="etl-worker", daemon=True
-            )
-            _start_shielded(process)
+            process = self._start_process()
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
             self._start_error, process = error, None
         self._theirs.close()
@@ -141,9 +140,11 @@ class Worker:
                 self._process.kill()
 
     def has_ended(self) -> bool:
-        """Whether it was lost, or its process has ended."""
+        """Whether it was lost, or its process has ended or could not be started."""
         with self._lock:
-            return self.is_lost or (self._process is not None and self._process.exitcode is not None)
+            if self.is_lost or self._start_error is not None:
+                return True
+            return self._process is not None and self._process.exitcode is not None
 
     def end(self, patience: float) -> None:
         """Have the process end, kill it after `patience` seconds, and give back what this one has of it."""
@@ -183,6 +184,22 @@ class Worker:
         error = part.job.loading.loader.error_at([number, place, 0], cause)
         error.__cause__ = cause
         return error
+
+    def _start_process(self) -> Any:
+        deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
+        while True:
+            process = self._context.Process(
+                target=exec, args=(START, self._arguments()), name="etl-worker", daemon=True
+            )
+            try:
+                _start_shielded(process)
+            except (ConnectionError, EOFError):
+                # A server that was killed still counts as running until the last of it is gone.
+                if not isinstance(process, ForkServerProcess) or self._is_to_end or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return process
 
     def _arguments(self) -> dict[str, Any]:
         # Only what the standard library can unpickle: see START.
@@ -327,7 +344,7 @@ def _start_shielded(process: Any) -> None:
     # A new interpreter, the server's too, inherits the mask of the thread that starts it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        if isinstance(process, multiprocessing.context.ForkServerProcess):
+        if isinstance(process, ForkServerProcess):
             _preload()
             multiprocessing.forkserver.ensure_running()
         process.start()
