@@ -109,6 +109,9 @@ class Unfinished:
 
     def discard(self) -> None:
         """Leave nothing to go on with."""
+        # The plan first: a worker looks for it when it has noted a shard, and takes back what came after this.
+        with suppress(OSError):
+            (self.folder / PLAN_NAME).unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def flush(self, number: int, done: Done) -> None:
@@ -198,6 +201,8 @@ class Unfinished:
         try:
             found = read_plain(path, LARGEST_MANIFEST_NBYTES)
         except FileNotFoundError:
+            for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # of shards of some other plan
+                marker.unlink()
             write_atomically(path, self._encoded_plan)
             return
         except ValueError as error:
@@ -242,12 +247,16 @@ class ShardFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        if kind is not None:
+            with suppress(OSError):  # of a write that was given up this may have been the last
+                self._folder.rmdir()
 
     def commit(self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]) -> Done:
         """Move the files into the store, and note that the span is done.
 
         Nothing waits for the disk here: what it had not got when the machine stopped does not have the checksum noted.
         """
+        marker = _marker(self._folder, self._number)
         moved: list[Path] = []
         try:
             files = []
@@ -258,7 +267,10 @@ class ShardFolder:
             done = Done(Shard(records, tuple(files), elements) if records else None, skipped)
             content = asdict(done)
             content["checksum"] = _checksum(content)
-            write_atomically(_marker(self._folder, self._number), json.dumps(content).encode(), durable=False)
+            write_atomically(marker, json.dumps(content).encode(), durable=False)
+            if not (self._folder / PLAN_NAME).exists():
+                marker.unlink(missing_ok=True)
+                raise given_up(self._folder)
         except BaseException:
             for path in moved:
                 path.unlink(missing_ok=True)

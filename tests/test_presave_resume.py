@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import presave
+from presave.manifest import Skipped
+from presave.unfinished import ShardFolder, Unfinished
 
 every_format = pytest.mark.parametrize("name", presave.formats())
 COUNT = 400
@@ -181,3 +183,26 @@ def test_a_left_over_marker_that_was_edited_is_not_believed(tmp_path: Path) -> N
     marker.write_text(edited)
     _write(tmp_path / "s", Counted(), "npy")
     assert _bytes(tmp_path / "s") == _whole(tmp_path, "npy")
+
+
+def test_a_shard_that_is_done_after_its_write_was_given_up_is_taken_back_and_leaves_no_folder(tmp_path: Path) -> None:
+    def commit_late(folder: Path) -> None:
+        with ShardFolder(folder, 0, range(3)) as shard:
+            file = shard.path / "x.npy"
+            file.write_bytes(b"rows")
+            for note in folder.glob("*"):  # as `discard`, which cannot remove a folder that is written to
+                if note.is_file():
+                    note.unlink()
+            shard.commit([file], 3, {}, ())
+
+    with Unfinished(tmp_path / "store", {}) as unfinished, pytest.raises(presave.StoreError, match="was given up"):
+        commit_late(unfinished.folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_notes_that_no_plan_belongs_to_are_not_believed(tmp_path: Path) -> None:
+    with Unfinished(tmp_path / "store", {}) as unfinished, ShardFolder(unfinished.folder, 0, range(3)) as shard:
+        shard.commit([], 0, {}, (Skipped(0, "of another store"),))
+    (unfinished.folder / "plan.json").unlink()
+    with presave.write(tmp_path / "store", [{"x": 1}, {"x": 2}, {"x": 3}]) as store:
+        assert len(store) == 3
