@@ -35,6 +35,19 @@ def mlp(dtype: torch.dtype = torch.float32, units: int = 1024) -> torch.nn.Modul
     ).to(dtype)
 
 
+def convolutional(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    """A network that oneDNN has kernels for, in float32 only."""
+    model = torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 8, 8)),
+        torch.nn.Conv2d(1, 64, 3, padding=1),
+        torch.nn.Conv2d(64, 64, 3, padding=1),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(CLASSES),
+    )
+    model(torch.zeros(1, FEATURES))
+    return model.to(dtype)
+
+
 class Batches:
     """The same batch again and again, in memory; each is waited for `seconds`."""
 

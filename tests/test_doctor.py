@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from doctor_cases import CLASSES, FEATURES, Batches, Slow, finding, mlp, quiet_machine
+from doctor_cases import CLASSES, FEATURES, Batches, Slow, convolutional, finding, mlp, quiet_machine
 
 import etl
 from etl.batch import Batch
@@ -78,16 +78,8 @@ def test_a_gpu_that_torch_cannot_use() -> None:
 
 
 def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Sequential(
-        torch.nn.Unflatten(1, (1, 8, 8)),
-        torch.nn.Conv2d(1, 64, 3, padding=1),
-        torch.nn.Conv2d(64, 64, 3, padding=1),
-        torch.nn.Flatten(),
-        torch.nn.LazyLinear(CLASSES),
-    )
-    model(torch.zeros(1, FEATURES))
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    found = finding(train(model, Batches()), "kernels")
+    found = finding(train(convolutional(), Batches()), "kernels")
     assert not torch.backends.mkldnn.enabled
     assert found.severity in (*WORSE, Severity.NOTE)
     assert found.found == "oneDNN is switched off"
@@ -189,7 +181,7 @@ def test_a_model_that_another_thread_uses_meanwhile() -> None:
 
 
 def test_weights_of_float64() -> None:
-    found = finding(train(mlp(torch.float64), Batches(size=256, dtype="float64")), "data_type")
+    found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "data_type")
     assert found.found == "parameters are float64"
     assert "in float32" in found.evidence
     assert found.severity in WORSE
