@@ -83,8 +83,10 @@ class Pipeline:
         return _apply(self._steps, record, draw, where)
 
     def name_at(self, place: int) -> str:
-        """The name of the stage with `place` stages before it, counted from the beginning of the whole pipeline."""
-        return stage_name((*self.preceding, *self.stages)[place])
+        """The name of the stage with `place` stages before it, counted from the beginning of the whole pipeline; "read"
+        for `READING`.
+        """
+        return "read" if place == READING else stage_name((*self.preceding, *self.stages)[place])
 
     def write_into(
         self,

@@ -57,7 +57,7 @@ class Records:
         except StageError as error:
             raise record_error(self.source, index, error.stage, error.__cause__ or error) from error.__cause__
         except MemoryError as error:
-            stage = "read" if where[1] == READING else self.pipeline.name_at(where[1])
+            stage = self.pipeline.name_at(where[1])
             raise MemoryError(str(record_error(self.source, index, stage, error))) from error
         try:
             return flatten(record)

@@ -42,11 +42,10 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
 
 def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.Image:
     with Image.open(io.BytesIO(encoded.data), formats=FORMATS) as opened:
-        most = Image.MAX_IMAGE_PIXELS
         # Up to twice as many Pillow only warns, and a file of 100 bytes takes seconds.
-        if most is not None and opened.width * opened.height > most:
+        if has_too_many_pixels(opened.width, opened.height):
             raise ValueError(
-                f"{opened.width} x {opened.height} pixels are more than {most:,}; "
+                f"{opened.width} x {opened.height} pixels are more than {Image.MAX_IMAGE_PIXELS:,}; "
                 "set PIL.Image.MAX_IMAGE_PIXELS if you trust it"
             )
         if opened.format in JPEG_FORMATS:
@@ -58,6 +57,11 @@ def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.
         turn = UPRIGHT_IMAGE.get(orientation)
         image = opened if turn is None else opened.transpose(turn)
         return to_rgb(image)
+
+
+def has_too_many_pixels(width: int, height: int) -> bool:
+    """Whether an image has more than `PIL.Image.MAX_IMAGE_PIXELS`, if there is such a limit."""
+    return Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS
 
 
 def check_scans(encoded: np.ndarray, pixels: int) -> None:

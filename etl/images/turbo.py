@@ -6,7 +6,6 @@ from functools import cache
 from types import ModuleType
 
 import numpy as np
-from PIL import Image
 
 from etl.images import pillow
 from etl.images.orientation import UPRIGHT_PIXELS, is_sideways, orientation_of_jpeg
@@ -57,9 +56,7 @@ def _is_usual_jpeg(simplejpeg: ModuleType, encoded: np.ndarray) -> bool:
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(encoded)
     except ValueError:  # damaged, or of a subsampling that it does not know: Pillow says which
         return False
-    # From there on Pillow refuses it, and says so.
-    most = Image.MAX_IMAGE_PIXELS
-    if most is not None and height * width > most:
+    if pillow.has_too_many_pixels(width, height):  # Pillow refuses it, and says so
         return False
     pillow.check_scans(encoded, height * width)
     return colourspace in COLOURSPACES

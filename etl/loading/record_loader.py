@@ -106,8 +106,7 @@ class RecordLoader:
     def error_at(self, where: Where, cause: BaseException) -> RecordError:
         """The error for what happened to a worker that was there."""
         number, place = where[0], where[1]
-        stage = "read" if place == READING else self._pipeline.name_at(place)
-        return record_error(self._source, number, stage, cause)
+        return record_error(self._source, number, self._pipeline.name_at(place), cause)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_finished"}
