@@ -11,8 +11,9 @@ import numpy as np
 
 from etl.loading.loading import Loading, State
 from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, Job, raise_from
-from etl.workers.pool import Part, Worker, WorkerPool
+from etl.workers.pool import WorkerPool
 from etl.workers.worker import Failed, Ready, Task
+from etl.workers.worker_process import Part, Worker
 
 # Parts that a worker has at a time: while it loads one, the next is there already.
 PARTS_AHEAD = 2
