@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import xxhash
-
 import etl
 from benchmarks.cell import Cell
-from benchmarks.clock import EpochTimes, as_bytes, run_epoch
+from benchmarks.measuring.arrays import BatchDigest
+from benchmarks.measuring.clock import EpochTimes, run_epoch
 from benchmarks.memory import PeakMemory
 from benchmarks.workload import COMPUTE_THREADS, Data, Training, make_iterator
 
@@ -32,18 +31,18 @@ def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]
     ):
         training = Training(cell, data)
         with etl.runtime.GcPolicy(cell.garbage_collection):
-            digest = xxhash.xxh3_128()
+            digest = BatchDigest()
             with PeakMemory() as memory:
                 run_epoch(iterator, digesting(training, digest))
             score = float(training.score)
             loading = _repeat(seconds_per_figure, lambda: run_epoch(iterator, None))
             both = _repeat(seconds_per_figure, lambda: run_epoch(iterator, training))
-    typical = sorted(both, key=lambda times: times.wall)[len(both) // 2]
+    typical = sorted(both, key=lambda times: times.wall.total)[len(both) // 2]
     return {
-        "etl": statistics.median(times.wall for times in loading),
-        "wall": typical.wall,
-        "compute": typical.compute,
-        "stall": typical.stall,
+        "etl": statistics.median(times.wall.total for times in loading),
+        "wall": typical.wall.total,
+        "compute": typical.compute.total,
+        "stall": typical.stall.total,
         "peak_memory": memory.nbytes,
         "samples": typical.samples,
         "digest": digest.hexdigest(),
@@ -51,13 +50,11 @@ def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]
     }
 
 
-def digesting(training: Training, digest: Any) -> Callable[[Any], None]:
+def digesting(training: Training, digest: BatchDigest) -> Callable[[Any], None]:
     """A training step that first takes in every byte of the batch, with its shapes and dtypes."""
 
     def step(batch: Any) -> None:
-        for array in batch.arrays():
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(as_bytes(array).data)
+        digest.update(batch)
         training(batch)
 
     return step

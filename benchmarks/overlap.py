@@ -20,9 +20,9 @@ import numpy as np
 from rich.table import Table
 
 import etl
-from benchmarks.clock import run_epoch
 from benchmarks.console import wide_console
 from benchmarks.interleaved import SEED, Results, as_samples, require, spread
+from benchmarks.measuring.clock import run_epoch
 from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 from benchmarks.workload import find_photographs
@@ -202,7 +202,7 @@ def measure_example() -> Iterator[tuple[float, float]]:
         plain = etl.RawIterator(WaitingSource(seconds, EXAMPLE_BATCHES), etl.Pipeline([]), 1)
         with etl.AsyncIterator(plain, 2, threads=1) as iterator:
             times = run_epoch(iterator, Wait(EXAMPLE_COMPUTE_SECONDS))
-        yield seconds, (times.stall - seconds) / (EXAMPLE_BATCHES - 1)
+        yield seconds, (times.stall.total - seconds) / (EXAMPLE_BATCHES - 1)
 
 
 def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Results:
@@ -236,7 +236,7 @@ def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Resu
 
 def _with_cpu(iterator: Any, compute: Any) -> tuple[float, float]:
     started = time.process_time()
-    wall = run_epoch(iterator, compute).wall
+    wall = run_epoch(iterator, compute).wall.total
     return wall, time.process_time() - started
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import xxhash
 from rich.console import Console
 from rich.table import Table
 
 import etl
-from benchmarks.clock import as_bytes, run_epoch
-from benchmarks.page_cache import drop_from_page_cache
+from benchmarks.measuring.arrays import BatchDigest
+from benchmarks.measuring.clock import run_epoch
+from benchmarks.measuring.page_cache import drop_from_page_cache
 from benchmarks.stores import FORMATS, JOBS, STAGES, after, open_store, write_store
 from benchmarks.workload import SEED
 from benchmarks.write_sample import Photographs
@@ -121,16 +121,15 @@ def _epochs(open_iterator: Callable[[], AbstractContextManager[Any]], folder: Pa
     """Seconds of the first epoch after the files below `folder` left the page cache, and of the next."""
     stayed = drop_from_page_cache(path for path in folder.rglob("*") if path.is_file())
     with open_iterator() as iterator:
-        cold = run_epoch(iterator, None).wall
-        warm = run_epoch(iterator, None).wall
+        cold = run_epoch(iterator, None).wall.total
+        warm = run_epoch(iterator, None).wall.total
     return {"cold": None if stayed else cold, "warm": warm}
 
 
 def _digest(iterator: Any) -> str:
-    digest = xxhash.xxh3_128()
+    digest = BatchDigest()
     for batch in iterator:
-        for array in batch.arrays():
-            digest.update(as_bytes(array).data)
+        digest.update(batch)
     return digest.hexdigest()
 
 

@@ -33,7 +33,7 @@ FOLDER = ROOT / ".asv" / "aa"
 DECIDES = tuple(
     f"benchmarks/{name}"
     for name in (
-        "compare_commits", "clock.py", "fork_ready.py", "judgement.py", "placement.py", "server_process.py", "side.py",
+        "compare_commits", "measuring", "fork_ready.py", "judgement.py", "placement.py", "server_process.py", "side.py",
         "stores.py", "turn_clock.py", "turn_server.py", "turns.py", "workload.py",
     )
 )  # fmt: skip

@@ -14,15 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xxhash
-
 import etl
 from benchmarks.cell import Cell
-from benchmarks.clock import as_bytes, run_epoch
 from benchmarks.compare_commits.compute import Layer
 from benchmarks.compare_commits.work import ETL, IMAGE_SIZE, PHOTOGRAPHS, WALL, WORKS, Work
 from benchmarks.fork_ready import load_kernels
+from benchmarks.measuring.arrays import BatchDigest
+from benchmarks.measuring.clock import run_epoch
 from benchmarks.placement import draw_gaps
 from benchmarks.stores import write_store
 from benchmarks.turn_clock import seconds_of
@@ -53,11 +51,11 @@ def _turns(cell: Cell, data: Data) -> Iterator[tuple[Request, Turn]]:
         make_iterator(cell, data) as iterator,
     ):
         layer = Layer()
-        digest = xxhash.xxh3_128()
-        samples = run_epoch(iterator, lambda batch: _digest(batch, digest)).samples
+        digest = BatchDigest()
+        samples = run_epoch(iterator, digest.update).samples
         computes: dict[str, Callable[[Any], None] | None] = {ETL: None, WALL: layer}
         run_epoch(iterator, layer)
-        seconds = {figure: run_epoch(iterator, compute).wall for figure, compute in computes.items()}
+        seconds = {figure: run_epoch(iterator, compute).wall.total for figure, compute in computes.items()}
 
         def turn(request: Request) -> Request:
             settle_on(request["cpus"])
@@ -68,12 +66,6 @@ def _turns(cell: Cell, data: Data) -> Iterator[tuple[Request, Turn]]:
             return {"seconds": seconds / epochs}
 
         yield {"digest": digest.hexdigest(), "samples": samples, "seconds": seconds}, turn
-
-
-def _digest(batch: Any, digest: Any) -> None:
-    for array in batch.arrays():
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(as_bytes(np.asarray(array)).data)
 
 
 def _make_data(work: Work, folder: Path) -> Data:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.clock import run_epoch, touch
+from benchmarks.measuring.arrays import touch
+from benchmarks.measuring.clock import run_epoch
 from benchmarks.memory import PeakMemory
 from benchmarks.peers.cpu_time import cpu_seconds
 from benchmarks.peers.same_work import DifferentWork, check_batch, check_epochs
@@ -104,7 +105,7 @@ def take_sample(
     while done == 0 or wall < seconds_per_figure:
         times = run_epoch(epochs, None)
         _check_count(times.samples, records)
-        wall += times.wall
+        wall += times.wall.total
         done += times.samples
     cpu = cpu_seconds() - cpu
     waiting = run_epoch(epochs, lambda _: time.sleep(COMPUTE_SECONDS))
@@ -113,7 +114,7 @@ def take_sample(
         "first_batch_seconds": first_batch_seconds,
         "images_per_second": done / wall,
         "cpu_seconds_per_1000": cpu * 1000 / done,
-        "waiting_images_per_second": waiting.samples / waiting.wall,
+        "waiting_images_per_second": waiting.samples / waiting.wall.total,
         "peak_memory": memory.nbytes,
     }
 

@@ -15,7 +15,8 @@ import numpy as np
 
 import etl
 from benchmarks.cell import Cell
-from benchmarks.clock import run_epoch, touch
+from benchmarks.measuring.arrays import touch
+from benchmarks.measuring.clock import run_epoch
 from benchmarks.settings.setting import Setting
 from benchmarks.workload import SEED, Data, Training, make_iterator, make_pipeline, open_source
 

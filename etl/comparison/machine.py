@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from etl.comparison.noise import frequencies
+from etl.measuring.noise import frequencies
 from etl.runtime.cpus import available_cpus, cgroup_quota
 
 PACKAGES = ("fair-etl", "numpy", "torch", "h5py", "pillow", "joblib", "numba", "simplejpeg", "opencv-python-headless")

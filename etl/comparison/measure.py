@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import xxhash
 
 from etl.backends.tensors import map_batch
 from etl.batch import Batch
@@ -25,21 +24,22 @@ from etl.comparison.amounts import (
     compute_seconds,
 )
 from etl.comparison.candidate import Candidate
-from etl.comparison.clock import PAGE_NBYTES, Compute, EpochTimes, as_bytes, run_epoch, touch
 from etl.comparison.compute import Training, Wait, is_on_device, make_compute
-from etl.comparison.noise import NoiseWatch, frequencies, probe_speed
-from etl.comparison.page_cache import (
-    absent_pages,
-    drop_from_page_cache,
-    pages_outside,
-    read_into_page_cache,
-    tells_pages,
-)
 from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.loading.loading import Loader
+from etl.measuring.arrays import digest_of, page_count, touch
+from etl.measuring.clock import EpochTimes, Step, run_epoch
+from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
+from etl.measuring.page_cache import (
+    absent_pages,
+    drop_from_page_cache,
+    pages_outside,
+    read_into_page_cache,
+    reports_pages,
+)
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
         for batch in epochs.iterator:
             touch(batch)
             samples += len(batch)
-            pages += sum(-(-array.nbytes // PAGE_NBYTES) for array in batch.arrays())
+            pages += page_count(batch)
             if compute is None and trains:
                 compute = make_compute(workload, batch)
             absent += sum(absent_pages(array) for array in batch.arrays())
@@ -75,15 +75,6 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
         "pages_touched": pages,
         "pages_absent": absent,
     }
-
-
-def digest_of(batch: Batch) -> str:
-    """128 bits of the shapes, dtypes and bytes of a batch, as hexadecimal digits."""
-    digest = xxhash.xxh3_128()
-    for array in batch.arrays():
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(as_bytes(array).data)
-    return digest.hexdigest()
 
 
 class Sampler:
@@ -108,7 +99,7 @@ class Sampler:
             _warm_up(self._epochs.iterator, self._compute)
             self._harness_seconds = _harness_seconds(self._resident[0])
             self._mapped_nbytes = _mapped_nbytes(workload, candidate)
-            self._files_untold = sum(not tells_pages(each) for each in self._files)
+            self._files_untold = sum(not reports_pages(each) for each in self._files)
             self._entered = entered.pop_all()
 
     def close(self) -> None:
@@ -228,7 +219,7 @@ class Epochs:
         if not self._cold:
             self.iterator.set_epoch(0)
             outside = pages_outside(files)
-            if outside or not all(map(tells_pages, files)):
+            if outside or not all(map(reports_pages, files)):
                 read_into_page_cache(files)
                 outside = pages_outside(files)
             return outside
@@ -252,7 +243,7 @@ class _FirstBatches:
                 return
 
 
-def compute_alone(compute: Compute, resident: list[Batch], at_least: float) -> float:
+def compute_alone(compute: Step, resident: list[Batch], at_least: float) -> float:
     """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches,
     and over `at_least` so many seconds.
     """
@@ -288,7 +279,7 @@ def _copy_of_first(iterator: BatchIterator) -> Batch:
         return map_batch(next(batches), np.array)
 
 
-def _warm_up(iterator: BatchIterator, compute: Compute) -> None:
+def _warm_up(iterator: BatchIterator, compute: Step) -> None:
     with _left_early(iterator) as batches:
         for _ in range(WARM_UP_BATCHES):
             batch = next(batches, None)
@@ -313,7 +304,7 @@ def _harness_seconds(batch: Batch) -> float:
     """Seconds for each batch that the clock's loop itself takes: what is neither wait nor compute."""
     times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), _nothing)
     wall, stall, compute = times.wall, times.stall, times.compute
-    return (wall.first + wall.rest - stall.first - stall.rest - compute.first - compute.rest) / times.batches
+    return (wall.total - stall.total - compute.total) / times.batches
 
 
 def _nothing(batch: object) -> None:

@@ -14,11 +14,11 @@ from etl.backends.tensors import map_batch
 from etl.comparison.candidate import Candidate
 from etl.comparison.compute import is_on_device, make_compute, usual_model
 from etl.comparison.measure import compute_alone
-from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.comparison.source_files import source_files
 from etl.comparison.stage_clock import RecordRun, StageClock
 from etl.comparison.workload import Workload
 from etl.cut import cut
+from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 from etl.several import flatten
 

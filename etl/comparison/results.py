@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.comparison.clock import Split
 from etl.comparison.report import Interval, Parts, Presaving, RoundFigures
 from etl.comparison.statistics import central_mean, interval, paired_ratios
+from etl.measuring.clock import Split
 from etl.runtime import Audit
 
 Sample = Mapping[str, Any]
@@ -30,7 +30,7 @@ class Scale:
 
     def epoch_seconds(self, split: Sequence[float]) -> float:
         """Of a whole epoch, from the first batch's and the others'."""
-        return Split(*split).of_epoch(self.measured / self._records_a_batch, self.batches)
+        return Split(*split).scaled(self.measured / self._records_a_batch, self.batches)
 
     def amount(self, measured: float) -> float:
         """What grows with the number of records."""

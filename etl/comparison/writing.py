@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from etl.comparison.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.comparison.source_files import source_files
 from etl.comparison.workload import Workload
+from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 
 
 def write(workload: Workload, format: str, stage: str, jobs: int) -> dict[str, Any]:

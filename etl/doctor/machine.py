@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from etl.comparison.noise import NoiseWatch
+from etl.measuring.noise import NoiseWatch
 from etl.runtime.cpus import available_cpus
 
 CPU_INFO = Path("/proc/cpuinfo")

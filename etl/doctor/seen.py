@@ -16,9 +16,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from etl.batch import Batch
-from etl.comparison.noise import NoiseWatch
 from etl.doctor.setup import Setup, copy_batch
 from etl.doctor.steps import StepTimes, time_steps
+from etl.measuring.noise import NoiseWatch
 from etl.runtime import Collections, CollectionWatch
 
 WATCHED_BATCHES = 2

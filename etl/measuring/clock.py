@@ -1,17 +1,17 @@
-"""The clock of a comparison: one epoch, with the time of every wait and every training step."""
+"""The clock: one epoch of an iterable, with the time of every wait and every step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-PAGE_NBYTES = 4096
+from .arrays import touch
 
-Compute = Callable[[Any], object]
+Step = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,35 @@ class Split:
     first: float
     rest: float
 
-    def of_epoch(self, measured_batches: float, batches: float) -> float:
-        """Of an epoch of `batches` batches, where `measured_batches` were measured.
+    @property
+    def total(self) -> float:
+        """Seconds of all batches."""
+        return self.first + self.rest
+
+    def scaled(self, measured_batches: float, batches: float) -> float:
+        """Return the seconds of an epoch of `batches` batches, of which `measured_batches` were measured.
 
         What comes after the first batch grows with their number; the first has the start-up in it, once.
         """
         if measured_batches <= 1:
-            return (self.first + self.rest) * batches
+            return self.total * batches
         return self.first + self.rest * (batches - 1) / (measured_batches - 1)
 
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """When an epoch `started` and `ended`, and for each batch when it was `asked` for, `loaded` and `done`: seconds of
-    `time.perf_counter`, float64 arrays. The first was asked for when the epoch started.
+    """When things happened in one epoch, in seconds of `time.perf_counter`.
+
+    Attributes
+    ----------
+    started, ended : float
+        When the iterator was asked for, and when it had said that it was at its end.
+    asked, loaded, done : float64 arrays of shape (batches,)
+        For each batch when it was asked for, when it could be read at memory speed, and when its step was done.
+    last_asked : float
+        When the batch was asked for that did not come.
+    samples : int
+        Records in all batches.
     """
 
     started: float
@@ -47,12 +62,12 @@ class EpochTimes:
 
     @property
     def batches(self) -> int:
-        """How many there were."""
+        """Batches in the epoch."""
         return len(self.done)
 
     @property
     def wall(self) -> Split:
-        """All of it."""
+        """The whole epoch."""
         return Split(float(self.done[0] - self.started), float(self.ended - self.done[0]))
 
     @property
@@ -63,16 +78,28 @@ class EpochTimes:
 
     @property
     def compute(self) -> Split:
-        """Training steps."""
+        """Steps."""
         steps = self.done - self.loaded
         return Split(float(steps[0]), float(steps[1:].sum()))
 
 
-def run_epoch(iterator: Any, compute: Compute | None) -> EpochTimes:
-    """One epoch of `iterator` through `compute`, which must return only when it is done; None: loading alone.
+def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
+    """Run one epoch of `iterable` through `step`, and time it.
 
-    Each batch is touched, a byte of every page, while the wait for it is timed: one that is only mapped has not been
-    loaded. Raises `ValueError` where there was no batch.
+    Each batch is touched, one byte of every page, inside the time of loading: a batch that is only mapped has not been
+    loaded.
+
+    Parameters
+    ----------
+    iterable : iterable of batches
+        One epoch an iteration. A batch has `len()` and `arrays()`.
+    step : callable or None
+        Is called with each batch and returns when it is done. None loads without computing.
+
+    Raises
+    ------
+    ValueError
+        If there was no batch.
     """
     now = time.perf_counter
     asked: list[float] = []
@@ -80,15 +107,15 @@ def run_epoch(iterator: Any, compute: Compute | None) -> EpochTimes:
     done: list[float] = []
     samples = 0
     started = request = now()
-    batches = iter(iterator)
+    batches = iter(iterable)
     while True:
         batch = next(batches, None)
         if batch is None:
             break
         touch(batch)
         arrived = now()
-        if compute is not None:
-            compute(batch)
+        if step is not None:
+            step(batch)
         finished = now()
         samples += len(batch)
         asked.append(request)
@@ -101,18 +128,3 @@ def run_epoch(iterator: Any, compute: Compute | None) -> EpochTimes:
     if not done:
         raise ValueError("the iterator gave no batch")
     return EpochTimes(started, np.array(asked), np.array(loaded), np.array(done), ended, request, samples)
-
-
-def touch(batch: Any) -> int:
-    """Read a byte of every page of every array of `batch`; their sum, so that nothing is optimised away."""
-    total = 0
-    for array in batch.arrays():
-        content = as_bytes(array)
-        # An array that begins within a page may end in one more than its length tells.
-        total += int(content[::PAGE_NBYTES].sum(dtype=np.int64)) + int(content[-1:].sum(dtype=np.int64))
-    return total
-
-
-def as_bytes(array: np.ndarray) -> np.ndarray:
-    """The bytes of `array`, uint8 of shape `(nbytes,)`; a view where it is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

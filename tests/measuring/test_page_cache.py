@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etl.comparison.page_cache import (
+from etl.measuring.page_cache import (
     absent_pages,
     drop_from_page_cache,
     pages_outside,
     read_into_page_cache,
-    tells_pages,
+    reports_pages,
 )
 
 PAGES = 64
@@ -116,15 +116,15 @@ def test_pages_of_a_mapped_array_are_absent_until_they_are_touched(file: Path) -
 @pytest.mark.usefixtures("stranger")
 def test_of_a_file_that_is_somebody_elses_nothing_is_claimed() -> None:
     theirs = Path("/etc/passwd")
-    assert not tells_pages(theirs)
+    assert not reports_pages(theirs)
     assert pages_outside([theirs]) == 0
-    with pytest.raises(PermissionError, match=r"/etc/passwd: .* told only to its owner .* --cache warm"):
+    with pytest.raises(PermissionError, match=r"/etc/passwd: .* tells only its owner.* --cache warm"):
         drop_from_page_cache([theirs])
 
 
 def test_pages_of_own_files_are_told_even_where_they_may_only_be_read(file: Path) -> None:
     file.chmod(0o400)
-    assert tells_pages(file)
+    assert reports_pages(file)
 
 
 def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:

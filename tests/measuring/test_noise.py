@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison import noise
-from etl.comparison.noise import NoiseWatch, cpu_times, frequencies, own_cpu_seconds, probe_speed
 from etl.comparison.noise_report import report_noise
+from etl.measuring import noise
+from etl.measuring.noise import NoiseWatch, cpu_times, frequencies, own_cpu_seconds, probe_speed
 
 BURNT = 0.5
 # Uses so many seconds of CPU time, says so, and waits.

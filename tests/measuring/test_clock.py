@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from delays import Delay, SlowSource
 
 import etl
-from etl.comparison.clock import EpochTimes, Split, run_epoch, touch
+from etl.measuring.arrays import touch
+from etl.measuring.clock import EpochTimes, Split, run_epoch
 
 BATCHES = 8
 
@@ -121,15 +123,15 @@ def test_a_batch_is_let_go_before_the_next_one_is_asked_for() -> None:
 @pytest.mark.parametrize("measured", [2, 7, 62.5])
 def test_a_smaller_epoch_is_scaled_exactly_where_every_later_batch_takes_as_long(measured: float) -> None:
     first, each, batches = 0.7, 0.03, 62.5
-    assert Split(first, each * (measured - 1)).of_epoch(measured, batches) == pytest.approx(first + each * 61.5)
+    assert Split(first, each * (measured - 1)).scaled(measured, batches) == pytest.approx(first + each * 61.5)
 
 
 def test_the_measured_epoch_itself_is_not_changed_by_scaling() -> None:
-    assert Split(0.7, 1.9).of_epoch(31.25, 31.25) == pytest.approx(2.6)
+    assert Split(0.7, 1.9).scaled(31.25, 31.25) == pytest.approx(2.6)
 
 
 def test_of_a_single_batch_nothing_tells_the_start_up_so_all_of_it_is_scaled() -> None:
-    assert Split(0.5, 0.0).of_epoch(1, 10) == pytest.approx(5.0)
+    assert Split(0.5, 0.0).scaled(1, 10) == pytest.approx(5.0)
 
 
 def test_touching_reads_the_last_page_of_an_array_that_begins_within_a_page() -> None:
@@ -149,3 +151,34 @@ def test_touching_reads_every_page_of_every_array() -> None:
 def test_touching_takes_arrays_of_every_dtype_and_empty_ones(dtype: str) -> None:
     found = np.zeros((3, 0), etl.dtypes.find_dtype(dtype)) if dtype != "int64" else np.zeros(0, np.int64)
     assert touch(etl.Batch(found, None)) == 0
+
+
+def test_touching_reads_arrays_of_every_layout() -> None:
+    features = np.ones((3, 5000), np.uint8)
+    # A byte of each of four pages, and the last one.
+    assert touch(etl.Batch(features, None)) == touch(etl.Batch(np.asfortranarray(features), None)) == 5
+
+
+def test_a_batch_that_is_only_mapped_is_read_inside_the_time_of_loading(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.ones((64, 4096), np.uint8))
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    resident: list[int] = []
+
+    def batches() -> Iterator[etl.Batch]:
+        resident.append(resident_nbytes("features.npy"))
+        yield etl.Batch(mapped, None)
+
+    run_epoch(batches(), lambda _: resident.append(resident_nbytes("features.npy")))
+    before, in_compute = resident
+    assert before < mapped.nbytes <= in_compute
+
+
+def resident_nbytes(name: str) -> int:
+    """How much of the mapped file this process has touched, from /proc/self/smaps."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.endswith(name):
+            inside = True
+        elif inside and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"{name} is not mapped")

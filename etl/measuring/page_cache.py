@@ -16,18 +16,22 @@ READ_NBYTES = 1 << 20
 
 
 def drop_from_page_cache(paths: Iterable[Path]) -> int:
-    """Ask the kernel to forget the pages of these files; returns how many stayed, 0 where all reads will be cold.
+    """Ask the kernel to forget the pages of these files, and return how many stayed; 0 if all reads will be cold.
 
-    Pages that somebody maps, or that are not on the disk yet, stay; the latter are written first. A disk's own cache,
-    or that of the host of a virtual machine, is out of reach. Raises `PermissionError` for a file that the kernel does
-    not tell this process the pages of.
+    Pages that a process maps stay. Pages that are not on the disk yet are written first. The disk's own cache, or that
+    of the host of a virtual machine, is out of reach.
+
+    Raises
+    ------
+    PermissionError
+        For a file whose pages the kernel does not tell this process of.
     """
     stayed = 0
     for path in paths:
-        if not tells_pages(path):
+        if not reports_pages(path):
             raise PermissionError(
-                f"{path}: whether its pages are in memory is told only to its owner and to those who may write to it; "
-                "compare a copy of your own, or with --cache warm"
+                f"{path}: the kernel tells only its owner, and users who may write to it, which of its pages are in "
+                "memory; compare a copy of your own, or with --cache warm"
             )
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -48,15 +52,16 @@ def read_into_page_cache(paths: Iterable[Path]) -> None:
                 pass
 
 
-def tells_pages(path: Path) -> bool:
-    """Whether the kernel tells this process which pages of a file are in memory. Of a file that is somebody else's and
-    that it may not write to, mincore(2) says that all are.
+def reports_pages(path: Path) -> bool:
+    """Return whether the kernel tells this process which pages of a file are in memory.
+
+    Of another user's file that this process may not write to, mincore(2) says that all pages are.
     """
     return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)
 
 
 def pages_outside(paths: Iterable[Path]) -> int:
-    """How many pages of these files are not in the page cache; none of those that the kernel does not tell of."""
+    """Return how many pages of these files are not in the page cache, as far as the kernel tells."""
     outside = 0
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
@@ -68,19 +73,18 @@ def pages_outside(paths: Iterable[Path]) -> int:
 
 
 def absent_pages(array: np.ndarray) -> int:
-    """How many pages of a contiguous array are not in memory: its first reader will wait for the disk."""
+    """Return how many pages of a contiguous array are not in memory: its first reader will wait for the disk."""
     first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     nbytes = array.ctypes.data + array.nbytes - first
     return 0 if array.nbytes == 0 else -(-nbytes // mmap.PAGESIZE) - _count_resident(first, nbytes)
 
 
 def _resident_pages(descriptor: int) -> int:
-    """The pages of a file that mincore(2) says are in memory."""
     nbytes = os.fstat(descriptor).st_size
     if nbytes == 0:
         return 0
     libc = _libc()
-    # Python's own mmap does not tell its address for a file that may only be read. Mapping reads nothing.
+    # Python's own mmap does not give its address for a file that may only be read. Mapping reads nothing.
     address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap failed")
@@ -91,7 +95,7 @@ def _resident_pages(descriptor: int) -> int:
 
 
 def _count_resident(address: int, nbytes: int) -> int:
-    """How many of the pages from `address` on, which begins one, mincore(2) says are in memory."""
+    """Return how many pages from `address` on, the start of one, are in memory according to mincore(2)."""
     pages = (ctypes.c_ubyte * -(-nbytes // mmap.PAGESIZE))()
     if _libc().mincore(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), pages) != 0:
         raise OSError(ctypes.get_errno(), "mincore failed")

@@ -1,0 +1,57 @@
+"""The arrays of a batch: touched, and digested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xxhash
+
+PAGE_NBYTES = 4096
+
+
+def touch(batch: Any) -> int:
+    """Read one byte of every page of every array of `batch`.
+
+    Returns the sum of these bytes, so that nothing is optimised away.
+    """
+    total = 0
+    for array in batch.arrays():
+        content = as_bytes(array)
+        # An array that begins within a page may end in one page more than its length tells.
+        total += int(content[::PAGE_NBYTES].sum(dtype=np.int64)) + int(content[-1:].sum(dtype=np.int64))
+    return total
+
+
+def page_count(batch: Any) -> int:
+    """Return the number of pages that `touch` reads, as if every array began with one."""
+    return sum(-(-array.nbytes // PAGE_NBYTES) for array in batch.arrays())
+
+
+def digest_of(batch: Any) -> str:
+    """Return 128 bits of the shapes, dtypes and bytes of `batch`, as hexadecimal digits."""
+    digest = BatchDigest()
+    digest.update(batch)
+    return digest.hexdigest()
+
+
+class BatchDigest:
+    """A digest of the shapes, dtypes and bytes of batches, one after the other."""
+
+    def __init__(self) -> None:
+        self._digest = xxhash.xxh3_128()
+
+    def update(self, batch: Any) -> None:
+        """Take in every byte of `batch`."""
+        for array in batch.arrays():
+            self._digest.update(f"{array.dtype}{array.shape}".encode())
+            self._digest.update(as_bytes(array).data)
+
+    def hexdigest(self) -> str:
+        """Return 32 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """Return the bytes of `array`, uint8 of shape `(nbytes,)`; a view if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,57 @@
+"""Digests change with everything that a batch holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import etl
+from etl.measuring.arrays import BatchDigest, digest_of, page_count
+
+FEATURES = np.arange(24, dtype=np.float32).reshape(4, 6)
+LABELS = np.arange(4)
+
+
+def batch(features: np.ndarray = FEATURES, labels: np.ndarray = LABELS) -> etl.Batch:
+    return etl.Batch(features, labels)
+
+
+def changed() -> np.ndarray:
+    features = FEATURES.copy()
+    features[-1, -1] = np.nextafter(features[-1, -1], np.float32(0))
+    return features
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        batch(changed()),
+        batch(FEATURES.reshape(4, 2, 3)),
+        batch(FEATURES.view(np.int32)),
+        batch(FEATURES[::-1]),
+        batch(labels=LABELS[::-1]),
+        batch(labels=LABELS.astype(np.int32)),
+    ],
+    ids=["one bit", "shape", "dtype", "order", "labels", "dtype of labels"],
+)
+def test_a_digest_changes_with_every_bit_shape_dtype_and_order(other: etl.Batch) -> None:
+    assert digest_of(other) != digest_of(batch())
+
+
+def test_equal_content_has_equal_digests_whatever_its_layout_in_memory() -> None:
+    assert digest_of(batch(np.asfortranarray(FEATURES))) == digest_of(batch(FEATURES.copy())) == digest_of(batch())
+
+
+def test_a_digest_of_several_batches_depends_on_their_order() -> None:
+    first, second = batch(), batch(changed())
+    digests = set()
+    for order in ((first, second), (second, first), (first, first)):
+        digest = BatchDigest()
+        for each in order:
+            digest.update(each)
+        digests.add(digest.hexdigest())
+    assert len(digests) == 3
+
+
+def test_pages_are_counted_for_each_array() -> None:
+    assert page_count(etl.Batch(np.zeros(4097, np.uint8), np.zeros(1))) == 3

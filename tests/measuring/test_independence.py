@@ -1,0 +1,53 @@
+"""The instruments stand alone: they measure any commit, and any environment that has three packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import benchmarks
+import benchmarks.measuring
+import etl.measuring
+
+NEEDED = ("numpy", "psutil", "xxhash")
+FOLDER = Path(etl.measuring.__file__).parent
+
+# Imports every module of the folder as a package of another name, and says what came with it.
+IMPORT_ALL = """
+import importlib, importlib.util, json, pkgutil, sys
+packages, folder = sys.argv[1:]
+sys.path.append(packages)
+spec = importlib.util.spec_from_file_location("clock", folder + "/__init__.py", submodule_search_locations=[folder])
+package = sys.modules["clock"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+names = [each.name for each in pkgutil.walk_packages(package.__path__, "clock.")]
+for name in names:
+    importlib.import_module(name)
+print(json.dumps([names, sorted({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names))]))
+"""
+
+
+def test_all_of_it_imports_where_only_three_packages_are_installed(tmp_path: Path) -> None:
+    for package in NEEDED:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        site = Path(spec.origin).parents[1]
+        for found in (site / package, site / f"{package}.libs"):  # the libraries that its wheel brought
+            if found.exists():
+                (tmp_path / found.name).symlink_to(found)
+    # Isolated, and without site-packages.
+    command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(tmp_path), str(FOLDER)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    imported, packages = json.loads(done.stdout)
+    assert len(imported) == len(list(FOLDER.glob("[!_]*.py")))
+    assert set(packages) <= {"clock", "__main__", *NEEDED}
+
+
+def test_benchmarks_measure_with_the_copy_of_the_working_tree() -> None:
+    assert Path(benchmarks.measuring.__file__).resolve() == FOLDER.resolve() / "__init__.py"
+    assert Path(benchmarks.measuring.__file__).parent == Path(benchmarks.__path__[0]) / "measuring"
