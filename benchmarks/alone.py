@@ -1,4 +1,4 @@
-"""Runs a module of this folder against the installed packages: `python PATH/alone.py MODULE` calls its `main`.
+"""Runs a function of this folder against the installed packages: `python PATH/alone.py MODULE:FUNCTION [ARGUMENT]`.
 
 The folder becomes the package `benchmarks` without its parent on the path: beside it lie the working tree's etl and
 presave, and the ones to be measured are those installed. Nor is the folder itself on it, whose names are not global.
@@ -16,7 +16,9 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_file_location(
         "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
-    if spec is None:
+    if spec is None or spec.loader is None:
         raise ImportError(f"no package in {folder}")
-    sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
-    importlib.import_module(f"benchmarks.{sys.argv[1]}").main()
+    package = sys.modules["benchmarks"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    module, _, function = sys.argv[1].partition(":")
+    getattr(importlib.import_module(f"benchmarks.{module}"), function)()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from benchmarks.turns import Pairs
+from benchmarks.measuring.statistics import signed_rank_interval
+from benchmarks.measuring.turns import Pairs
 
 # A change must be larger than this.
 DEAD_ZONE = 0.01
@@ -69,7 +69,7 @@ def judge(
     """What follows from log(B / A) of pairs of processes: a change where the interval is outside the dead zone, the
     same where it is inside, otherwise nothing.
     """
-    low, middle, high = interval(log_ratios, confidence)
+    low, middle, high = signed_rank_interval(log_ratios, confidence)
     edge = math.log1p(dead_zone)
     if low > edge:
         verdict = Verdict.SLOWER
@@ -78,37 +78,3 @@ def judge(
     else:
         verdict = Verdict.SAME if -edge <= low and high <= edge else Verdict.OPEN
     return Judgement(a, b, math.exp(middle), math.exp(low), math.exp(high), len(log_ratios), verdict, list(log_ratios))
-
-
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """The lower end, the middle and the upper end of where `values` are centred, by Hodges and Lehmann: the middle is
-    the median of the means of all pairs of them, the interval is that of Wilcoxon's signed-rank test.
-
-    It assumes that they are independent and symmetric and nothing else of how they are spread, and up to three in ten
-    may be anything. Infinitely wide where there are too few values for the confidence.
-    """
-    means = sorted((one + other) / 2 for i, one in enumerate(values) for other in values[i:])
-    cut = _cut(len(values), (1 - confidence) / 2)
-    if cut == 0:
-        return -math.inf, statistics.median(means), math.inf
-    return means[cut - 1], statistics.median(means), means[-cut]
-
-
-def _cut(count: int, tail: float) -> int:
-    """How many of the means may be left out at either end: the largest c for which the sum of the signed ranks is
-    below c with a probability of at most `tail`.
-    """
-    # ways[s]: how many of the 2 ** count choices of signs give a sum of s.
-    ways = [1]
-    for rank in range(1, count + 1):
-        longer = ways + [0] * rank
-        for total, each in enumerate(ways):
-            longer[total + rank] += each
-        ways = longer
-    most, below, cut = tail * 2**count, 0, 0
-    for each in ways:
-        below += each
-        if below > most:
-            break
-        cut += 1
-    return cut

@@ -1,20 +1,39 @@
-"""One measurement: all figures of one cell, taken in the process that this runs in."""
+"""One measurement: all figures of one cell, in the process that this runs in, forked from the server it prepares."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import etl
 from benchmarks.cell import Cell
+from benchmarks.fork_ready import import_everything
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import EpochTimes, run_epoch
+from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.memory import PeakMemory
 from benchmarks.workload import COMPUTE_THREADS, Data, Training, make_iterator
 
 MOST_REPEATS = 20
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Import everything, for `{"data", "seconds_per_figure"}`; a session `{"cell"}` answers with its figures."""
+    import_everything()
+    data = Data(**request["data"])
+
+    @contextmanager
+    def open_session(opened: Request) -> Iterator[tuple[Answer, Turn]]:
+        yield measure(Cell(**opened["cell"]), data, request["seconds_per_figure"]), _no_turn
+
+    return {}, open_session
+
+
+def _no_turn(request: Request) -> Answer:
+    raise ValueError(f"a cell is measured once, not at {request}")
 
 
 def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]:

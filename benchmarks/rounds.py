@@ -10,14 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cell import Cell
+from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.profile import Profile
-from benchmarks.server_process import NoAnswer, ServerProcess
+from benchmarks.servers import start_server
 from benchmarks.workload import Data
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-CELL_TIMEOUT_SECONDS = 900
 # Scores of equal work are equal to the bit on one thread of a CPU; a GPU adds in another order each time.
 SCORE_TOLERANCE = 1e-2
 
@@ -62,22 +62,24 @@ def check_same_work(results: Results) -> None:
 
 
 class CellServer:
-    """A context manager around the process of cell_server.py, started anew after a cell that does not come back."""
+    """A context manager around the server of `measure.prepare`, started anew after a cell that does not come back."""
 
     def __init__(self, data: Data, seconds_per_figure: float) -> None:
         self._request = {"data": asdict(data), "seconds_per_figure": seconds_per_figure}
-        self._process: ServerProcess | None = None
+        self._server: Server | None = None
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """The figures of `cell` from a fresh process, or `{"error": ...}`."""
-        if self._process is None:
-            self._process = ServerProcess("cell_server")
+        """Return the figures of `cell` from a fresh process, or `{"error": ...}`."""
+        if self._server is None:
+            self._server = start_server("a cell", "measure:prepare", self._request)
         try:
-            self._process.tell({**self._request, "cell": cell.as_dict()})
-            return self._process.hear(CELL_TIMEOUT_SECONDS)
-        except NoAnswer as error:
+            result = self._server.sample({"cell": cell.as_dict()})
+        except MeasurementError as error:
             self._stop()
-            return {"error": f"the cell server {error}"}
+            return {"error": error.text}
+        if not self._server.can_fork:
+            self._stop()
+        return result
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +90,6 @@ class CellServer:
         self._stop()
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()

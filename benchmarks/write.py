@@ -182,7 +182,7 @@ def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photogra
         # The same code of this project in both interpreters; the other need not have it installed.
         environment["PYTHONPATH"] = str(Path(inspect.getfile(etl)).parents[1])
     done = subprocess.run(
-        [python, str(Path(__file__).with_name("alone.py")), "write_sample"],
+        [python, str(Path(__file__).with_name("alone.py")), "write_sample:main"],
         input=json.dumps(request),
         capture_output=True,
         text=True,

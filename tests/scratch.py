@@ -65,10 +65,11 @@ def make_scratch(folder: Path) -> Scratch:
     )
     scratch = Scratch(folder / "scratch", folder / "data")
     for name in listing.stdout.splitlines():
-        if (ROOT / name).is_file():
+        file = ROOT / name
+        if file.is_file() or file.is_symlink():
             target = scratch.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
+            shutil.copy2(file, target, follow_symlinks=False)
     scratch.git("init", "--quiet", "--initial-branch=main")
     scratch.replace("asv.conf.json", '"env_dir": ".asv/env"', f'"env_dir": "{ENVIRONMENTS}"')
     return scratch

@@ -22,8 +22,9 @@ from benchmarks.aa.table import conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.table import as_json, summary
 from benchmarks.compare_commits.turns import LEAST_ROUNDS
-from benchmarks.judgement import CONFIDENCE, Judgement, Verdict, interval, judge
-from benchmarks.turns import BLOCKS, Pairs
+from benchmarks.judgement import CONFIDENCE, Judgement, Verdict, judge
+from benchmarks.measuring.statistics import signed_rank_interval
+from benchmarks.measuring.turns import BLOCKS, Pairs
 
 COMPARE = "benchmarks.compare_commits"
 
@@ -170,26 +171,20 @@ def test_noise_hides_a_change_and_a_wider_dead_zone_does() -> None:
 
 def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
     disturbed = [*noisy(1.05, 0.005, 20), 1.0, 0.7, 1.3, 0.9]
-    assert math.exp(interval(disturbed)[1]) == pytest.approx(1.05, abs=0.01)
+    assert judge(disturbed, 1.0, 1.05).ratio == pytest.approx(1.05, abs=0.01)
     assert statistics.mean(disturbed) > 0.15
 
 
-def test_the_interval_is_that_of_the_signed_rank_test() -> None:
-    # Tables of the test (Hollander and Wolfe) for ten values: a sum of at most 8 has a probability of 0.0244.
-    values = [float(2**power) for power in range(10)]
-    means = sorted((one + other) / 2 for i, one in enumerate(values) for other in values[i:])
-    assert interval(values, confidence=1 - 2 * 0.0245) == (means[8], statistics.median(means), means[-9])
-
-
 def test_too_few_pairs_give_no_interval_and_the_least_number_of_rounds_does() -> None:
-    low, middle, high = interval([0.5, 0.5, 0.5])
-    assert (low, middle, high) == (-math.inf, 0.5, math.inf)
+    few = judge([0.5, 0.5, 0.5], 1.0, 1.6)
+    assert (few.low, few.ratio, few.high) == (0.0, math.exp(0.5), math.inf)
     assert judge([0.5, 0.5, 0.5], 1.0, 1.6).verdict is Verdict.OPEN
-    assert math.isfinite(interval([0.5] * LEAST_ROUNDS)[0])
+    assert math.isfinite(judge([0.5] * LEAST_ROUNDS, 1.0, 1.6).high)
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    held = sum(low < 0 < high for low, _, high in (interval(noisy(1.0, 1.0, 14, seed), 0.9) for seed in range(1000)))
+    intervals = (signed_rank_interval(noisy(1.0, 1.0, 14, seed), 0.9) for seed in range(1000))
+    held = sum(low < 0 < high for low, _, high in intervals)
     assert 0.87 < held / 1000 < 0.93
     assert 1 - CONFIDENCE < 1e-3
 

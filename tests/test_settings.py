@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 
 import etl
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.turns import DifferentWork
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import suites, turns
 from benchmarks.settings.setting import AXES, DEFAULT, Axis, Setting, why_not_here
 from benchmarks.settings.table import WORDS, as_json, judge_settings, show
 from benchmarks.settings.turns import Measured, keys, memory_ratios, take_turns
-from benchmarks.side import Failed
-from benchmarks.turns import OtherWork
 
 PAIR_SECONDS = 0.01
 
@@ -108,13 +108,13 @@ def test_another_result_is_refused_but_that_of_another_dtype() -> None:
     key = ("heap", "decoding", "retain")
     turns._check_same_work(key, True, 1.0, 1.0001)
     turns._check_same_work(key, False, 1.0, 2.0)
-    with pytest.raises(OtherWork, match=r"an epoch gave 2\.0 under heap, decoding, retain and 1\.0 without"):
+    with pytest.raises(DifferentWork, match=r"an epoch gave 2\.0 under heap, decoding, retain and 1\.0 without"):
         turns._check_same_work(key, True, 1.0, 2.0)
 
 
 def test_a_default_that_cannot_be_measured_ends_it(axes: dict[str, Axis]) -> None:
     axes["heap"] = Axis((DEFAULT,), ("no such workload",))
-    with pytest.raises(Failed, match="the default cannot be measured"):
+    with pytest.raises(MeasurementError, match="the default cannot be measured"):
         take_turns(axes, 1, PAIR_SECONDS)
 
 
@@ -195,7 +195,11 @@ def test_the_command_measures_what_it_is_asked_for(
     assert "no setting is called stack" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [OtherWork("an epoch gave 1.0 and 2.0"), Failed("the default [1] has ended")])
+@pytest.mark.parametrize(
+    "error", [DifferentWork("an epoch gave 1.0 and 2.0"), MeasurementError("the default [1] has ended")]
+)
+    "error", [DifferentWork("an epoch gave 1.0 and 2.0"), MeasurementError("the default [1] has ended")]
+)
 def test_what_cannot_be_compared_is_an_error_that_says_why(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,16 +25,16 @@ from benchmarks.compare_commits.commits import ROOT, Commit, NoSuchCommit, extra
 from benchmarks.compare_commits.table import as_json
 from benchmarks.console import say_failure, wide_console
 from benchmarks.judgement import DEAD_ZONE
-from benchmarks.side import Failed
-from benchmarks.turns import OtherWork
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.turns import DifferentWork
 
 FOLDER = ROOT / ".asv" / "aa"
 # What decides about a verdict: a change of any of it makes another study of it.
 DECIDES = tuple(
     f"benchmarks/{name}"
     for name in (
-        "compare_commits", "measuring", "fork_ready.py", "judgement.py", "placement.py", "server_process.py", "side.py",
-        "stores.py", "turn_clock.py", "turn_server.py", "turns.py", "workload.py",
+        "compare_commits", "measuring", "alone.py", "fork_ready.py", "judgement.py", "servers.py", "stores.py",
+        "workload.py",
     )
 )  # fmt: skip
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         study = Study(path, options.same, options.slowed)
         errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
         make_missing(study, commit, options.minutes * 60, errors)
-    except (NoSuchCommit, OtherWork, Failed, CannotSlow) as error:
+    except (NoSuchCommit, DifferentWork, MeasurementError, CannotSlow) as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Two commits against each other, measured in turns: `python -m benchmarks.compare_commits A B`.
 
-`commits.py` gets their files, `server.py` and `serving.py` run one of them, at the addresses of `placement.py`, on the
-work of `work.py`, for the time with `compute.py`; `side.py` talks to it, `turns.py` lets two of them take turns,
-`judgement.py` says what follows, `table.py` shows it.
+`commits.py` gets their files, `serving.py` runs one of them, on the work of `work.py`, for the wall time with
+`compute.py`; `arm.py` starts it, `turns.py` lets two of them take turns, `judgement.py` says what follows, `table.py`
+shows it.
 """

@@ -21,9 +21,9 @@ from benchmarks.compare_commits.turns import MOST_SECONDS, Key, take_turns
 from benchmarks.compare_commits.work import PHOTOGRAPHS, WORKS
 from benchmarks.console import say_failure, wide_console
 from benchmarks.judgement import DEAD_ZONE, Judgement, Verdict, judge_all
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.turns import DifferentWork
 from benchmarks.names import names_among
-from benchmarks.side import Failed
-from benchmarks.turns import OtherWork
 from benchmarks.workload import find_photographs
 
 MINUTES = 2.0
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         a, b = extract(options.a), extract(options.b)
         judgements = compare(a, b, options.minutes * 60, dead_zone, errors, options.only)
-    except (NoSuchCommit, OtherWork, Failed) as error:
+    except (NoSuchCommit, DifferentWork, MeasurementError) as error:
         say_failure(error, errors)
         return 2
     show(a, b, judgements, dead_zone, time.monotonic() - started, wide_console())

@@ -21,29 +21,29 @@ from benchmarks.compare_commits.work import ETL, IMAGE_SIZE, PHOTOGRAPHS, WALL, 
 from benchmarks.fork_ready import load_kernels
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
-from benchmarks.placement import draw_gaps
+from benchmarks.measuring.layout import draw_gaps
+from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
+from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.stores import write_store
-from benchmarks.turn_clock import seconds_of
-from benchmarks.turn_server import OpenTurns, Request, Turn, settle_on
 from benchmarks.workload import COMPUTE_THREADS, Data, find_photographs, make_iterator, make_pipeline
 
 
-def prepare(request: Request) -> tuple[Request, OpenTurns]:
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Import everything, write the stores, and say where the packages come from."""
     load_kernels()
     data = {name: _make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
 
     @contextmanager
-    def open_turns(request: Request) -> Iterator[tuple[Request, Turn]]:
+    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
         name = request["strategy"]
         with _turns(WORKS[name].cell, data[name]) as turns:
             yield turns
 
-    return {"etl": str(_package_folder("etl")), "presave": str(_package_folder("presave"))}, open_turns
+    return {"etl": str(_package_folder("etl")), "presave": str(_package_folder("presave"))}, open_session
 
 
 @contextmanager
-def _turns(cell: Cell, data: Data) -> Iterator[tuple[Request, Turn]]:
+def _turns(cell: Cell, data: Data) -> Iterator[tuple[Answer, Turn]]:
     # Pages that are given back and mapped again in every step cost more or less from process to process.
     with (
         etl.runtime.HeapPolicy("retain"),
@@ -57,7 +57,7 @@ def _turns(cell: Cell, data: Data) -> Iterator[tuple[Request, Turn]]:
         run_epoch(iterator, layer)
         seconds = {figure: run_epoch(iterator, compute).wall.total for figure, compute in computes.items()}
 
-        def turn(request: Request) -> Request:
+        def turn(request: Request) -> Answer:
             settle_on(request["cpus"])
             gaps = draw_gaps()
             compute, epochs = computes[request["figure"]], request["epochs"]

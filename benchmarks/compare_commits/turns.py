@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from benchmarks.compare_commits.arm import Arm, open_arm
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.side import CommitSide
 from benchmarks.compare_commits.work import ETL, FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS
-from benchmarks.turns import OtherWork, Pairs, take_blocks
+from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
 
 # Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
 LEAST_ROUNDS = 15
@@ -32,8 +32,8 @@ def take_turns(
     """For each of `strategies` and each figure the times of both commits, from as many pairs of processes as there is
     time for in `seconds`; from at least `LEAST_ROUNDS`, unless a busy machine needs more than `MOST_SECONDS` for them.
 
-    In every round each commit is imported anew, with another hash seed and memory layout (placement.py): what is
-    peculiar to a process is so to all that are forked from it. Raises `OtherWork` and `Failed`.
+    In every round each commit is imported anew, with another hash seed and memory layout (`measuring/layout.py`): what
+    is peculiar to a process is so to all that are forked from it. Raises `DifferentWork` and `MeasurementError`.
     """
     began = time.monotonic()
     pairs = {(strategy, figure): Pairs() for strategy in strategies for figure in FIGURES}
@@ -43,11 +43,11 @@ def take_turns(
     while time.monotonic() - began + longest < (seconds if rounds >= LEAST_ROUNDS else MOST_SECONDS):
         started = time.monotonic()
         with ExitStack() as stack:
-            sides = [stack.enter_context(CommitSide(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
-            for side in sides:
-                side.wait_until_ready()
+            arms = [stack.enter_context(open_arm(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
+            for arm in arms:
+                arm.wait_until_ready()
             for strategy in random.Random(rounds).sample(strategies, len(strategies)):
-                _take_turns_at(strategy, sides, rounds, pairs, epochs)
+                _take_turns_at(strategy, arms, rounds, pairs, epochs)
         rounds += 1
         longest = max(longest, time.monotonic() - started)
         progress(min(1.0, rounds / LEAST_ROUNDS, (time.monotonic() - began) / seconds))
@@ -56,13 +56,13 @@ def take_turns(
 
 
 def _take_turns_at(
-    strategy: str, sides: list[CommitSide], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
+    strategy: str, arms: list[Arm], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
 ) -> None:
     """All figures of a strategy, from a fresh process of either commit."""
-    for side in sides:
-        side.tell({"strategy": strategy})
-    ready = [side.hear() for side in sides]
-    _check_same_work(strategy, sides, ready)
+    for arm in arms:
+        arm.server.send({"strategy": strategy})
+    ready = [arm.server.receive() for arm in arms]
+    _check_same_work(strategy, arms, ready)
     for figure in FIGURES:
         # As many for both commits, in all pairs.
         if (strategy, figure) not in epochs:
@@ -74,21 +74,21 @@ def _take_turns_at(
             "cpus": _cpus(number, strategy.startswith("async-") and figure == WALL),
         }
 
-        def take(side: int, request: dict[str, Any] = request) -> float:
-            return float(sides[side].ask(request)["seconds"])
+        def take(arm: int, request: dict[str, Any] = request) -> float:
+            return float(arms[arm].server.ask(request)["seconds"])
 
         pairs[strategy, figure].blocks.append(take_blocks(take, number, PAIR_SECONDS[figure], LEAST_BLOCKS))
-    for each in sides:
-        each.ask({})
+    for each in arms:
+        each.server.end_session()
 
 
-def _check_same_work(strategy: str, sides: list[CommitSide], ready: list[dict[str, Any]]) -> None:
+def _check_same_work(strategy: str, arms: list[Arm], ready: list[dict[str, Any]]) -> None:
     for part, name in (("samples", "number of records"), ("digest", "digest of the batches")):
         one, other = (answer[part] for answer in ready)
         if one != other:
-            raise OtherWork(
-                f"not the same work: in strategy {strategy} the {name} is {one} in {sides[0].commit} and {other} in "
-                f"{sides[1].commit}, so their times cannot be compared"
+            raise DifferentWork(
+                f"not the same work: in strategy {strategy} the {name} is {one} in {arms[0].commit} and {other} in "
+                f"{arms[1].commit}, so their times cannot be compared"
             )
 
 

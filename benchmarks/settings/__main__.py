@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.console import say_failure, wide_console
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.turns import DifferentWork
 from benchmarks.names import names_among
 from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.table import as_json, show
 from benchmarks.settings.turns import take_turns
-from benchmarks.side import Failed
-from benchmarks.turns import OtherWork
 
 # Fewer pairs could not give an interval of the confidence that is asked for.
 ROUNDS = 12
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = take_turns(
                 options.only, options.rounds, PAIR_SECONDS, lambda done: bar.update(task, completed=done)
             )
-    except (OtherWork, Failed) as error:
+    except (DifferentWork, MeasurementError) as error:
         say_failure(error, errors)
         return 1
     show(measured, time.monotonic() - started, wide_console())

@@ -12,36 +12,36 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import etl
-from benchmarks.fork_ready import make_fork_ready
+from benchmarks.fork_ready import import_everything
+from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
+from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.memory import PeakMemory
 from benchmarks.settings.setting import DEFAULT, Setting
 from benchmarks.settings.workloads import open_workload, warm_up
-from benchmarks.turn_clock import seconds_of
-from benchmarks.turn_server import OpenTurns, Request, Turn, settle_on
 from benchmarks.workload import Data
 
 # OpenMP's threads of the other side go on spinning for a moment after its turn.
 SETTLING_SECONDS = 0.005
 
 
-def prepare(request: Request) -> tuple[Request, OpenTurns]:
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Import everything. Raises `RuntimeError` where the allocator was not loaded."""
     _check_allocator(request["allocator"])
-    make_fork_ready()
+    import_everything()
     data = Data(**request["data"])
 
     @contextmanager
-    def open_turns(request: Request) -> Iterator[tuple[Request, Turn]]:
+    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
         settle_on(request["cpus"])
         is_one_thread = len(request["cpus"]) == 1
         with _turns(request["workload"], Setting(**request["setting"]), data, is_one_thread) as turns:
             yield turns
 
-    return {}, open_turns
+    return {}, open_session
 
 
 @contextmanager
-def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Request, Turn]]:
+def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Answer, Turn]]:
     warm_up(setting, data, "cuda" if workload.endswith("cuda") else "cpu")
     before = PeakMemory()
     before.look()
@@ -58,7 +58,7 @@ def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> 
         epoch()
         seconds = time.perf_counter() - started
 
-        def turn(request: Request) -> Request:
+        def turn(request: Request) -> Answer:
             epochs = max(1, round(request["seconds"] / seconds))
             time.sleep(SETTLING_SECONDS)
             etl.runtime.batch_boundary()  # time that was waited is not of the window

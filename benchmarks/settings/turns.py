@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
 from benchmarks.profile import Profile
+from benchmarks.servers import start_server
 from benchmarks.settings.setting import AXES, DEFAULT, Setting, why_not_here
-from benchmarks.side import Failed, Side
-from benchmarks.turns import OtherWork, Pairs, take_blocks
 from benchmarks.workload import Data, make_data
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # One batch of photographs: short epochs, so that a turn of one side is a moment away from that of the other.
 SAMPLES, IMAGE_SIZE = 32, 64
 RESULT_TOLERANCE = 1e-2
+TIMEOUT_SECONDS = 120.0
 # What is rare takes so many times as long to be seen often enough.
 RARE_FACTOR = 4
 # Field of `Setting`, workload, value.
@@ -70,8 +72,8 @@ def take_turns(
     axes: Iterable[str], rounds: int, seconds: float, progress: Progress = lambda _: None
 ) -> dict[Key, Measured]:
     """For each value of `axes` and each workload as many pairs of processes as there are `rounds`, which take turns for
-    so many seconds. Every round imports both sides anew (placement.py). Raises `OtherWork`, and `Failed` where the
-    default does.
+    so many seconds. Every round imports both sides anew (`measuring/layout.py`). Raises `DifferentWork`, and
+    `MeasurementError` if the default does.
     """
     measured = {
         key: Measured(
@@ -111,23 +113,23 @@ def _at_workload(
             side = sides.of(setting)
             other = side.ask({**request, "setting": setting.as_dict()})
             _check_same_work(key, setting.dtype == axis.base.dtype, ready["result"], other["result"])
-            blocks = take_blocks(partial(_turn, (sides.base, side), axis.turn_seconds), number, seconds, least=1)
-            side.ask({})
-        except Failed as error:
+            blocks = take_blocks(partial(_turn, (sides.base, side), axis.turn_seconds), number, seconds, min_blocks=1)
+            side.end_session()
+        except MeasurementError as error:
             measured[key].failure = str(error)
             continue
         measured[key].blocks.append(blocks)
         measured[key].memory.append((ready["memory"], other["memory"]))
-    sides.base.ask({})
+    sides.base.end_session()
 
 
-def _turn(sides: tuple[Side, Side], seconds: float, number: int) -> float:
+def _turn(sides: tuple[Server, Server], seconds: float, number: int) -> float:
     return float(sides[number].ask({"seconds": seconds})["seconds"])
 
 
 def _check_same_work(key: Key, is_same_arithmetic: bool, expected: float, result: float) -> None:
     if is_same_arithmetic and not math.isclose(expected, result, rel_tol=RESULT_TOLERANCE):
-        raise OtherWork(f"not the same work: an epoch gave {result} under {', '.join(key)} and {expected} without")
+        raise DifferentWork(f"not the same work: an epoch gave {result} under {', '.join(key)} and {expected} without")
 
 
 class _Sides:
@@ -139,17 +141,17 @@ class _Sides:
         self._data = data
         self._number = number
         self._stack = ExitStack()
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, Server] = {}
         self.base = self._start("the default", DEFAULT)
         self._sides[DEFAULT] = self._start("the setting", DEFAULT)
         for side in (self.base, self._sides[DEFAULT]):
-            side.hear()
+            side.wait_until_ready()
 
-    def of(self, setting: Setting) -> Side:
+    def of(self, setting: Setting) -> Server:
         """The process that `setting` is tried in."""
         if setting.allocator not in self._sides:
             self._sides[setting.allocator] = self._start(f"the allocator {setting.allocator}", setting.allocator)
-            self._sides[setting.allocator].hear()
+            self._sides[setting.allocator].wait_until_ready()
         return self._sides[setting.allocator]
 
     def __enter__(self) -> Self:
@@ -158,15 +160,22 @@ class _Sides:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _start(self, name: str, allocator: str) -> Side:
+    def _start(self, name: str, allocator: str) -> Server:
         # What libraries make of the machine where nothing is set; OpenBLAS's threads start when it is loaded, and what
         # has threads cannot be forked.
         environment: dict[str, str | None] = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
         if allocator != DEFAULT:
             environment["LD_PRELOAD"] = str(ctypes.util.find_library(allocator))
-        side = self._stack.enter_context(Side(name, "settings.server", self._number, environment=environment))
-        side.tell({"data": asdict(self._data), "allocator": allocator})
-        return side
+        return self._stack.enter_context(
+            start_server(
+                name,
+                "settings.serving:prepare",
+                {"data": asdict(self._data), "allocator": allocator},
+                hash_seed=self._number,
+                environment=environment,
+                timeout=TIMEOUT_SECONDS,
+            )
+        )
 
 
 def _cpus(number: int, is_on_one: bool) -> list[int]:

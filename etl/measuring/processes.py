@@ -1,0 +1,179 @@
+"""The client side of fresh processes: a server (see `server.py`) as the process that measures sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .server import Answer, Failure, Request
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Of what a server wrote to standard error, so much is in the error that it ended with.
+TAIL_NBYTES = 4000
+# Before libraries start their thread pools: a server with threads could not be forked. How many compute has is set in
+# the fork.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class MeasurementError(RuntimeError):
+    """A measurement could not be taken.
+
+    `text` is all that is known of it, a traceback if there is one. `is_input` says that the user's input is wrong.
+    """
+
+    def __init__(self, message: str, text: str = "", is_input: bool = False) -> None:
+        super().__init__(message)
+        self.text = text or message
+        self.is_input = is_input
+
+
+class Server:
+    """A context manager around a server process, in a session of its own.
+
+    It is started at once, and prepares itself while the caller does something else. All methods raise
+    `MeasurementError` if the process has ended, does not answer in time, or answers with a failure.
+
+    Parameters
+    ----------
+    name : str
+        Of what is measured; for errors.
+    command : sequence of str
+        Starts the process, which calls `server.serve`.
+    request : dict
+        JSON values; prepares the server.
+    timeout : float
+        Seconds that an answer may take.
+    hash_seed : int
+        Of the strings in the process, which decides about the order of sets and dictionaries of them.
+    environment : mapping of str to str or None
+        Beside that of this process; None removes a variable.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        request: Request,
+        *,
+        timeout: float,
+        hash_seed: int = 0,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.name = name
+        self._timeout = timeout
+        wanted = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": str(hash_seed), **(environment or {})}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
+        self._process = subprocess.Popen(
+            command,
+            env={variable: value for variable, value in wanted.items() if value is not None},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self._is_ready = False
+        self.can_fork = False
+        """Whether it serves more than one session; False until it is ready."""
+        self.send(request)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, which is that of its session, too."""
+        return self._process.pid
+
+    def wait_until_ready(self) -> Answer:
+        """Return the answer to the request that prepared the server."""
+        answer = self.receive()
+        self._is_ready, self.can_fork = True, bool(answer["can_fork"])
+        ready: Answer = answer["ready"]
+        return ready
+
+    def sample(self, request: Request) -> Answer:
+        """Return what a session of this one request answers."""
+        if not self._is_ready:
+            self.wait_until_ready()
+        answer = self.ask(request)
+        self.end_session()
+        return answer
+
+    def ask(self, request: Request) -> Answer:
+        """Return the answer to `request`, which opens a session or is for the one that is open."""
+        self.send(request)
+        return self.receive()
+
+    def end_session(self) -> None:
+        """End the open session and wait until its process has."""
+        self.ask({})
+
+    def send(self, request: Request) -> None:
+        """Send `request` without waiting for the answer."""
+        if self._process.stdin is None:
+            raise RuntimeError("the process was started without pipes")
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def receive(self) -> Answer:
+        """Return the answer to what was sent."""
+        if self._process.stdout is None:
+            raise RuntimeError("the process was started without pipes")
+        if not select.select([self._process.stdout], [], [], self._timeout)[0]:
+            raise MeasurementError(f"the process of {self.name} gave no answer for {self._timeout:g} s", self._tail())
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._ended()
+        answer: Answer = json.loads(line)
+        failure = Failure.from_json(answer)
+        if failure is not None:
+            message = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"
+            raise MeasurementError(f"{self.name} cannot be measured: {message}", failure.traceback, failure.is_input)
+        if "ended" in answer:
+            raise MeasurementError(f"the process of {self.name} {_describe_exit(answer['ended'])}", self._tail())
+        return answer
+
+    def close(self) -> None:
+        """End the process and everything that it has started."""
+        # The whole session: what hangs is a child of the server.
+        with contextlib.suppress(ProcessLookupError):  # all of it has ended
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ended(self) -> MeasurementError:
+        code = self._process.wait()
+        if self._is_ready and not self.can_fork:
+            return MeasurementError(f"the process of {self.name} has threads after its imports: it serves one session")
+        tail = self._tail()
+        last = f": {tail.splitlines()[-1]}" if tail else ""
+        return MeasurementError(f"the process of {self.name} {_describe_exit(code)}{last}", tail)
+
+    def _tail(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-TAIL_NBYTES:].decode(errors="replace").strip()
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        reason = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"was killed by signal {-code}{reason}"
+    return f"ended with exit code {code}"

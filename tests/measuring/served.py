@@ -1,0 +1,49 @@
+"""A server for tests: what its sessions do, each request says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STATE: list[int] = []
+
+
+def prepare(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Do what `request` says; sessions do what theirs say."""
+    act(request)
+    return {"seed": hash("a string"), "pid": os.getpid()}, session
+
+
+@contextmanager
+def session(request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Answer with what `act` does."""
+    try:
+        yield act(request), act
+    finally:
+        STATE.append(-1)
+
+
+def act(request: dict[str, Any]) -> dict[str, Any]:
+    """Raise, die, hang, print, start a thread or remember something."""
+    does = request.get("does")
+    if does == "raise":
+        raise RuntimeError("it is broken")
+    if does == "refuse":
+        raise ValueError("photographs/3.jpg is no image")
+    if does == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if does == "exit":
+        os._exit(3)
+    if does == "hang":
+        time.sleep(600)
+    if does == "thread":
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    if does == "print":
+        print("an answer?", flush=True)
+    STATE.append(1)
+    return {"state": len(STATE), "pid": os.getpid()}

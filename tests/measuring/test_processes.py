@@ -1,0 +1,147 @@
+"""Fresh processes: each session in a state of its own, and one error for whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.measuring.processes import MeasurementError, Server
+
+ROOT = Path(__file__).parents[2]
+START = """
+import sys
+sys.path += sys.argv[1:3]
+from etl.measuring.server import main
+main()
+"""
+COMMAND = [sys.executable, "-c", START, str(ROOT), str(Path(__file__).parent), "served:prepare"]
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def start(does: str | None = None, timeout: float = 60.0, **options: Any) -> Server:
+            return stack.enter_context(Server("raw", COMMAND, {"does": does}, timeout=timeout, **options))
+
+        yield start
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_each_session_begins_in_the_state_of_the_server_and_keeps_its_own(start: Start) -> None:
+    server = start()
+    for _ in range(2):
+        opened = server.sample({"does": "remember"})
+        assert opened["state"] == 2  # the server's own request was the first
+    server.ask({"does": "remember"})
+    assert server.ask({"does": "remember"})["state"] == 3
+    server.end_session()
+    assert server.sample({"does": "remember"})["state"] == 2
+
+
+def test_sessions_are_processes_of_their_own(start: Start) -> None:
+    server = start()
+    pids = {server.sample({"does": "remember"})["pid"] for _ in range(3)}
+    assert len(pids) == 3
+    assert server.pid not in pids
+    assert not any(map(is_alive, pids))
+
+
+def test_an_error_is_raised_with_its_traceback_and_the_next_session_is_served(start: Start) -> None:
+    server = start()
+    with pytest.raises(MeasurementError, match="raw cannot be measured: RuntimeError: it is broken") as raised:
+        server.sample({"does": "raise"})
+    assert "in act" in raised.value.text
+    assert not raised.value.is_input
+    assert server.sample({"does": "remember"})["state"] == 2
+
+
+def test_an_error_in_a_turn_ends_the_session(start: Start) -> None:
+    server = start()
+    server.sample({"does": "remember"})
+    server.ask({"does": "remember"})
+    with pytest.raises(MeasurementError, match="it is broken"):
+        server.ask({"does": "raise"})
+    assert server.sample({"does": "remember"})["state"] == 2
+
+
+def test_wrong_input_says_only_what_is_wrong(start: Start) -> None:
+    with pytest.raises(MeasurementError, match=r"raw cannot be measured: photographs/3.jpg is no image$") as raised:
+        start().sample({"does": "refuse"})
+    assert raised.value.is_input
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [("die", r"was killed by signal 9 \(out of memory\?\)"), ("exit", "ended with exit code 3")],
+)
+def test_a_session_that_ends_is_an_error_that_says_how(start: Start, does: str, reason: str) -> None:
+    with pytest.raises(MeasurementError, match=f"the process of raw {reason}"):
+        start().sample({"does": does})
+
+
+@pytest.mark.parametrize(("does", "reason"), [("die", "was killed by signal 9"), ("raise", "it is broken")])
+def test_a_server_that_cannot_be_prepared_is_an_error_that_says_why(start: Start, does: str, reason: str) -> None:
+    with pytest.raises(MeasurementError, match=reason):
+        start(does).wait_until_ready()
+
+
+def test_what_a_process_wrote_to_standard_error_is_in_the_error(start: Start) -> None:
+    with Server("raw", [sys.executable, "-c", "1 / 0"], {}, timeout=60) as server:
+        with pytest.raises(MeasurementError, match="ended with exit code 1: ZeroDivisionError") as raised:
+            server.wait_until_ready()
+        assert "Traceback" in raised.value.text
+
+
+def test_a_session_that_hangs_is_an_error_and_is_ended_with_the_server(start: Start) -> None:
+    server = start(timeout=5)
+    server.wait_until_ready()
+    pid = server.ask({"does": "remember"})["pid"]
+    with pytest.raises(MeasurementError, match="the process of raw gave no answer for 5 s"):
+        server.ask({"does": "hang"})
+    server.close()
+    until = time.monotonic() + 30
+    while is_alive(pid):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_what_a_session_prints_is_no_answer(start: Start) -> None:
+    assert start().sample({"does": "print"})["state"] == 2
+
+
+def test_a_server_with_threads_serves_one_session_and_says_so(start: Start) -> None:
+    server = start("thread")
+    server.wait_until_ready()
+    assert not server.can_fork
+    assert server.sample({"does": "remember"})["pid"] == server.pid
+    with pytest.raises(MeasurementError, match="has threads after its imports: it serves one session"):
+        server.sample({"does": "remember"})
+
+
+def test_hash_seed_and_environment_are_those_that_were_asked_for(start: Start) -> None:
+    seeds = [start(hash_seed=seed).wait_until_ready()["seed"] for seed in (1, 1, 2)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_closing_leaves_no_process(start: Start) -> None:
+    server = start()
+    server.wait_until_ready()
+    server.close()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server.pid, 0)
