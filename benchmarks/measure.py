@@ -13,8 +13,8 @@ from benchmarks.cell import Cell
 from benchmarks.fork_ready import import_everything
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import EpochTimes, run_epoch
+from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
-from benchmarks.memory import PeakMemory
 from benchmarks.workload import COMPUTE_THREADS, Data, Training, make_iterator
 
 MOST_REPEATS = 20

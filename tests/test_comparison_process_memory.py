@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 
-from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
+from etl.comparison.process_memory import peak_memory, reset_peak_memory
 
 NBYTES = 200 << 20
 # What a test's own objects may take beside.
@@ -42,22 +41,3 @@ def test_a_child_that_runs_counts_with_its_own_peak_and_one_that_has_ended_no_mo
         assert child.stdout.readline() == b"filled\n"
         assert peak_memory() - before >= NBYTES
     assert peak_memory() - before <= LITTLE
-
-
-def test_bytes_that_are_read_are_counted_and_again_when_they_are_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "read"
-    path.write_bytes(bytes(5 << 20))
-    before = read_nbytes()
-    path.read_bytes()
-    once = read_nbytes() - before
-    path.read_bytes()
-    assert 5 << 20 <= once < 6 << 20
-    assert read_nbytes() - before >= 10 << 20
-
-
-def test_bytes_that_a_child_has_read_are_counted_when_it_has_ended(tmp_path: Path) -> None:
-    path = tmp_path / "read"
-    path.write_bytes(bytes(5 << 20))
-    before = read_nbytes()
-    subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)
-    assert read_nbytes() - before >= 5 << 20

@@ -198,8 +198,6 @@ def test_the_command_measures_what_it_is_asked_for(
 @pytest.mark.parametrize(
     "error", [DifferentWork("an epoch gave 1.0 and 2.0"), MeasurementError("the default [1] has ended")]
 )
-    "error", [DifferentWork("an epoch gave 1.0 and 2.0"), MeasurementError("the default [1] has ended")]
-)
 def test_what_cannot_be_compared_is_an_error_that_says_why(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

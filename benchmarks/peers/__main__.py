@@ -26,7 +26,7 @@ from benchmarks.workload import find_photographs
 
 FOLDER = ROOT / ".asv" / "peers"
 # What decides about a figure. A change of any of it makes another run of it.
-MEASURED = ("etl", "presave", "benchmarks/peers", "benchmarks/memory.py")
+MEASURED = ("etl", "presave", "benchmarks/peers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

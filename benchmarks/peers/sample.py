@@ -20,8 +20,7 @@ import numpy as np
 
 from benchmarks.measuring.arrays import touch
 from benchmarks.measuring.clock import run_epoch
-from benchmarks.memory import PeakMemory
-from benchmarks.peers.cpu_time import cpu_seconds
+from benchmarks.measuring.process_tree import PeakMemory, cpu_seconds
 from benchmarks.peers.same_work import DifferentWork, check_batch, check_epochs
 
 # Compute that leaves the CPU free, as a step on a GPU does.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import etl
 from benchmarks.fork_ready import import_everything
+from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
-from benchmarks.memory import PeakMemory
 from benchmarks.settings.setting import DEFAULT, Setting
 from benchmarks.settings.workloads import open_workload, warm_up
 from benchmarks.workload import Data

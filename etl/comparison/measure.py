@@ -25,7 +25,7 @@ from etl.comparison.amounts import (
 )
 from etl.comparison.candidate import Candidate
 from etl.comparison.compute import Training, Wait, is_on_device, make_compute
-from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
+from etl.comparison.process_memory import peak_memory, reset_peak_memory
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
@@ -40,6 +40,7 @@ from etl.measuring.page_cache import (
     read_into_page_cache,
     reports_pages,
 )
+from etl.measuring.process_tree import read_nbytes
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 
 if TYPE_CHECKING:

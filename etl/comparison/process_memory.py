@@ -28,17 +28,6 @@ def peak_memory() -> int:
     return total * 1024
 
 
-def read_nbytes() -> int:
-    """Bytes that this process and its workers have asked the system to read so far; not what they have mapped."""
-    total = 0
-    for process in ("self", *(str(child.pid) for child in psutil.Process().children(recursive=True))):
-        try:
-            total += int(_value(Path(f"/proc/{process}/io"), "rchar"))
-        except OSError:
-            continue
-    return total
-
-
 def _kilobytes(process: str, name: str) -> int:
     return int(_value(Path(f"/proc/{process}/status"), name).split()[0])
 

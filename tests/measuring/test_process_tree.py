@@ -1,13 +1,14 @@
-"""Peak memory counts this process and its children, and is over when it is over."""
+"""Memory and bytes read are those of this process and its children."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks.memory import PeakMemory
+from etl.measuring.process_tree import PeakMemory, read_nbytes
 
 MEGABYTE = 1 << 20
 HOLD_100_MB = "import sys; data = b'x' * (100 << 20); print('ready', flush=True); sys.stdin.readline()"
@@ -36,3 +37,22 @@ def test_the_memory_of_a_child_is_in_the_peak() -> None:
         during.look()
         child.stdin.close()
     assert 100 * MEGABYTE < during.nbytes - before.nbytes < 160 * MEGABYTE
+
+
+def test_bytes_that_are_read_are_counted_and_again_when_they_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "read"
+    path.write_bytes(bytes(5 << 20))
+    before = read_nbytes()
+    path.read_bytes()
+    once = read_nbytes() - before
+    path.read_bytes()
+    assert 5 << 20 <= once < 6 << 20
+    assert read_nbytes() - before >= 10 << 20
+
+
+def test_bytes_that_a_child_has_read_are_counted_when_it_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "read"
+    path.write_bytes(bytes(5 << 20))
+    before = read_nbytes()
+    subprocess.run(["cat", str(path)], stdout=subprocess.DEVNULL, check=True)
+    assert read_nbytes() - before >= 5 << 20

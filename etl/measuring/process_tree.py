@@ -1,0 +1,91 @@
+"""Resources of this process and its children: memory, CPU time and bytes read."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+INTERVAL_SECONDS = 0.01
+
+
+class PeakMemory:
+    """A context manager that samples the memory of this process and its children; `nbytes` is the peak.
+
+    Children count with their proportional set size (PSS), in which a page shared by n processes counts 1/n, so that
+    shared memory is counted once; the peak that the kernel keeps counts it for each process, and sees no children. This
+    process counts with all its resident pages except shared memory, of which its share: it was forked from a server and
+    shares the pages of the imports with that, which a process of its own would have for itself. Samples are taken
+    every 10 ms, which costs time: keep it out of what is timed.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="peak-memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.look()
+
+    def look(self) -> None:
+        """Take a sample now, too."""
+        own = _value("/proc/self/status", "VmRSS") - _value("/proc/self/status", "RssShmem")
+        total = (own + _value("/proc/self/smaps_rollup", "Pss_Shmem")) * 1024
+        for child in _children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended after it was listed
+                total += child.memory_full_info().pss
+        self.nbytes = max(self.nbytes, total)
+
+    def _sample(self) -> None:
+        while not self._ended.wait(INTERVAL_SECONDS):
+            self.look()
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of all its descendants, those that have ended included."""
+    # Which does not count in ticks, as os.times does.
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+    for child in _children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            times = child.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+def read_nbytes() -> int:
+    """Return the bytes that this process and its children have asked the system to read; not what they have mapped."""
+    total = 0
+    for process in ("self", *(str(child.pid) for child in _children())):
+        with contextlib.suppress(OSError):  # it has ended
+            total += _value(f"/proc/{process}/io", "rchar")
+    return total
+
+
+def _children() -> Iterator[psutil.Process]:
+    yield from psutil.Process().children(recursive=True)
+
+
+def _value(file: str, name: str) -> int:
+    """Return a number that the kernel tells; memory is in kilobytes."""
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise RuntimeError(f"{file} has no {name}; measuring needs Linux 5.0 or later")
