@@ -34,6 +34,8 @@ OpenSession = Callable[[Request], AbstractContextManager[tuple[Answer, Turn]]]
 Prepare = Callable[[Request], tuple[Answer, OpenSession]]
 
 REQUESTS = 0
+# Exit codes of a session's process.
+ENDED, FAILED = 0, 70
 # How long the threads of imports may take to end.
 ENDING_SECONDS = 1.0
 # What wrong input makes loading raise: for these the message says all.
@@ -103,30 +105,36 @@ def serve(name: str) -> None:
             return
         while request := receive():
             if not can_fork:  # a child would inherit the locks of the other threads
-                _run_session(request, open_session, receive, send)
+                if _run_session(request, open_session, receive, send) == ENDED:
+                    send({})
                 return  # the next session gets a new server
             child = os.fork()
             if child == 0:
-                _run_session(request, open_session, receive, send)
-                os._exit(0)  # nothing of the server's is the child's to clean up
+                # Nothing of the server's is the child's to clean up.
+                os._exit(_run_session(request, open_session, receive, send))
             _, status = os.waitpid(child, 0)
-            if status != 0:
-                send({"ended": os.waitstatus_to_exitcode(status)})
+            code = os.waitstatus_to_exitcode(status)
+            if code == ENDED:
+                send({})  # now, and not before: its end is not to be beside the next session's work
+            elif code != FAILED:
+                send({"ended": code})
                 return
     del blocks
 
 
 def _run_session(
     request: Request, open_session: OpenSession, receive: Callable[[], Request], send: Callable[[Answer], None]
-) -> None:
+) -> int:
+    """Serve a session, and return `ENDED`, or `FAILED` if an answer said why."""
     try:
         with open_session(request) as (ready, turn):
             send(ready)
             while request := receive():
                 send(turn(request))
-        send({})
     except BaseException as error:  # noqa: BLE001 - the client raises it
         send(Failure.of(error).to_json())
+        return FAILED
+    return ENDED
 
 
 def _claim_output() -> int:
