@@ -72,7 +72,7 @@ class Order:
 
     @property
     def has_equal_ranks(self) -> bool:
-        """Whether there are several ranks, which must all get the same number of batches."""
+        """Return whether there are several ranks that must all get the same number of batches."""
         return self.world_size > 1 and self.uneven != "allow"
 
     @cached_property
