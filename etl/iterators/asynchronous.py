@@ -215,7 +215,7 @@ class AsyncIterator(AheadIterator):
         self._running = None
 
     def _fill(self, loading: Loading) -> Batch | None:
-        """Return what is handed out in place of a batch whose records were all left out, if anything is."""
+        """Return the batch that takes the place of one whose records were all left out, if there is to be one."""
         return self._iterator.fill(loading) if isinstance(self._iterator, EpochIterator) else None
 
     def _handed_out(self, state: State) -> None:

@@ -83,7 +83,7 @@ class BatchIterator(Protocol):
         --------
         Training may use repeated records like any other. An evaluation leaves them out, so that each counts once:
 
-        >>> for batch in iterator.shard(rank, world_size):
+        >>> for batch in map(backend.put, iterator.shard(rank, world_size)):
         ...     correct = model(batch.features).argmax(1) == batch.labels
         ...     if batch.repeated is not None:
         ...         correct = correct[~batch.repeated]
