@@ -12,14 +12,16 @@ class Batch:
     """One batch: `features` and `labels`, each an array whose first axis counts records, or a tuple of such arrays.
 
     Masks are 1 where a time step is data and 0 where it is padding, shape `(batch, steps)`; None where nothing is
-    padded, and in a tuple of masks for an input that is not. From an iterator the arrays are numpy, from `Backend.put`
-    tensors. `features, labels = batch` unpacks.
+    padded, and in a tuple of masks for an input that is not. `repeated` is True for each record that is here only so
+    that all ranks get the same number of batches (see `BatchIterator.shard`), bool of shape `(batch,)`; None if there
+    is none. From an iterator the arrays are numpy, from `Backend.put` tensors. `features, labels = batch` unpacks.
     """
 
     features: Any
     labels: Any
     features_mask: Any = None
     labels_mask: Any = None
+    repeated: Any = None
 
     def __iter__(self) -> Iterator[Any]:
         yield self.features
@@ -36,7 +38,7 @@ class Batch:
 
     def arrays(self) -> Iterator[Any]:
         """Every array of the batch, in the order of its fields."""
-        for part in (self.features, self.labels, self.features_mask, self.labels_mask):
+        for part in (self.features, self.labels, self.features_mask, self.labels_mask, self.repeated):
             if isinstance(part, tuple):
                 yield from (array for array in part if array is not None)
             elif part is not None:

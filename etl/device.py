@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from etl.backends import Backend
@@ -11,6 +12,7 @@ from etl.backends import backend as find_backend
 from etl.batch import Batch
 from etl.iterators import BatchIterator
 from etl.iterators.ahead import AheadIterator
+from etl.iterators.order import Uneven
 from etl.loading.loading import ENDED, State
 from etl.pipeline import Pipeline
 from etl.stages import Cast, ChannelsFirst, Normalise
@@ -30,7 +32,7 @@ class DeviceIterator(AheadIterator):
     `finish` is the rest of the pipeline, done on the device: where `iterator` ends before "channels_first" or
     "normalise", uint8 crosses, a quarter of the bytes of float32, and the device makes floats of it, with the bits that
     the stages give. Stages ChannelsFirst, Normalise and Cast can be done there; others are a `ValueError`. Floating
-    features have the iterator's dtype in the end.
+    features have the iterator's dtype in the end. Masks and the mark of repeated records cross with their batch.
 
     Threads below it write batches into memory that the device reads itself, where it has such; those of processes are
     copied into such memory first.
@@ -76,9 +78,11 @@ class DeviceIterator(AheadIterator):
             del arriving
         self._stands_with_wrapped()
 
-    def shard(self, rank: int, world_size: int) -> DeviceIterator:
-        """A new iterator over the part of each epoch that belongs to `rank`, on the same device."""
-        part = self._iterator.shard(rank, world_size)
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
+        """Return an iterator over the part of each epoch that belongs to `rank`, on the same device; see
+        `BatchIterator.shard`.
+        """
+        part = self._iterator.shard(rank, world_size, uneven)
         part.set_epoch(self._epoch)
         shard = DeviceIterator(part, self._backend)
         shard._finish = self._finish
@@ -94,7 +98,7 @@ class DeviceIterator(AheadIterator):
             features = stage(features)
         if features.is_floating_point():
             features = features.to(torch_dtype(self.dtype))
-        return Batch(features, batch.labels, batch.features_mask, batch.labels_mask)
+        return replace(batch, features=features)
 
     def _end_epoch(self) -> None:
         self._running = None

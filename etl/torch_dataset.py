@@ -25,6 +25,10 @@ class TorchDataset(IterableDataset[Any]):
     A batch is `(features, labels)`, with `features_mask` and `labels_mask` behind them where it has a mask; a part that
     the records lack is None. It is batched already: `DataLoader(view, batch_size=None)`, or no DataLoader at all.
 
+    The mark of repeated records is dropped, so that tuples stay the same on one rank and on several. With
+    `marks_repeated` it is the last part of every tuple, a bool tensor of shape `(batch,)`, for an evaluation to leave
+    such records out: `correct[~repeated]`.
+
     As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it ended or was left
     early; `set_epoch(n)` chooses which. `state_dict` and `load_state_dict` are what torchdata's `StatefulDataLoader`
     and Lightning save and restore. Under torch.distributed give each rank its part:
@@ -32,8 +36,9 @@ class TorchDataset(IterableDataset[Any]):
     worker process.
     """
 
-    def __init__(self, iterator: BatchIterator) -> None:
+    def __init__(self, iterator: BatchIterator, *, marks_repeated: bool = False) -> None:
         self.iterator = iterator
+        self._marks_repeated = marks_repeated
         # The epoch that was begun; the iterator itself would begin one that was left early again.
         self._begun: int | None = None
         self._is_resumed = False
@@ -49,7 +54,7 @@ class TorchDataset(IterableDataset[Any]):
         if self._begun == self.iterator.epoch:
             self.iterator.set_epoch(self._begun + 1)
         self._begun, self._is_resumed = self.iterator.epoch, False
-        yield from map(_as_tensors, self.iterator)
+        yield from map(self._as_tensors, self.iterator)
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one that is iterated, from its first batch; or, where a state of that epoch was loaded,
@@ -69,9 +74,11 @@ class TorchDataset(IterableDataset[Any]):
         self.iterator.load_state_dict(state)
         self._begun, self._is_resumed = None, True
 
-
-def _as_tensors(batch: Batch) -> tuple[torch.Tensor | tuple[torch.Tensor, ...] | None, ...]:
-    tensors = map_batch(batch, as_tensor)
-    if tensors.features_mask is None and tensors.labels_mask is None:
-        return tensors.features, tensors.labels
-    return tensors.features, tensors.labels, tensors.features_mask, tensors.labels_mask
+    def _as_tensors(self, batch: Batch) -> tuple[Any, ...]:
+        tensors = map_batch(batch, as_tensor)
+        parts: tuple[Any, ...] = (tensors.features, tensors.labels)
+        if tensors.features_mask is not None or tensors.labels_mask is not None:
+            parts += (tensors.features_mask, tensors.labels_mask)
+        if not self._marks_repeated:
+            return parts
+        return *parts, torch.zeros(len(tensors), dtype=torch.bool) if tensors.repeated is None else tensors.repeated

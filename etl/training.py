@@ -27,8 +27,8 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass
 class FitResult:
-    """What a fit did: the loss of every iteration, and the seconds it took, start-up and every wait included; and what
-    became of the runtime settings that were asked for.
+    """What a fit did: the loss of every iteration, the samples it trained on, repeated ones included, and the seconds
+    it took, start-up and every wait included; and what became of the runtime settings that were asked for.
     """
 
     scores: list[float] = field(default_factory=list)
@@ -60,7 +60,8 @@ def fit(
     (0.01 if None), or a torch optimizer made by the caller, which has its own. `loss(output, labels)` is cross entropy
     if None. Where labels have a mask it is called with `mask=labels_mask`; cross entropy then is the mean over the
     steps that are data, of outputs `(batch, steps, classes)`. Where the iterator was given a state to resume, the first
-    epoch is the rest of that one.
+    epoch is the rest of that one. Records that a shard repeats (`Batch.repeated`) are trained on and counted like any
+    other.
 
     `gc`, `heap` and `threads` are policies of `etl.runtime`, or what makes one ("freeze", "retain", 2), and in force
     until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which had no effect.

@@ -63,6 +63,12 @@ def test_a_rank_that_does_not_exist_is_refused(make: Make, rank: int, world_size
         make().shard(rank, world_size)
 
 
+def test_a_way_to_share_that_is_not_known_lists_those_that_are(make: Make) -> None:
+    wrong: Any = "repeat"
+    with pytest.raises(ValueError, match="uneven must be 'pad', 'drop' or 'allow', not 'repeat'"):
+        make().shard(0, 2, uneven=wrong)
+
+
 def test_a_shard_is_not_cut_again() -> None:
     part = etl.RawIterator(RECORDS, NOTHING).shard(1, 2)
     with pytest.raises(ValueError, match="this iterator is shard 1 of 2 already"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 
 import etl
@@ -20,6 +22,16 @@ def test_several_inputs_count_as_one_batch() -> None:
     batch = etl.Batch((ONE, TWO), LABELS, (MASK, MASK))
     assert len(batch) == len(etl.Batch(ONE, LABELS)) == 5
     assert [id(array) for array in batch.arrays()] == [id(array) for array in (ONE, TWO, LABELS, MASK, MASK)]
+
+
+def test_the_mark_of_repeated_records_is_the_last_of_its_arrays_and_survives_pickling() -> None:
+    repeated = np.array([False] * 4 + [True])
+    batch = etl.Batch(ONE, LABELS, MASK, repeated=repeated)
+    assert [id(array) for array in batch.arrays()] == [id(array) for array in (ONE, LABELS, MASK, repeated)]
+    features, labels = batch
+    assert (features is ONE, labels is LABELS) == (True, True)
+    assert pickle.loads(pickle.dumps(batch)).repeated.tolist() == repeated.tolist()
+    assert etl.Batch(ONE, LABELS).repeated is None
 
 
 def test_nbytes_counts_every_array_and_no_missing_one() -> None:

@@ -134,7 +134,7 @@ def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
 
 def test_a_loader_that_was_pickled_pads_as_before(tmp_path: Path) -> None:
     iterator = iterate("presaved early", tmp_path, sequences(), etl.Pipeline([every_other_step]), etl.Padding())
-    (numbers, _), *_ = iterator._order.plan(0, 0)
+    (numbers, *_), *_ = iterator._order.plan(0, 0)
     layout = iterator._loader.lay_out(numbers, 0, nowhere())
     arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in layout.items()} for _ in range(2)]
     iterator._loader.load(numbers, 0, arrays[0], nowhere())

@@ -75,7 +75,7 @@ def test_another_number_of_ranks_and_another_batch_size_see_each_record_left_onc
     before: int, after: int, batch_before: int, batch_after: int, steps: int
 ) -> None:
     whole = etl.RawIterator(RECORDS, NOTHING, batch_before, shuffle=True)
-    shards = [whole.shard(rank, before) for rank in range(before)]
+    shards = [whole.shard(rank, before, uneven="allow") for rank in range(before)]
     steps = min(steps, *(len(shard) for shard in shards))
     seen = [number for shard in shards for batch in islice(shard, steps) for number in batch.labels.tolist()]
     states = [through_json(shard.state_dict()) for shard in shards]
@@ -84,7 +84,7 @@ def test_another_number_of_ranks_and_another_batch_size_see_each_record_left_onc
         assert sorted(seen) == list(range(COUNT))
         return
     for rank in range(after):
-        part = etl.RawIterator(RECORDS, NOTHING, batch_after, shuffle=True).shard(rank, after)
+        part = etl.RawIterator(RECORDS, NOTHING, batch_after, shuffle=True).shard(rank, after, uneven="allow")
         part.load_state_dict(states[0])
         seen += [number for batch in part for number in batch.labels.tolist()]
     assert sorted(seen) == list(range(COUNT))

@@ -145,7 +145,7 @@ def test_a_loop_that_is_left_ends_the_threads() -> None:
 
 def test_shards_see_each_record_once() -> None:
     whole = etl.RawIterator(RECORDS, NOTHING, 2, shuffle=True)
-    views = [etl.TorchDataset(whole.shard(rank, 3)) for rank in range(3)]
+    views = [etl.TorchDataset(whole.shard(rank, 3, uneven="allow")) for rank in range(3)]
     labels = [label for view in views for batch in labels_of(DataLoader(view, batch_size=None)) for label in batch]
     assert sorted(labels) == list(range(COUNT))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
             return None
         return tuple(map(each, part)) if isinstance(part, tuple) else convert(part)
 
-    return Batch(each(batch.features), each(batch.labels), each(batch.features_mask), each(batch.labels_mask))
+    return Batch(*(each(getattr(batch, field.name)) for field in fields(Batch)))
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -39,7 +39,7 @@ def repeated(batch: Batch, times: int) -> Batch:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """One batch of the records of all."""
+    """One batch of the records of all, without the mark of repeated ones."""
     return Batch(
         *(
             _joined([getattr(batch, name) for batch in batches])

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from etl.backends import Backend
+from etl.backends.tensors import map_batch
 from etl.batch import Batch
 from etl.training import Loss, TrainingStep, cross_entropy, squared_error
 
@@ -116,11 +117,7 @@ def _usual_loss(batch: Batch) -> Loss:
 def copy_batch(batch: Batch) -> Batch:
     """The same in memory of its own, which no iterator reuses."""
 
-    def copied(part: Any) -> Any:
-        if part is None:
-            return None
-        if isinstance(part, tuple):
-            return tuple(copied(each) for each in part)
-        return part.detach().clone() if isinstance(part, torch.Tensor) else np.array(part)
+    def copied(array: Any) -> Any:
+        return array.detach().clone() if isinstance(array, torch.Tensor) else np.array(array)
 
-    return Batch(*(copied(part) for part in (batch.features, batch.labels, batch.features_mask, batch.labels_mask)))
+    return map_batch(batch, copied)

@@ -15,6 +15,7 @@ from etl.batch import Batch
 from etl.iterators.ahead import AheadIterator
 from etl.iterators.epochs import EpochIterator
 from etl.iterators.iterator import BatchIterator
+from etl.iterators.order import Uneven
 from etl.loading.loading import Loading, State, Where, nowhere
 from etl.loading.skipped import Skipped
 from etl.loading.workspaces import Workspaces
@@ -162,9 +163,11 @@ class AsyncIterator(AheadIterator):
         """Where this iterator stands, after the last batch that was handed out, not the last that was loaded."""
         return super().state_dict() if self._prefetch_size else self._iterator.state_dict()
 
-    def shard(self, rank: int, world_size: int) -> AsyncIterator:
-        """A new asynchronous iterator over the part of each epoch that belongs to `rank`; starts at the same epoch."""
-        part = self._iterator.shard(rank, world_size)
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> AsyncIterator:
+        """Return an asynchronous iterator over the part of each epoch that belongs to `rank`; see
+        `BatchIterator.shard`.
+        """
+        part = self._iterator.shard(rank, world_size, uneven)
         part.set_epoch(self.epoch)  # the wrapped iterator may have read ahead into the next one
         return AsyncIterator(
             part,
@@ -211,6 +214,10 @@ class AsyncIterator(AheadIterator):
             epoch.close()
         self._running = None
 
+    def _fill(self, loading: Loading) -> Batch | None:
+        """Return the batch that takes the place of one whose records were all left out, if there is to be one."""
+        return self._iterator.fill(loading) if isinstance(self._iterator, EpochIterator) else None
+
     def _handed_out(self, state: State) -> None:
         self._state = state
 
@@ -241,10 +248,11 @@ class _Epoch(Iterator[Batch]):
         batch_boundary()
         try:
             while (job := self._crew.take(self._timeout)) is not None:
+                batch = job.batch if job.batch is not None else self._owner._fill(job.loading)
                 self._skipped.add(job.loading)
                 self._owner._handed_out(job.state)
-                if job.batch is not None:
-                    return job.batch
+                if batch is not None:
+                    return batch
         except BaseException:
             self._is_over = not self._crew.is_stopped
             self.close()

@@ -12,10 +12,11 @@ import numpy as np
 
 from etl.batch import Batch
 from etl.dtypes import find_dtype
-from etl.iterators.order import IDENTITY, Order
+from etl.iterators.order import IDENTITY, Order, Uneven
 from etl.loading.loading import ENDED, Loader, Loading, State, Where, nowhere
 from etl.loading.skipped import Skipped
 from etl.loading.workspaces import Workspaces
+from etl.record import RecordError
 from etl.runtime.boundaries import batch_boundary
 from etl.whole_number import whole_number
 
@@ -37,6 +38,7 @@ class EpochIterator:
         self._epoch = 0
         self._position = 0
         self._resume_at = 0
+        self._filler: _Filler | None = None
         self._running: object | None = None
         self._closed = False
 
@@ -85,6 +87,8 @@ class EpochIterator:
             loading.load(0, len(loading), where)
             skipped.add(loading)
             batch = loading.finish()
+            if batch is None:
+                batch = self.fill(loading)
             del loading  # or the batch would be held here, and its memory not free for the next
             self._position = after
             if batch is not None:
@@ -118,6 +122,7 @@ class EpochIterator:
         ended = self._epoch
         self._epoch += 1
         self._position = 0
+        self._filler = None
         skipped.warn(ended, self._order.records)  # last, because warnings may be errors
 
     def loadings(
@@ -129,8 +134,23 @@ class EpochIterator:
         epoch, most = self._epoch, self.batch_size
         workspaces = self._workspaces if workspaces is None else workspaces
         where = nowhere() if where is None else where
-        for numbers, after in self._order.plan(epoch, self._position):
-            yield Loading(self._loader, numbers, epoch, workspaces, most, workers, where), after
+        for numbers, repeated, after in self._order.plan(epoch, self._position):
+            yield Loading(self._loader, numbers, epoch, workspaces, most, workers, where, repeated), after
+
+    def fill(self, loading: Loading) -> Batch | None:
+        """Load and return a batch of repeated records in place of `loading`, whose records were all left out, so that
+        this rank gets as many batches as the others. None if it need not.
+
+        It takes as many records as `loading` from the start of the epoch, or from the first place after it at which
+        there is a good one: the same for every strategy, and after a resume. Raises `RecordError` if the epoch has no
+        good record.
+        """
+        if not self._order.has_equal_ranks:
+            return None
+        if self._filler is None or self._filler.epoch != loading.epoch:
+            self._filler = _Filler(self._order, loading.epoch)
+        loading.arrays = {}  # its memory may serve for the other batch
+        return self._filler.fill(loading, self._workspaces)
 
     def error_at(self, where: Where, cause: BaseException) -> BaseException:
         """The error for what happened to a worker that was there; `cause` itself where it was at no record."""
@@ -158,9 +178,10 @@ class EpochIterator:
         """Go on where `state` was taken: the next epoch iterated is the rest of that one.
 
         The state of one of several ranks is that of all of them, if all have been handed as many batches:
-        whatever number of ranks loads it, each record that was left comes once. Of ranks that have not, the state with
-        the smallest position repeats what others were handed after it, and that with the largest leaves out what others
-        were not. What `drop_last` leaves out is what does not fill a step of the ranks that load it.
+        whatever number of ranks loads it, each record that was left comes once, beside those that are marked as
+        repeated. Of ranks that have not, the state with the smallest position repeats what others were handed after it,
+        and that with the largest leaves out what others were not. What `drop_last` and `uneven="drop"` leave out is
+        decided by the ranks that load the state.
 
         Raises `ValueError` where `state` was taken from other records or with another seed, `shuffle` or buckets.
         """
@@ -177,13 +198,13 @@ class EpochIterator:
         self.set_epoch(epoch)
         self._position = self._resume_at = position
 
-    def shard(self, rank: int, world_size: int) -> Any:
-        """A new iterator over the part of each epoch that belongs to `rank`; it starts at the same epoch."""
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> Any:
+        """Return an iterator over the part of each epoch that belongs to `rank`; see `BatchIterator.shard`."""
         if self._order.world_size != 1:
             raise ValueError(f"this iterator is shard {self._order.rank} of {self._order.world_size} already")
         part = copy.copy(self)
         part._workspaces = Workspaces(self._workspaces.reuse)
-        part._order = dataclasses.replace(self._order, rank=rank, world_size=world_size)
+        part._order = dataclasses.replace(self._order, rank=rank, world_size=world_size, uneven=uneven)
         part.set_epoch(self._epoch)
         return part
 
@@ -200,3 +221,33 @@ class EpochIterator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Filler:
+    """Loads records from the start of one epoch, for batches whose own records were all left out."""
+
+    def __init__(self, order: Order, epoch: int) -> None:
+        self.epoch = epoch
+        self._ranks = f"rank {order.rank} of {order.world_size}"
+        self._numbers = order.epoch(epoch)
+        # Where the first good ones are, by how many are taken at once, so that bad ones are tried once an epoch.
+        self._first: dict[int, int] = {}
+
+    def fill(self, bad: Loading, workspaces: Workspaces) -> Batch:
+        """Return a batch for the place of `bad`, marked as repeated; raises `RecordError` if there is none."""
+        most = len(bad)
+        for first in range(self._first.get(most, 0), len(self._numbers), most):
+            numbers = self._numbers[first : first + most]
+            loading = Loading(bad.loader, numbers, self.epoch, workspaces, most, 1, nowhere(), repeated=len(numbers))
+            loading.load(0, len(loading), nowhere())
+            batch = loading.finish()
+            if batch is not None:
+                self._first[most] = first
+                return batch
+        error = bad.skipped[0]
+        cause = (
+            f"{error.cause}; no record of its batch can be loaded, and none of epoch {self.epoch} to put in its place, "
+            f"without which {self._ranks} would get a batch fewer than others: repair the records, or call "
+            'shard(..., uneven="allow")'
+        )
+        raise RecordError(error.source, error.record, error.stage, error.name, cause)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from etl.whole_number import whole_number
 BUCKETS = 2
 # What states share whose rest of an epoch is the same records.
 IDENTITY = ("records", "shuffle", "seed", "bucket_records", "step_records", "lengths")
+# How ranks share a last step that does not divide evenly.
+Uneven = Literal["pad", "drop", "allow"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class Order:
 
     A step takes `batch_size` records for every rank from the epoch's order, rank after rank, so that positions count
     records of all ranks and a run saved with two ranks goes on with four. The last step of an epoch shares what is
-    left evenly; ranks for which nothing is left then get no batch, and `drop_last` leaves that step out.
+    left evenly, and `drop_last` leaves that step out. If what is left cannot be divided by `world_size`, `uneven`
+    decides: "pad" repeats a record from the start of the epoch on each rank that is one short, "drop" leaves the
+    remainder out, and "allow" gives the later ranks one record fewer, which may be none and then is no batch.
 
     With `bucket_records` windows of so many records are sorted by `lengths`, int64 of shape `(records,)`, so that all
     records of a step are of similar length.
@@ -38,6 +42,7 @@ class Order:
     drop_last: bool
     rank: int = 0
     world_size: int = 1
+    uneven: Uneven = "pad"
     bucket_records: int | None = None
     lengths: np.ndarray | None = field(default=None, compare=False, repr=False)
 
@@ -50,6 +55,8 @@ class Order:
             raise ValueError("there are no records to make batches of; the source is empty")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be at least 0 and below world_size {self.world_size}, not {self.rank}")
+        if self.uneven not in get_args(Uneven):
+            raise ValueError(f"uneven must be 'pad', 'drop' or 'allow', not {self.uneven!r}")
 
     @property
     def step_records(self) -> int:
@@ -60,7 +67,13 @@ class Order:
     def batches(self) -> int:
         """Batches of one whole epoch on this rank."""
         whole, left = divmod(self.records, self.step_records)
-        return whole + int(not self.drop_last and left > self.rank)
+        fewest = {"pad": 1, "drop": self.world_size, "allow": self.rank + 1}[self.uneven]
+        return whole + int(not self.drop_last and left >= fewest)
+
+    @property
+    def has_equal_ranks(self) -> bool:
+        """Return whether there are several ranks that must all get the same number of batches."""
+        return self.world_size > 1 and self.uneven != "allow"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -91,23 +104,29 @@ class Order:
             sort_in_windows(order, self.lengths, self.step_records, self.bucket_records, random)
         return order
 
-    def plan(self, number: int, position: int) -> Iterator[tuple[np.ndarray, int]]:
-        """From `position` on, the records of each batch of epoch `number` on this rank, and the position after it."""
+    def plan(self, number: int, position: int) -> Iterator[tuple[np.ndarray, int, int]]:
+        """From `position` on, the records of each batch of epoch `number` on this rank, how many of them, at the end,
+        are repeated, and the position after the batch.
+        """
         order = self.epoch(number)
-        for first, last, after in self._spans(position):
-            yield order[first:last], after
+        while not self.ended(position):
+            after = min(position + self.step_records, self.records)
+            share, extra = divmod(after - position, self.world_size)
+            if self.uneven == "drop":
+                extra = 0
+            first = position + self.rank * share + min(self.rank, extra)
+            numbers = order[first : first + share + int(self.rank < extra)]
+            repeated = int(self.uneven == "pad" and 0 < extra <= self.rank)
+            if repeated:
+                # Not from this step: if little is left, it would be the same record on many ranks.
+                numbers = np.append(numbers, order[(self.rank - extra) % self.records])
+            if len(numbers):
+                yield numbers, repeated, after
+            position = after
 
     def ended(self, position: int) -> bool:
         """Whether no step of any rank is left at `position`."""
         left = self.records - position
-        return left < self.step_records if self.drop_last else left <= 0
-
-    def _spans(self, position: int) -> Iterator[tuple[int, int, int]]:
-        while not self.ended(position):
-            after = min(position + self.step_records, self.records)
-            share, extra = divmod(after - position, self.world_size)
-            first = position + self.rank * share + min(self.rank, extra)
-            last = first + share + (1 if self.rank < extra else 0)
-            if first < last:
-                yield first, last, after
-            position = after
+        if self.drop_last:
+            return left < self.step_records
+        return left < (self.world_size if self.uneven == "drop" else 1)

@@ -9,7 +9,7 @@ import numpy as np
 import presave
 from etl.dtypes import find_dtype
 from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order
+from etl.iterators.order import Order, Uneven
 from etl.loading.lengths import Lengths, bucket_lengths, store_lengths
 from etl.loading.padder import Padder
 from etl.loading.record_loader import OnError
@@ -56,9 +56,11 @@ class PresavedIterator(EpochIterator):
         loader = choose_loader(self._store, pipeline, find_dtype(dtype), order.seed, on_error, padder)
         super().__init__(order, loader, dtype, reuse=reuse)
 
-    def shard(self, rank: int, world_size: int) -> PresavedIterator:
-        """A new iterator over the part of each epoch that belongs to `rank`; the store stays this one's to close."""
-        part: PresavedIterator = super().shard(rank, world_size)
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> PresavedIterator:
+        """Return an iterator over the part of each epoch that belongs to `rank`; see `BatchIterator.shard`. The store
+        stays this one's to close.
+        """
+        part: PresavedIterator = super().shard(rank, world_size, uneven)
         part._owns_store = False
         return part
 

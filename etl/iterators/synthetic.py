@@ -9,7 +9,7 @@ import numpy as np
 from etl.batch import Batch
 from etl.dtypes import DTYPES, find_dtype
 from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order
+from etl.iterators.order import Order, Uneven
 from etl.loading.loading import Layout, Where
 from etl.record import RecordError, record_error
 from etl.whole_number import whole_number
@@ -51,9 +51,11 @@ class SyntheticIterator(EpochIterator):
         iterator._repeat.batch = batch
         return iterator
 
-    def shard(self, rank: int, world_size: int) -> SyntheticIterator:
-        """Each rank repeats the same batch `batches` times."""
-        Order(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size)
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> SyntheticIterator:
+        """Return an iterator that gives `rank` the same batch `batches` times, as every other; no record is marked as
+        repeated, whatever `uneven` says.
+        """
+        Order(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size, uneven=uneven)
         part = SyntheticIterator.repeating(self._repeat.batch, len(self))
         part.set_epoch(self.epoch)
         return part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, MutableSequence
 from typing import Any, Protocol
 
@@ -57,7 +58,9 @@ class Loader(Protocol):
 
 
 class Loading:
-    """The batch of the records `numbers`, which are loaded part by part in any order."""
+    """The batch of the records `numbers`, which are loaded part by part in any order. The last `repeated` of them are
+    marked in the batch.
+    """
 
     def __init__(
         self,
@@ -68,9 +71,11 @@ class Loading:
         most: int,
         workers: int,
         where: Where,
+        repeated: int = 0,
     ) -> None:
         self.loader = loader
         self.numbers = numbers
+        self.repeated = repeated
         self.epoch = epoch
         # Kept until the batch is done: with it goes what the loader has loaded already to find it out.
         self._layout = loader.lay_out(numbers, epoch, where)
@@ -93,7 +98,11 @@ class Loading:
 
     def finish(self) -> Batch | None:
         """The batch, once all records are loaded; None where all of them were left out."""
-        if not self.skipped:
+        if not self.skipped and not self.repeated:
             return self.loader.to_batch(self.arrays)
         kept = [row for row in range(len(self)) if row not in self.skipped]
-        return self.loader.to_batch({name: array[kept] for name, array in self.arrays.items()}) if kept else None
+        if not kept:
+            return None
+        arrays = {name: array[kept] for name, array in self.arrays.items()} if self.skipped else self.arrays
+        repeated = np.array(kept) >= len(self) - self.repeated
+        return dataclasses.replace(self.loader.to_batch(arrays), repeated=repeated if repeated.any() else None)

@@ -18,11 +18,13 @@ class Skipped:
         self._first: list[RecordError] = []
 
     def add(self, loading: Loading) -> None:
-        """Take note of what was left out of one batch."""
-        self._count += len(loading.skipped)
-        if len(self._first) < SHOWN:
-            errors = [error for _, error in sorted(loading.skipped.items())]
-            self._first += errors[: SHOWN - len(self._first)]
+        """Take note of what was left out of one batch, but for repeated records, which count for another batch."""
+        if not loading.skipped:
+            return
+        own = len(loading) - loading.repeated
+        errors = [error for row, error in sorted(loading.skipped.items()) if row < own]
+        self._count += len(errors)
+        self._first += errors[: max(0, SHOWN - len(self._first))]
 
     def warn(self, epoch: int, records: int) -> None:
         """Warn with their number and the first of them, if there are any."""

@@ -61,6 +61,7 @@ def draw_how(draw: st.DataObject, stores: dict[str, str]) -> dict[str, Any]:
         "buckets": buckets,
         "world_size": world_size,
         "rank": draw.draw(st.integers(0, world_size - 1), "rank"),
+        "uneven": draw.draw(st.sampled_from(["pad", "drop", "allow"]), "uneven"),
     }
 
 

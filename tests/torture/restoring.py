@@ -79,12 +79,14 @@ def make_iterator(how: dict[str, Any]) -> Any:
     else:
         iterator = etl.PresavedIterator(presave.open_store(how["store"], trusted=True), pipeline, **options)
     if how["world_size"] > 1:
-        iterator = iterator.shard(how["rank"], how["world_size"])
+        iterator = iterator.shard(how["rank"], how["world_size"], how["uneven"])
     return iterator if how["ahead"] is None else etl.AsyncIterator(iterator, **how["ahead"])
 
 
 def digests(iterator: etl.BatchIterator, epochs: int) -> Iterator[tuple[int, list[int], str]]:
-    """Epoch, record numbers and the bytes of everything of each batch, over so many further ends of epochs."""
+    """Epoch, record numbers but for repeated ones, and the bytes of everything of each batch, over so many further
+    ends of epochs.
+    """
     end = iterator.epoch + epochs
     while iterator.epoch < end:
         epoch = iterator.epoch
@@ -92,7 +94,8 @@ def digests(iterator: etl.BatchIterator, epochs: int) -> Iterator[tuple[int, lis
             digest = hashlib.sha256()
             for array in batch.arrays():
                 digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
-            yield epoch, batch.labels.tolist(), digest.hexdigest()
+            own = batch.labels if batch.repeated is None else batch.labels[~batch.repeated]
+            yield epoch, own.tolist(), digest.hexdigest()
 
 
 def restore(file: Path) -> str:

@@ -58,6 +58,7 @@ def test_saved_with_some_ranks_and_restored_with_others_every_record_comes_once(
     @given(st.data())
     def resume(data: st.DataObject) -> None:
         how = {**draw_how(data, stores), "drop_last": False}
+        how["uneven"] = data.draw(st.sampled_from(["pad", "allow"]), "shared")
         before, after = data.draw(st.sampled_from([(2, 4), (2, 4), (4, 2), (3, 1), (1, 3), (2, 3)]), "ranks")
         batch_size, batch_size_after = how["batch_size"], data.draw(st.integers(1, 14), "batch size after")
         if how["buckets"] is not None:  # a step must stay as large
