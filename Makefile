@@ -8,6 +8,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 WORKERS := --numprocesses 2 --max-worker-restart 0
 # What takes minutes on purpose counts as hanging later.
 LONG := --override-ini faulthandler_timeout=1800
+# What is skipped in all runs of pytest, and why; shown at the end.
+SKIPS := .pytest_cache/skips.jsonl
+NOTE_SKIPS := -p tests.skips --skips $(SKIPS)
 
 .PHONY: bench compare-commits aa peers preview test torture clean
 
@@ -33,12 +36,15 @@ preview: .venv/bench
 	$(BIN)/asv preview
 
 test: .venv/test
+	@$(BIN)/python -m tests.system_packages
+	@rm -f $(SKIPS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
-	$(BIN)/python -m pytest $(WORKERS) --dist loadfile -m "not slow"
-	$(BIN)/python -m pytest $(LONG) -m slow
+	$(BIN)/python -m pytest $(WORKERS) $(NOTE_SKIPS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest $(LONG) $(NOTE_SKIPS) -m slow
+	@$(BIN)/python -m tests.skips $(SKIPS)
 
 # Every promise under kills, full disks, bad files and hostile input, as often as the README's table says.
 torture: .venv/test

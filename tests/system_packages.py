@@ -74,10 +74,11 @@ def install(needs: Sequence[Need]) -> dict[str, str]:
         return {need.name: "there is no apt-get to install it with" for need in missing}
     print(f"Installing {', '.join(need.name for need in missing)} for the tests that need it", flush=True)
     reasons = {}
+    no_update = ""
     try:
         _run("apt-get", *APT_OPTIONS, "update", limit_seconds=UPDATE_SECONDS)
     except InstallError as error:
-        return {need.name: str(error) for need in missing}
+        no_update = f"; before that, update failed: {error}"  # of one archive perhaps, and others have what is needed
     for need in missing:
         begin = time.monotonic()
         try:
@@ -86,7 +87,7 @@ def install(needs: Sequence[Need]) -> dict[str, str]:
             if not need.is_here():
                 raise InstallError("it was installed and is still not found")
         except InstallError as error:
-            reasons[need.name] = str(error)
+            reasons[need.name] = f"{error}{no_update}"
         else:
             print(f"  {need.name}: {time.monotonic() - begin:.0f} s", flush=True)
     return reasons
