@@ -123,5 +123,7 @@ def _run(*command: str, limit_seconds: float | None = None) -> str:
 
 
 if __name__ == "__main__":
-    for name, reason in install(NEEDS).items():
-        print(f"{name} is not installed, tests that need it will be skipped: {reason}")
+    still_missing = install(NEEDS)
+    for reason in dict.fromkeys(still_missing.values()):
+        names = ", ".join(name for name in still_missing if still_missing[name] == reason)
+        print(f"Not installed, so the tests that need it are skipped: {names} ({reason})")

@@ -96,6 +96,27 @@ def test_a_run_that_skips_nothing_says_so_and_one_that_never_was_is_an_error(fol
     assert "no pytest ran with --skips other.jsonl" in missing.stderr
 
 
+def test_make_test_installs_first_and_lists_the_skips_of_every_pytest_last() -> None:
+    planned = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "test"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    lines = planned.stdout.splitlines()
+    tests = [line for line in lines if " -m pytest " in line]
+    (removal,) = [line for line in lines if line.startswith("rm -f ")]
+    path = removal.removeprefix("rm -f ")
+    assert len(tests) == 2
+    assert all(f"-p tests.skips --skips {path} " in line for line in tests)
+    (installing,) = [line for line in lines if line.endswith(" -m tests.system_packages")]
+    assert lines.index(installing) < lines.index(removal) < lines.index(tests[0])
+    assert lines[-1].endswith(f" -m tests.skips {path}")
+
+
 def test_the_commonest_reason_comes_first() -> None:
     shown = describe_skips([Skip("a.py::one", "rare"), Skip("a.py::two", "common"), Skip("b.py::one", "common")])
     assert shown == "Skipped:\n  common: 2 tests of a.py, b.py\n  rare: 1 test of a.py"
