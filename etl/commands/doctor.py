@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
+from etl.backends.choose import import_torch
 from etl.commands.output import check_file_path, save_json
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison.settings import BACKENDS, Settings
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine, and show what was found; 1 where something serious was."""
+    import_torch()
     from etl.doctor import examine
     from etl.doctor.profiling import check_profile_path
     from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
