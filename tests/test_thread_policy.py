@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import cv2
@@ -116,9 +118,51 @@ def test_the_audit_reads_the_threads_back() -> None:
         assert {part.rpartition(" ")[2] for part in audit.in_force.split(", ")} == {"1"}
         assert "torch 1" in audit.in_force
         torch.set_num_threads(3)  # somebody else
-        assert policy.audit().is_inert
+        alarm = policy.audit().alarm
+        assert alarm.startswith("compute threads were to be 1, and ")
+        assert "torch has 3 now." in alarm
+        assert "such as a call of torch.set_num_threads: remove it" in alarm
     with pytest.raises(RuntimeError, match="not in force"):
         policy.audit()
+
+
+def test_opencv_keeps_the_one_thread_that_a_loader_has_given_it() -> None:
+    cv2.setNumThreads(1)
+    with ThreadPolicy(2) as policy:
+        assert cv2.getNumThreads() == 1
+        assert policy.audit().alarm == ""
+    assert cv2.getNumThreads() == 1
+
+
+def test_a_library_that_is_loaded_later_with_more_threads_is_an_alarm_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "cv2")
+    with ThreadPolicy(2) as policy:
+        monkeypatch.setitem(sys.modules, "cv2", cv2)
+        assert policy.audit().alarm == (
+            "compute threads were to be 2, and opencv has 3, loaded or set later. Import that library before, or give "
+            "it 2 yourself."
+        )
+
+
+def test_what_other_threads_of_the_process_compute_is_no_alarm() -> None:
+    is_over = threading.Event()
+
+    def hash_on() -> None:  # which lets go of the interpreter's lock
+        content = bytes(1 << 20)
+        while not is_over.is_set():
+            hashlib.sha256(content).digest()
+
+    other = threading.Thread(target=hash_on)
+    with ThreadPolicy(1) as policy:
+        other.start()
+        try:
+            alarms = [policy.audit().alarm for _ in range(5)]
+        finally:
+            is_over.set()
+            other.join()
+    assert alarms == [""] * 5
 
 
 def test_more_threads_than_cpus_are_said_to_be() -> None:

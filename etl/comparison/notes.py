@@ -9,8 +9,8 @@ from etl.comparison.results import audits_of
 
 
 def notes(measured: Measured) -> list[str]:
-    """Sentences: what failed, what was scaled, which runtime setting had no effect, and where a warm cache is not to be
-    had.
+    """Sentences: what failed, what was scaled, which runtime setting was not in force, and which store is too large for
+    a warm cache.
     """
     scale = measured.scale
     found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
@@ -21,7 +21,7 @@ def notes(measured: Measured) -> list[str]:
         )
     for candidate in measured.compared:
         inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
-        found += [f"{measured.name(candidate)}: a setting had no effect: {each}" for each in inert]
+        found += [f"{measured.name(candidate)}: a setting was not in force: {each.alarm}" for each in inert]
     memory = psutil.virtual_memory().total
     for candidate in measured.compared:
         written = measured.written(candidate)
