@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 
 import cv2
@@ -146,23 +145,29 @@ def test_a_library_that_is_loaded_later_with_more_threads_is_an_alarm_that_says_
         )
 
 
-def test_what_other_threads_of_the_process_compute_is_no_alarm() -> None:
-    is_over = threading.Event()
-
-    def hash_on() -> None:  # which lets go of the interpreter's lock
-        content = bytes(1 << 20)
-        while not is_over.is_set():
-            hashlib.sha256(content).digest()
-
-    other = threading.Thread(target=hash_on)
+def test_what_other_threads_of_the_process_compute_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if they took two and a half CPUs at any time.
+    monkeypatch.setattr(time, "process_time", lambda: 2.5 * time.perf_counter())
     with ThreadPolicy(1) as policy:
-        other.start()
-        try:
-            alarms = [policy.audit().alarm for _ in range(5)]
-        finally:
-            is_over.set()
-            other.join()
-    assert alarms == [""] * 5
+        assert policy.audit().alarm == ""
+
+
+def test_a_product_that_takes_more_cpus_than_threads_is_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the product took two and a half CPUs, and waiting none.
+    waited = 0.0
+    sleep = time.sleep
+
+    def wait(seconds: float) -> None:
+        nonlocal waited
+        started = time.perf_counter()
+        sleep(seconds)
+        waited += time.perf_counter() - started
+
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(time, "process_time", lambda: 2.5 * (time.perf_counter() - waited))
+    with ThreadPolicy(1) as policy:
+        assert "a product of numpy's takes 2.5 CPUs" in policy.audit().alarm
+        assert "Start Python with OMP_NUM_THREADS" in policy.audit().alarm
 
 
 def test_more_threads_than_cpus_are_said_to_be() -> None:

@@ -33,6 +33,7 @@ from etl.comparison.page_cache import (
     drop_from_page_cache,
     pages_outside,
     read_into_page_cache,
+    release_pages,
     tells_pages,
 )
 from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
@@ -136,6 +137,7 @@ class Sampler:
         peak = peak_memory()
         audits = [asdict(policy.audit()) for policy in self._unaudited]
         self._unaudited = []
+        epochs.release()
         return {
             "batches": times.batches,
             "samples": times.samples,
@@ -232,10 +234,18 @@ class Epochs:
                 read_into_page_cache(files)
                 outside = pages_outside(files)
             return outside
-        # Pages that are mapped would stay.
-        self.iterator.close()
+        self.release()
         self.iterator = self._make()
         return drop_from_page_cache(files)
+
+    def release(self) -> None:
+        """Let go of all files if epochs are cold: the pages that a process has mapped, no other one can drop.
+
+        The iterator is closed, with its store and its worker processes; `prepare` makes the next one.
+        """
+        if self._cold:
+            self.iterator.close()
+            release_pages()
 
 
 class _FirstBatches:

@@ -9,6 +9,7 @@ from typing import Any
 
 import presave
 from etl.comparison.candidate import Candidate
+from etl.comparison.page_cache import release_pages
 from etl.comparison.settings import TRAINING, Settings
 from etl.comparison.source_files import all_files, source_files
 from etl.comparison.subset import Subset
@@ -52,6 +53,9 @@ class Workload:
         self.padding = Padding() if ragged else None
         # A source counts them when it is first asked: here that is once, and not in every process that is forked.
         _ = getattr(source, "lengths", None) if ragged else None
+        if settings.cache == "cold":
+            # What opening the source has read of a mapped file would stay in memory for as long as this process runs.
+            release_pages()
 
     def select(self, count: int) -> None:
         """Have `count` records from now on."""
