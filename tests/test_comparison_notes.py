@@ -27,6 +27,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         is_on_device=False,
         profile={},
         predictions={},
+        trials={},
         writing={("npy", "read"): {"seconds": 1.0, "nbytes": nbytes}},
         checks={},
         failed={},

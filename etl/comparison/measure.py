@@ -20,6 +20,7 @@ from etl.comparison.amounts import (
     FEWEST_STEPS,
     HARNESS_BATCHES,
     RESIDENT_NBYTES,
+    SPLIT_WARM_UP_BATCHES,
     TIMELINE_BATCHES,
     WARM_UP_BATCHES,
     compute_seconds,
@@ -37,6 +38,7 @@ from etl.comparison.page_cache import (
     tells_pages,
 )
 from etl.comparison.process_memory import peak_memory, read_nbytes, reset_peak_memory
+from etl.comparison.splits import seconds_per_batch, take_trials
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
@@ -163,6 +165,37 @@ class Sampler:
         }
 
 
+def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> dict[str, Any]:
+    """Train for a few batches with each split of the CPUs, in turns, for about `seconds` in all.
+
+    All in one process, with the model that they train in turns: the samples of the rounds come from other processes.
+    """
+    deadline = time.perf_counter() + seconds
+    files = workload.files(candidate)
+    splits = workload.splits(candidate, is_on_device(workload.settings))
+    with ExitStack() as entered:
+        epochs = {split: entered.enter_context(Epochs(workload, candidate, split)) for split in splits}
+        compute = make_compute(workload, _copy_of_first(epochs[splits[0]].iterator))
+
+        def run(split: Threads, batches: int) -> float:
+            epochs[split].prepare(files)
+            with ThreadPolicy(split.compute):
+                times = run_epoch(_FirstBatches(epochs[split].iterator, batches), compute)
+            epochs[split].release()
+            return seconds_per_batch(times, workload.settings.prefetch_size)
+
+        for split in splits:
+            run(split, SPLIT_WARM_UP_BATCHES)
+        trials = take_trials(
+            splits,
+            run,
+            most_batches=-(-len(workload.records) // workload.settings.batch_size),
+            deadline=deadline,
+            seed=workload.settings.seed,
+        )
+    return {"trials": [{"threads": asdict(split), "seconds_per_batch": each} for split, each in trials.items()]}
+
+
 def load(workload: Workload, candidate: Candidate) -> dict[str, Any]:
     """One sample of loading alone; seconds of the first batch and of all others."""
     threads = workload.threads(candidate, is_on_device(workload.settings))
@@ -191,7 +224,7 @@ def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
         _warm_up(iterator, compute)
         for each in watched:
             each.begin_anew()
-        times = run_epoch(_FirstBatches(iterator), compute)
+        times = run_epoch(_FirstBatches(iterator, TIMELINE_BATCHES), compute)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
     loads = [
@@ -251,14 +284,15 @@ class Epochs:
 class _FirstBatches:
     """The first batches of each epoch of an iterator."""
 
-    def __init__(self, iterator: BatchIterator) -> None:
+    def __init__(self, iterator: BatchIterator, count: int) -> None:
         self._iterator = iterator
+        self._count = count
 
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self._iterator, start=1):
             yield batch
             del batch
-            if number == TIMELINE_BATCHES:
+            if number == self._count:
                 return
 
 
