@@ -62,7 +62,9 @@ def take_trials(
         seconds = (now() - started) / batches
         turns_left = MAX_TRIALS - turn - 1
         if turns_left:
-            with_room = min((deadline - now()) / turns_left, len(order) * LONGEST_TRIAL_SECONDS) / max(seconds, 1e-9)
+            # Half of the time that is left is planned: a turn may take longer than the one before it.
+            turn_seconds = min((deadline - now()) / turns_left / 2, len(order) * LONGEST_TRIAL_SECONDS)
+            with_room = turn_seconds / max(seconds, 1e-9)
             batches = min(max(MIN_BATCHES, int(with_room)), most_batches)
             if now() + seconds * batches > deadline:
                 break
