@@ -64,7 +64,8 @@ def fit(
     other.
 
     `gc`, `heap` and `threads` are policies of `etl.runtime`, or what makes one ("freeze", "retain", 2), and in force
-    until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which had no effect.
+    until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which was not in
+    force, and what to do.
 
     Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for
     a backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
@@ -98,7 +99,7 @@ def fit(
     result.scores = torch.stack(scores).tolist() if scores else []
     for audit in result.settings:
         if audit.is_inert:
-            warnings.warn(f"a runtime setting has no effect: {audit}", stacklevel=2)
+            warnings.warn(f"a runtime setting is not in force: {audit.alarm}", stacklevel=2)
     return result
 
 

@@ -33,6 +33,7 @@ from etl.stages import DECODERS
 PHASES = {
     "profile": "looking at the raw pipeline",
     "write": "presaving",
+    "split": "trying how to split the CPUs",
     "check": "seeing that all load the same",
     "measure": "measuring",
     "trace": "tracing",
