@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Recorder(etl.Listener):
     def between_steps(self) -> list[int]:
         """Boundaries between each two steps."""
         steps = [place for place, event in enumerate(self.events) if event == "step"]
-        return [after - before - 1 for before, after in zip(steps[:-1], steps[1:], strict=True)]
+        return [after - before - 1 for before, after in pairwise(steps)]
 
 
 @pytest.mark.parametrize("name", ITERATORS)
