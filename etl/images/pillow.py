@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -19,11 +20,19 @@ SMALLEST_SCAN_NBYTES = 10
 MOST_SCANS = 20
 
 
+@cache
+def suffixes() -> tuple[str, ...]:
+    """The suffixes, in lower case, under which Pillow knows files of the formats that are decoded."""
+    formats = {*FORMATS, *JPEG_FORMATS}
+    return tuple(sorted(suffix for suffix, format in Image.registered_extensions().items() if format in formats))
+
+
 def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> Image.Image:
     """The image in a file's bytes, uint8 of shape `(bytes,)`: decoded, upright, of mode RGB.
 
     Rotated as its EXIF orientation says; greyscale, palette and CMYK are converted; alpha is dropped, as
-    torchvision's `ImageFolder` does; 16 bits a channel keep their upper 8. With `at_least`, a height and width, a JPEG
+    torchvision's `ImageFolder` does; 16 bits a channel keep their upper 8; of several frames or pages the first is
+    taken. With `at_least`, a height and width, a JPEG
     file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its size that has these. Raises `OSError` or
     `ValueError` for bytes that are not a whole image, and for more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or a JPEG
     file of so many scans that decoding it would take as long.
