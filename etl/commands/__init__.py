@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_file_path(getattr(parsed, "json", None), "--json")
         with warnings.catch_warnings():
-            warnings.showwarning = show_warning
+            warnings.showwarning = show_warning  # type: ignore[assignment]
             exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ MOST_SCANS = 20
 def suffixes() -> tuple[str, ...]:
     """The suffixes, in lower case, under which Pillow knows files of the formats that are decoded."""
     formats = {*FORMATS, *JPEG_FORMATS}
-    return tuple(sorted(suffix for suffix, format in Image.registered_extensions().items() if format in formats))
+    return tuple(sorted(suffix for suffix, known in Image.registered_extensions().items() if known in formats))
 
 
 def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> Image.Image:

@@ -72,7 +72,8 @@ class MapDataset:
         if isinstance(item, Mapping):
             missing = self._keys["features"] not in item
             values = {name: item[key] for name, key in self._keys.items() if key in item}
-            self._warn_of_others(item)
+            if not missing:
+                self._warn_of_others(item)
         else:
             missing = not (isinstance(item, (tuple, list)) and len(item) == len(PAIR))
             pair = {} if missing else dict(zip(PAIR, item, strict=True))

@@ -28,8 +28,9 @@ class Sequences:
 
     Labels are, in this order: the column `label` of each file, one for each step; those in a file `labels.csv` in the
     folder, with a first line `name,label`, one for each sequence (names with or without `.csv`); where files lie in
-    sub-folders, the number of the sub-folder, as for `ImageFolder`, with `allow_empty` as there. What they mean is as for `Csv`, except that texts
-    of a column need `classes=`, because it would take a pass over all files to find the names.
+    sub-folders, the number of the sub-folder, as for `ImageFolder`, with `allow_empty` as there. What they mean is as
+    for `Csv`, except that texts of a column need `classes=`, because it would take a pass over all files to find the
+    names.
 
     Files with another suffix are counted in a `UserWarning`, hidden ones and those beside class folders are not. Files
     are read when asked for, none is open in between. Links that lead out of the folder are refused, unless

@@ -26,6 +26,7 @@ from etl.sources.tar_labels import LabelMember
 SUFFIX = ".tar"
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 CLASSES_FILE = "classes.txt"
+NO_LABELS = "records have no labels: pass label='json:KEY', or the extension of the member with the label (--label)"
 # Shards open at a time: enough for shuffled reading of most data sets, few enough for a limit of 1,024 files.
 OPEN_SHARDS = 256
 
@@ -34,9 +35,10 @@ class Tar:
     """The samples in WebDataset shards: a tar file, several, all `*.tar` in a folder, or those that a pattern matches.
 
     Members that stand one after another with one key (the path up to the first dot in the file's name) are a sample,
-    e.g. `0001.jpg` and `0001.cls`. A record has `features`, the bytes of the sample's image (of a format that the stage
-    `decode` reads) as uint8 of shape `(bytes,)`, read-only, and `label`, if there are labels. A `UserWarning` counts the
-    members that are neither, by suffix, and says so if there are no labels; hidden ones are not counted.
+    e.g. `0001.jpg` and `0001.cls`. A record has `features`, the bytes of the sample's image as uint8 of shape
+    `(bytes,)`, read-only, and `label`, if there are labels. Images are members with a suffix that `ImageFolder` takes;
+    beside `0001.jpg`, `0001.seg.png` is none. A `UserWarning` counts, by suffix, the members that are neither image nor
+    label, and says so if there are no labels; hidden members are not counted.
 
     Opening reads the headers of all members once; an index of shards with many is kept in the user's cache. Images are
     read where they lie when asked for. May be pickled, with the index, about 40 bytes a record; forked, and used by
@@ -92,12 +94,8 @@ class Tar:
         for index in self._indices:
             left_out.update(index.left_out, "members that are neither image nor label")
         has_labels = any(index.labels is not None and len(index.labels) for index in self._indices)
-        left_out.warn(
-            self.name,
-            ""
-            if has_labels
-            else "records have no labels: pass label='json:KEY', or the extension of the member with the label (--label)",
-        )
+        advice = "" if has_labels else NO_LABELS
+        left_out.warn(self.name, advice)
 
     def __len__(self) -> int:
         return self._ends[-1]

@@ -14,6 +14,8 @@ NUMBER = re.compile(rb"\s*[+-]?[0-9]{1,18}\s*")  # int64 holds any of these
 LONGEST_NUMBER_NBYTES = 40
 LARGEST_JSON_NBYTES = 16 << 20
 LONGEST_NAME = 1_000
+KEYS_SHOWN, LONGEST_SHOWN = 10, 40
+_KINDS = {list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class LabelMember:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{shard}: {member.name} is not JSON: {error}") from None
         if not _is_label(value):
-            text = json.dumps(value)[:LONGEST_NUMBER_NBYTES]
+            found = _KINDS.get(type(value)) or json.dumps(value)[:LONGEST_SHOWN]
             raise ValueError(
-                f"{shard}: {member.name}: {self.key!r} is {text}, neither a whole number of at most 18 digits nor the "
+                f"{shard}: {member.name}: {self.key!r} is {found}, neither a whole number of at most 18 digits nor the "
                 "name of a class"
             )
         return value  # type: ignore[no-any-return]
@@ -77,16 +79,18 @@ class LabelMember:
 def _find(content: Any, key: str) -> Any:
     """The value of `key` in an object, or of "a.b" in the object under "a"; `KeyError` says what there is instead."""
     if not isinstance(content, dict):
-        raise KeyError(f"; it holds {type(content).__name__}, no object")
+        raise KeyError(f"; it holds {_KINDS.get(type(content), 'a value')}, not an object")
     if key in content:
         return content[key]
     first, _, rest = key.partition(".")
     if rest and first in content:
         return _find(content[first], rest)
-    raise KeyError(f"; there are {', '.join(map(repr, [*content][:10])) or 'none'}")
+    shown = [repr(each)[:LONGEST_SHOWN] for each in [*content][:KEYS_SHOWN]]
+    raise KeyError(f"; there are {', '.join(shown) or 'none'}")
 
 
 def _is_label(value: Any) -> bool:
     if isinstance(value, str):
-        return bool(value.strip()) and len(value) <= LONGEST_NAME and value.isprintable()
+        is_text = not any("\ud800" <= each <= "\udfff" for each in value)  # JSON may hold halves of characters
+        return is_text and bool(value.strip()) and len(value) <= LONGEST_NAME
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
