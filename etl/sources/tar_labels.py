@@ -15,7 +15,7 @@ LONGEST_NUMBER_NBYTES = 40
 LARGEST_JSON_NBYTES = 16 << 20
 LONGEST_NAME = 1_000
 KEYS_SHOWN, LONGEST_SHOWN = 10, 40
-_KINDS = {list: "a list", dict: "an object"}
+_KINDS: dict[type, str] = {list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True)
