@@ -17,6 +17,7 @@ from etl.batch import Batch
 from etl.iterators import BatchIterator
 from etl.listeners import Iteration, Listener
 from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
+from etl.runtime.boundaries import announced_by_loop
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ def _run_epoch(
     batches: Any = iter(iterator)
     try:
         while True:
-            batch = next(batches, None)
+            with announced_by_loop():
+                batch = next(batches, None)
             loaded = time.perf_counter()
             if batch is None:
                 break
@@ -188,7 +190,6 @@ def _run_epoch(
             ended = done
             for listener in listeners:
                 listener.iteration_done(iteration)
-            # Iterators of etl say so themselves; others may not.
             batch_boundary()
             asked = time.perf_counter()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,20 @@ def test_a_batch_that_is_only_mapped_is_read_inside_the_time_of_loading(tmp_path
 
 def test_touching_reads_arrays_of_every_layout() -> None:
     features = np.ones((3, 5000), np.uint8)
-    assert touch(etl.Batch(features, None)) == touch(etl.Batch(np.asfortranarray(features), None)) == 4
+    # One of each of four pages, and the last byte.
+    assert touch(etl.Batch(features, None)) == touch(etl.Batch(np.asfortranarray(features), None)) == 5
+
+
+@pytest.mark.parametrize("start", [0, 1, 100, mmap.PAGESIZE - 1])
+@pytest.mark.parametrize("nbytes", [1, 200, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 * mmap.PAGESIZE - 7])
+def test_touching_reads_each_page_that_an_array_reaches_into_wherever_it_begins(start: int, nbytes: int) -> None:
+    memory = np.frombuffer(mmap.mmap(-1, 5 * mmap.PAGESIZE), np.uint8)
+    array = memory[start : start + nbytes]
+    pages = memory.reshape(5, mmap.PAGESIZE)
+    for page in range((start + nbytes - 1) // mmap.PAGESIZE + 1):
+        pages[:] = 0
+        pages[page] = 1
+        assert touch(etl.Batch(array, None)) > 0, f"page {page} was not read"
 
 
 def resident_nbytes(name: str) -> int:

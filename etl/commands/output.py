@@ -86,6 +86,11 @@ def show_error(text: str) -> None:
     print(f"etl: {line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + ' ...'}", file=sys.stderr)
 
 
+def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Print a warning as one line on standard error: what `warnings.showwarning` is while a command runs."""
+    show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
+
+
 class Bar:
     """A progress bar with rate and time left, on standard error; nothing where that is no terminal."""
 

@@ -119,7 +119,7 @@ def test_no_module_in_the_folder_with_the_data_is_imported(
     (folder / "dataset.json").write_text('{"model": "evil:run", "source": "evil:run"}')
     start = "import sys; sys.path.remove(''); import etl.commands; sys.exit(etl.commands.main())"
     process = subprocess.run(
-        [sys.executable, "-c", start, *COMMANDS[command](tmp_path), "--follow-links"],
+        [sys.executable, "-c", start, *COMMANDS[command](tmp_path), "--follow-links", "--allow-empty"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(etl.__file__).parents[1])},
         capture_output=True,
