@@ -21,7 +21,7 @@ FILE_WIDTH = 250
 TEXT_WIDTH = 30
 # No column of text is narrower, however narrow the terminal is.
 MIN_TEXT_WIDTH = 8
-MIN_BAR_WIDTH, MAX_BAR_WIDTH = 6, 20
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 5, 20
 # Of a column beside its content: a space on either side and a line; the table has one line more.
 FRAME = 3
 # What stands in for a character that the terminal's encoding does not have.

@@ -24,8 +24,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from etl.console import PlainConsole
+from etl.console import PlainConsole, output_console
 from etl.printable import printable
+from etl.tables import print_table
 from presave.atomic import write_atomically
 from presave.disk_errors import explained
 
@@ -35,12 +36,12 @@ LONGEST_ERROR = 4_000
 
 def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     """Print a two-column table on standard output."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=title, show_header=False)
     table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    table.add_column()
     for name, value in facts:
         table.add_row(name, value)
-    PlainConsole().print(table)
+    print_table(table, output_console())
 
 
 def check_file_path(path: Path | None, option: str) -> None:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from etl.comparison.report import Interval, Prediction, Report, StrategyResult
-from etl.comparison.units import Scale, digits, time_scale
+from etl.comparison.units import Scale, time_scale
 from etl.tables import Bar, print_table
 
 # The characters and styles of what is drawn to scale.
@@ -100,7 +100,9 @@ def _stages(report: Report) -> Table:
     stages = report.stages
     table = Table(title=f"Where to cut: loading alone, {stages[-1].strategy}", caption=STAGE_LEGEND)
     table.add_column("presaved after")
-    for column in ("samples/s", "MB on disk", "s to write", "epoch s", "pays off after"):
+    write = time_scale(stage.write_seconds for stage in stages)
+    epoch = time_scale(stage.wall_seconds for stage in stages)
+    for column in ("samples/s", "MB on disk", f"{write.unit} to write", f"epoch, {epoch.unit}", "pays off after"):
         table.add_column(column, justify="right")
     table.add_column(f"{COMPUTE[0]} {INTERFERENCE[0]}")
     fastest = max(stage.etl_samples_per_second for stage in stages)
@@ -110,8 +112,8 @@ def _stages(report: Report) -> Table:
             "no store" if stage.stage == "raw" else stage.stage,
             f"{stage.etl_samples_per_second:,.0f}",
             f"{stage.nbytes / 1e6:,.1f}",
-            digits(stage.write_seconds),
-            f"{'about ' if stage.wall_is_estimated else ''}{digits(stage.wall_seconds)}",
+            write.number(stage.write_seconds),
+            f"{'about ' if stage.wall_is_estimated else ''}{epoch.number(stage.wall_seconds)}",
             "" if stage.stage == "raw" else _pays_off(stage.break_even_epochs, report),
             _halves(stage.etl_samples_per_second / fastest, stage.nbytes / largest),
             style="dim strike" if stage.disqualified else "",
