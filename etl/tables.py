@@ -102,10 +102,13 @@ def _rank(column: Column, first: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class _Width:
-    """The content of a column: as wide as it is, as narrow as it may share a table, and as narrow as it may ever be."""
+    """How wide the content of a column is, and how narrow it may become: `shared` beside other columns, `whole` without
+    breaking words, and `least` if there is no other way.
+    """
 
     natural: int
     shared: int
+    whole: int
     least: int
 
 
@@ -113,13 +116,13 @@ def _measured(column: Column, has_header: bool, console: Console) -> _Width:
     cells = [*([column.header] if has_header else ()), *column.cells]
     measured = [_measure(cell, console) for cell in cells]
     natural = max((each.maximum for each in measured), default=0)
+    words = max((each.minimum for each in measured), default=0)
     if any(isinstance(cell, Bar) for cell in cells):
-        shortest = max(_measure(column.header, console).maximum * has_header, MIN_BAR_WIDTH)
-        return _Width(natural, shortest, shortest)
+        return _Width(natural, words, words, words)
     if column.justify != "left":
-        return _Width(natural, natural, natural)
+        return _Width(natural, natural, natural, natural)
     natural = min(natural, console.width)
-    return _Width(natural, min(natural, TEXT_WIDTH), min(natural, MIN_TEXT_WIDTH))
+    return _Width(natural, min(natural, TEXT_WIDTH), min(words, TEXT_WIDTH), min(natural, MIN_TEXT_WIDTH))
 
 
 def _measure(cell: RenderableType, console: Console) -> Measurement:
@@ -130,15 +133,13 @@ def _measure(cell: RenderableType, console: Console) -> Measurement:
 
 def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int) -> list[dict[int, int]]:
     """Return the width of each column, by its index, of one table after the other."""
-    named = [each.natural for each in columns[:keys]]
-    if _total([*named, *(columns[index].shared for index in order)]) <= room:
+    names = [each.natural for each in columns[:keys]]
+    if _total([*names, *(columns[index].shared for index in order)]) <= room:
         return [_fitted(columns, range(len(columns)), room)]
     # Names that take more than half of the room fold, so that more columns stay in one table.
-    named = _shrunk(named, [each.least for each in columns[:keys]], room // 2)
-    columns = [
-        *(_Width(width, width, each.least) for width, each in zip(named, columns, strict=False)),
-        *columns[keys:],
-    ]
+    names = _shrunk(names, [each.whole for each in columns[:keys]], room // 2)
+    folded = [_Width(width, width, width, each.least) for width, each in zip(names, columns[:keys], strict=True)]
+    columns = [*folded, *columns[keys:]]
     headline = _packed(columns, keys, order, room)[0]
     rest = order[len(headline) :]
     parts = _packed(columns, keys, rest, room)
@@ -151,23 +152,25 @@ def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int
 
 
 def _packed(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of one table after the other, without the keys that stand in each; at least one column each.
+    """Return the columns of one table after the other, at least one each, without the keys that all of them have.
 
     Only the last column of a table is counted with less than its natural width.
     """
     parts: list[list[int]] = []
+    taken: list[int] = []
     for index in order:
-        taken = [each.natural for each in (*columns[:keys], *(columns[each] for each in (parts[-1] if parts else ())))]
-        if parts and _total([*taken, columns[index].shared]) <= room:
-            parts[-1].append(index)
-        else:
-            parts.append([index])
+        if not parts or _total([*taken, columns[index].shared]) > room:
+            parts.append([])
+            taken = [each.natural for each in columns[:keys]]
+        parts[-1].append(index)
+        taken.append(columns[index].natural)
     return parts
 
 
 def _fitted(columns: Sequence[_Width], part: Sequence[int], room: int) -> dict[int, int]:
     """Return the widths at which the columns in `part` fit into `room`."""
     widths = _shrunk([columns[index].natural for index in part], [columns[index].shared for index in part], room)
+    widths = _shrunk(widths, [columns[index].whole for index in part], room)
     widths = _shrunk(widths, [columns[index].least for index in part], room)
     return dict(zip(part, widths, strict=True))
 

@@ -38,7 +38,7 @@ def show(
             each.verdict.value,
             style=STYLES[each.verdict],
         )
-    print_table(table, console, keys=2)
+    print_table(table, console, keys=2, first=("change", "from", "to", "B is"))
     count = min(each.pairs for each in judgements.values())
     say(
         f"{count} pairs of processes for each figure, in {seconds:.0f} s; intervals of {CONFIDENCE:.2%}.\n"

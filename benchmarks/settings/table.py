@@ -54,7 +54,7 @@ def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> 
             WORDS[each.verdict],
             style=STYLES[each.verdict],
         )
-    print_table(table, console, keys=3)
+    print_table(table, console, keys=3, first=("time", "from", "to", "it is"))
     for key, other in measured.items():
         if other.reason:
             say_failure(f"{', '.join(key)}: {other.reason}", console)
