@@ -1,6 +1,7 @@
 """Every table that a command prints, from figures that were made up, by the code that prints them.
 
-`python tests/every_table.py NAME...` prints those called so on standard output, each below a line `== NAME`.
+`python tests/every_table.py COLUMNS...` gives the terminal on its standard output as many columns, one number after the
+other, and prints each table below a line `== COLUMNS NAME`. On a pipe, without a number, it prints each once.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import comparison_reports
 import numpy as np
+from terminal import set_columns
 
 import presave
 from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, write
@@ -33,7 +36,7 @@ from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.comparison.table import show_report
 from etl.console import output_console
-from etl.doctor import examine
+from etl.doctor import Examination, examine
 from etl.doctor.heap import Growth, Heap, TypeOnHeap
 from etl.doctor.pauses import GenerationPauses, Pauses
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
@@ -44,7 +47,7 @@ STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
 
 def show_doctor() -> None:
     console = output_console()
-    show_examination(examine(), console)
+    show_examination(_examine(), console)
     stages = [("read", 0.021, 0.143), ("decode", 1.234, 1.301), ("resize", 0.301, 0.299), ("copy to cuda:1", 0.1, None)]
     show_stages(StageTimes([StageTime(*each) for each in stages], 1.2e8, 3.4e9, 78_300_000, "not permitted"), console)
     generations = [GenerationPauses(number, 1234 * number, 0.12, 0.034, 56_789) for number in range(3)]
@@ -130,7 +133,10 @@ def show_overlap() -> None:
 def show_scale() -> None:
     names = ("open_seconds", "gather_seconds", "open_private_nbytes", "open_traced_nbytes", "order_nbytes_a_record")
     scale._in_fresh_process = lambda path: dict.fromkeys(names, 0.0123)
+    write_store = scale._write
+    scale._write = lambda *given: (write_store(*given)[0], 12.3)
     scale.main(["--records", "100", "1000"])
+    scale._write = write_store
 
 
 def show_writers() -> None:
@@ -151,6 +157,11 @@ def show_formats() -> None:
 def show_collections() -> None:
     gc_pauses.pause = lambda shape, objects: {"seconds": [0.0123], "frozen": [1e-5]}
     gc_pauses.main([])
+
+
+@cache
+def _examine() -> Examination:
+    return examine()
 
 
 def _judgement(ratio: float) -> Judgement:
@@ -184,6 +195,9 @@ TABLES: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or TABLES:
-        print(f"== {name}", flush=True)
-        TABLES[name]()
+    for columns in sys.argv[1:] or ("a pipe",):
+        if columns.isdigit():
+            set_columns(sys.stdout.fileno(), int(columns))
+        for name, show in TABLES.items():
+            print(f"== {columns} {name}", flush=True)
+            show()

@@ -36,7 +36,7 @@ class Shown:
 def run_in_terminal(columns: int, *arguments: str, timeout: float = 120, **environment: str) -> Shown:
     """Run Python with `arguments` and its standard input and output on a terminal of `columns` columns."""
     control, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    set_columns(terminal, columns)
     inherited = {name: value for name, value in os.environ.items() if name not in TERMINAL_VARIABLES}
     process = subprocess.Popen(
         [sys.executable, *arguments],
@@ -56,6 +56,11 @@ def run_in_terminal(columns: int, *arguments: str, timeout: float = 120, **envir
         reader.join()
         os.close(control)
     return Shown(ESCAPES.sub("", written.decode()).replace("\r\n", "\n"), errors.decode(), process.returncode)
+
+
+def set_columns(terminal: int, columns: int) -> None:
+    """Make the terminal that is open as `terminal` as wide, as a user does who resizes a window."""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
 
 def _read(control: int, into: bytearray) -> None:

@@ -21,7 +21,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from etl.console import PlainConsole, output_console
@@ -102,13 +102,13 @@ class Bar:
 @contextmanager
 def progress_bar(title: str, unit: str) -> Iterator[Bar]:
     """A bar that stands while the block runs."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
+    columns = (  # where there is little room the title folds and the bar shrinks
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn(unit),
-        _Rate(),
-        TimeRemainingColumn(),
+        _Rate(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )
     console = PlainConsole(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
