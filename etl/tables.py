@@ -1,4 +1,4 @@
-"""Tables as wide as the terminal: what does not fit beside the other columns stands in a further table beneath.
+"""Tables as wide as the terminal: columns that do not fit go into further tables beneath.
 
 Imports nothing else of `etl`: `benchmarks/` loads this file by path, whatever commit of `etl` is installed.
 """
@@ -24,7 +24,7 @@ MIN_TEXT_WIDTH = 8
 MIN_BAR_WIDTH, MAX_BAR_WIDTH = 5, 20
 # Of a column beside its content: a space on either side and a line; the table has one line more.
 FRAME = 3
-# What stands in for a character that the terminal's encoding does not have.
+# Substitutes for characters that the terminal's encoding lacks.
 _PLAIN = str.maketrans({"█": "#", "▒": "+", "░": ".", "–": "-", "−": "-", "µ": "u"})  # noqa: RUF001
 
 
@@ -53,7 +53,7 @@ class Bar:
 
 def output_size() -> tuple[int, int]:
     """Return the columns and lines of standard output; a pipe or a file is `FILE_WIDTH` wide."""
-    # Asked for here because rich takes every dumb terminal to be 80 columns wide.
+    # Rich assumes that every dumb terminal has 80 columns.
     size = shutil.get_terminal_size()
     return (size.columns if sys.stdout.isatty() else FILE_WIDTH), size.lines
 
@@ -102,8 +102,8 @@ def _rank(column: Column, first: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class _Width:
-    """How wide the content of a column is, and how narrow it may become: `shared` beside other columns, `whole` without
-    breaking words, and `least` if there is no other way.
+    """The width of a column's content, and how narrow it may become: `shared` to leave room for other columns, `whole`
+    if words are not to be broken, and `least` if there is no other way.
     """
 
     natural: int
@@ -134,12 +134,13 @@ def _measure(cell: RenderableType, console: Console) -> Measurement:
 def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int) -> list[dict[int, int]]:
     """Return the width of each column, by its index, of one table after the other."""
     names = [each.natural for each in columns[:keys]]
-    if _total([*names, *(columns[index].shared for index in order)]) <= room:
+    if _total([*names, *(columns[index].shared for index in order)]) > room:
+        # Names that take more than half of the room fold, so that more columns stay in one table.
+        names = _shrunk(names, [each.whole for each in columns[:keys]], room // 2)
+    named = [_Width(width, width, width, each.least) for width, each in zip(names, columns[:keys], strict=True)]
+    columns = [*named, *columns[keys:]]
+    if _total([each.shared for each in columns]) <= room:
         return [_fitted(columns, range(len(columns)), room)]
-    # Names that take more than half of the room fold, so that more columns stay in one table.
-    names = _shrunk(names, [each.whole for each in columns[:keys]], room // 2)
-    folded = [_Width(width, width, width, each.least) for width, each in zip(names, columns[:keys], strict=True)]
-    columns = [*folded, *columns[keys:]]
     headline = _packed(columns, keys, order, room)[0]
     rest = order[len(headline) :]
     parts = _packed(columns, keys, rest, room)
@@ -152,9 +153,9 @@ def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int
 
 
 def _packed(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of one table after the other, at least one each, without the keys that all of them have.
+    """Return the columns of one table after the other, at least one each; the keys, which all have, are left out.
 
-    Only the last column of a table is counted with less than its natural width.
+    Only the last column of a table may be narrower than its content.
     """
     parts: list[list[int]] = []
     taken: list[int] = []
@@ -176,7 +177,7 @@ def _fitted(columns: Sequence[_Width], part: Sequence[int], room: int) -> dict[i
 
 
 def _shrunk(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return `widths`, the widest that may shrink made narrower until the table fits or nothing may shrink."""
+    """Narrow the widest column that may shrink, again and again, until the table fits or none may shrink any more."""
     widths = list(widths)
     while _total(widths) > room:
         index = max(range(len(widths)), key=lambda each: (widths[each] > least[each], widths[each]), default=None)

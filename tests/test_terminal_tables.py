@@ -283,6 +283,23 @@ def test_a_number_is_whole_in_a_terminal_that_is_too_narrow_for_it(columns: int)
     assert any("1,234,567,890.123" in line for line in printed(table, columns))
 
 
+def test_long_notes_wrap_so_that_names_and_numbers_stay_on_their_line() -> None:
+    table = Table()
+    table.add_column("loader")
+    table.add_column("images/s", justify="right")
+    table.add_column("note")
+    table.add_row("a loader with a name of forty characters", "1,234", "a note that goes on " * 10)
+    lines = printed(table, 100)
+    assert any("a loader with a name of forty characters │    1,234 │ a note" in line for line in lines)
+    assert max(map(len, lines)) == 100
+
+
+def test_benchmarks_print_tables_beside_a_commit_that_has_no_such_file() -> None:
+    code = "import sys; sys.modules['etl'] = None; import benchmarks.console; print(benchmarks.console.tables.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == str(ROOT / "etl/tables.py")
+
+
 def test_a_table_without_rows_has_its_headings() -> None:
     table = Table()
     table.add_column("strategy")

@@ -15,7 +15,7 @@ BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} inte
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 LEGEND = (
     "Times are of one epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
-    "{worst:.2%}). compute: alone and interference together. ratio: wall over that of {reference}, paired within "
+    "{worst:.2%}). compute = compute alone + interference. ratio: wall over that of {reference}, paired within "
     "rounds. predicted: before anything was timed (its error, and its error with compute as fast as in the rounds)."
 )
 
@@ -30,11 +30,8 @@ def show_report(report: Report, console: Console) -> None:
         console.print(sentence, style="bold", highlight=False)
     epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
     wall = f"wall, {epoch.unit}"
-    print_table(
-        _strategies(report, wall, epoch),
-        console,
-        first=(wall, "ratio", "95% interval", "parts", "verdict"),
-    )
+    first = (wall, "ratio", "95% interval", "parts", "verdict")
+    print_table(_strategies(report, wall, epoch), console, first=first)
     worst = max(abs(each.parts.unexplained_seconds) / each.parts.wall_seconds for each in report.strategies)
     legend = LEGEND.format(unit=epoch.unit, worst=worst, reference=report.reference)
     console.print(legend, highlight=False, style="dim")
@@ -57,16 +54,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     """Return the table of the strategies: `wall` heads the wall times, `epoch` is the scale of all times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
-    columns = (
-        wall,
-        "ETL alone",
-        "compute",
-        "stall",
-        "samples/s",
-        "ratio",
-        "95% interval",
-    )
-    for column in columns:
+    for column in (wall, "ETL alone", "compute", "stall", "samples/s", "ratio", "95% interval"):
         table.add_column(column, justify="right")
     table.add_column("verdict")
     for column in ("predicted", "CPU s/1,000", "peak MB", "read MB", "pays off after"):
