@@ -20,6 +20,7 @@ from rich.table import Table
 
 import etl
 from benchmarks.clock import as_bytes, run_epoch
+from benchmarks.console import print_table, say
 from benchmarks.page_cache import drop_from_page_cache
 from benchmarks.stores import FORMATS, JOBS, STAGES, after, open_store, write_store
 from benchmarks.workload import SEED
@@ -159,9 +160,9 @@ def _print(
         )
     for format_name, stage in missing:
         table.add_row(stage, format_name, *["n/a"] * (len(table.columns) - 2))
-    console.print(table)
+    print_table(table, console, keys=2)
     for (format_name, stage), why in missing.items():
-        console.print(f"{stage}, {format_name}: {why}", markup=False)
+        say(f"{stage}, {format_name}: {why}", console)
 
 
 def _rate(records: int, seconds: float | None) -> float | None:
