@@ -21,7 +21,7 @@ import numpy as np
 from rich.table import Table
 
 import etl
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import SEED, Operation, Results, as_samples, in_rounds, ratios, require, spread
 from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
@@ -136,19 +136,17 @@ def main(arguments: list[str] | None = None) -> None:
     table = Table(
         title=f"{options.photographs:,} photographs to {IMAGE_SIZE} x {IMAGE_SIZE}, {options.threads} threads, "
         f"{options.rounds} interleaved rounds",
-        title_justify="left",
         caption=f"share of the decoder's rate: median (lowest to highest); the aim is {AIM}",
-        caption_justify="left",
     )
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     for column in ("images/s", "share", "CPU s per 1,000"):
-        table.add_column(column, justify="right", no_wrap=True)
+        table.add_column(column, justify="right")
     for name in results:
         decoder = name.partition(",")[0]
         shares = ratios(results, decoder_alone(decoder), name)
         rate = options.photographs / statistics.median(results[name])
         table.add_row(name, f"{rate:,.0f}", spread(shares), f"{np.median([each[name] for each in cpu]):.2f}")
-    wide_console().print(table)
+    print_table(table, wide_console())
 
 
 if __name__ == "__main__":

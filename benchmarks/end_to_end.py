@@ -28,8 +28,9 @@ class EndToEnd(ABC):
     version = PROFILE.version
     page_note = (
         f"One epoch trains a small residual network on {PROFILE.samples} photographs at {PROFILE.image_size} x "
-        f"{PROFILE.image_size}: batches of 32, float32, on one thread of the CPU, unless it says otherwise. All that "
-        f"differ in nothing else were seen to train on the same bytes. The median of several fresh processes. {SMALLER}"
+        f"{PROFILE.image_size}: batches of 32, float32, computed by one thread of the CPU, unless it says otherwise. "
+        "Async strategies load in another thread, which takes another CPU. All that differ in nothing else were seen "
+        f"to train on the same bytes. The median of several fresh processes. {SMALLER}"
     )
 
     def setup_cache(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class EndToEnd(ABC):
 @explained
 class Strategy(EndToEnd):
     """The ways to load, side by side: raw decodes every photograph in every epoch, presaved reads arrays from a store
-    that was written once, each plain or (async) in the background, by one thread. Base point: presaved.
+    that was written once, each plain or (async) in the background, by one thread more. Base point: presaved.
     """
 
     params = [list(values_in(PROFILE, "strategy"))]

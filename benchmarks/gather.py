@@ -24,7 +24,7 @@ from rich.table import Table
 
 import etl
 import presave
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import Operation, Results, as_samples, in_rounds, ratios, require
 from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
@@ -201,13 +201,11 @@ def show(results: Results, rows: int, console: Console) -> None:
     rounds = len(results["memcpy"])
     table = Table(
         title=f"{rows:,} rows of {SIDE} x {SIDE} x 3 in batches of {BATCH}, warm, {rounds} interleaved rounds",
-        title_justify="left",
         caption="share of the limit's speed, paired within a round: median, smallest and largest",
-        caption_justify="left",
     )
-    table.add_column("", no_wrap=True)
-    for column in ("ms", "images/s", "share", "", "of", "aim"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("")
+    for column in ("ms", "images/s", "share", "range", "of", "aim"):
+        table.add_column(column, justify="right")
     comparisons = [(name, _limit(name)) for name in results] + [("hdf5 shuffled", "npy shuffled")]
     for name, limit in comparisons:
         seconds = statistics.median(results[name])
@@ -222,7 +220,7 @@ def show(results: Results, rows: int, console: Console) -> None:
                 "" if aim is None else f"{aim:.1f}",
             ]
         table.add_row(name, *figures)
-    console.print(table)
+    print_table(table, console, first=("ms", "images/s", "share", "of"))
 
 
 def _limit(name: str) -> str | None:

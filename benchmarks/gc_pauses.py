@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 from rich.table import Table
 
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, wide_console
 from benchmarks.names import names_among
 
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     shapes = options.shapes
-    table = Table(title="A full collection, ms", title_justify="left")
+    table = Table(title="A full collection, ms")
     table.add_column("objects", justify="right")
     for name in (*shapes, "frozen, any shape"):
         table.add_column(name, justify="right")
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"at most {frozen * 1e3:,.3f}",
             JVM_GUIDE[count],
         )
-    wide_console().print(table)
+    print_table(table, wide_console())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 from rich.table import Table
 
 import etl
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import SEED, Results, as_samples, require, spread
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.page_text import explained
@@ -254,14 +254,13 @@ def main(arguments: list[str] | None = None) -> None:
         etl.load_kernels()
     table = Table(
         title=f"Overlap: {options.photographs // BATCH_SIZE} batches, {options.threads} workers, compute waits",
-        title_justify="left",
     )
     for column in ("workers", "ETL / compute", "max(ETL, compute) / wall", "aim"):
         table.add_column(column, justify="right")
     for each in workers():
         for name, overlaps in measure_overlap(photographs, RATIOS, options.rounds, options.threads, each).items():
             table.add_row(*name.split(), spread(overlaps, 3), f"{AIM}")
-    console.print(table)
+    print_table(table, console, keys=2)
     machinery = measure_machinery(options.rounds)
     added = spread([each * 1e6 for each in machinery["empty batch"]], 0)
     console.print(f"threads add to an empty batch: {added} microseconds")
@@ -273,8 +272,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     beside = measure_beside_compute(photographs, options.rounds, options.threads)
     median = statistics.median(beside["overlap"])
-    console.print(f"training on the same cores: wall over its limit {spread(beside['wall over limit'])}", end="; ")
-    console.print(f"overlap {median:.2f}")
+    limit = spread(beside["wall over limit"])
+    console.print(f"training on the same cores: wall over its limit {limit}; overlap {median:.2f}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rich.table import Table
 
 import etl
 import presave
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import spread
 
 COUNTS = (10_000, 1_000_000, 10_000_000)
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
                 spread([sample["open_traced_nbytes"] * 1e-3 for sample in samples], 1),
                 spread([sample["order_nbytes_a_record"] for sample in samples], 1),
             )
-    wide_console().print(table)
+    print_table(table, wide_console())
 
 
 def measure(path: Path) -> dict[str, float]:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import etl
+from benchmarks.console import print_table, say
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.page_cache import drop_from_page_cache
@@ -158,9 +159,9 @@ def _print(
         )
     for format_name, stage in missing:
         table.add_row(stage, format_name, *["n/a"] * (len(table.columns) - 2))
-    console.print(table)
+    print_table(table, console, keys=2)
     for (format_name, stage), why in missing.items():
-        console.print(f"{stage}, {format_name}: {why}", markup=False)
+        say(f"{stage}, {format_name}: {why}", console)
 
 
 def _rate(records: int, seconds: float | None) -> float | None:

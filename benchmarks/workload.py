@@ -23,8 +23,8 @@ DATA_VERSION = 1
 SEED = 0
 MODEL = "residual"
 LEARNING_RATE = 0.01
-# One thread computes and, in the async strategies, one more loads unless the cell says otherwise: compute is the same
-# in all of them, and no strategy has more threads at work than the two cores of the smallest machine this is run on.
+# One thread computes in every cell. In the async strategies one more loads, unless the cell says otherwise: these use
+# both cores of the smallest machine that this runs on, of which the plain strategies leave one idle.
 COMPUTE_THREADS = 1
 
 

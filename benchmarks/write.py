@@ -24,7 +24,7 @@ from typing import Any
 from rich.table import Table
 
 import etl
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import spread
 from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
@@ -170,7 +170,7 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
         )
     for writer in missing:
         table.add_row(writer, *["n/a"] * (len(table.columns) - 1))
-    wide_console().print(table)
+    print_table(table, wide_console(), keys=2)
     return {f"{writer}-{jobs}": samples for (writer, jobs), samples in results.items()}
 
 

@@ -17,6 +17,7 @@ from etl.batch import Batch
 from etl.iterators import BatchIterator
 from etl.listeners import Iteration, Listener
 from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
+from etl.runtime.boundaries import announced_by_loop
 from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def fit(
     other.
 
     `gc`, `heap` and `threads` are policies of `etl.runtime`, or what makes one ("freeze", "retain", 2), and in force
-    until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which had no effect.
+    until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which was not in
+    force, and what to do.
 
     Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for
     a backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
@@ -98,7 +100,7 @@ def fit(
     result.scores = torch.stack(scores).tolist() if scores else []
     for audit in result.settings:
         if audit.is_inert:
-            warnings.warn(f"a runtime setting has no effect: {audit}", stacklevel=2)
+            warnings.warn(f"a runtime setting is not in force: {audit.alarm}", stacklevel=2)
     return result
 
 
@@ -164,7 +166,8 @@ def _run_epoch(
     batches: Any = iter(iterator)
     try:
         while True:
-            batch = next(batches, None)
+            with announced_by_loop():
+                batch = next(batches, None)
             loaded = time.perf_counter()
             if batch is None:
                 break
@@ -187,7 +190,6 @@ def _run_epoch(
             ended = done
             for listener in listeners:
                 listener.iteration_done(iteration)
-            # Iterators of etl say so themselves; others may not.
             batch_boundary()
             asked = time.perf_counter()
     finally:

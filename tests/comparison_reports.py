@@ -14,6 +14,8 @@ from etl.comparison.report import (
     ProfileResult,
     Report,
     RoundFigures,
+    SplitProfile,
+    SplitTrial,
     StageProfile,
     StageResult,
     StrategyResult,
@@ -41,7 +43,7 @@ def photographs() -> Report:
     saved = strategy("presaved", 3.31, 3.12, 0.012, 0.1663, etl=0.159, against=0.5246)
     both = strategy("async-presaved", 3.29, 3.12, 0.121, 0.0377, etl=0.161, against=0.5214)
     return Report(
-        schema_version=1,
+        schema_version=2,
         title="photographs/: 2,000 JPEG photographs in 10 classes",
         settings={
             "source": "photographs/",
@@ -91,8 +93,7 @@ def photographs() -> Report:
                 StageProfile("normalise", 7.9e-5, 602_112),
             ],
             compute_seconds_per_batch={"1 thread": 0.187, "2 threads": 0.0988},
-            compute_slowdown=1.21,
-            loading_slowdown=1.34,
+            splits=[SplitProfile(1, 1, 660.0, 1.21, 1.34), SplitProfile(2, 2, 1250.0, 1.9, 2.1)],
             copy_bytes_per_second=9.4e9,
         ),
         checks=[Check(rule, title, True, evidence) for rule, (title, evidence) in RULES.items()],
@@ -282,7 +283,7 @@ def strategy(
         format="npy" if stored else None,
         stage="resize" if stored else None,
         compute_threads=2,
-        loading_threads=1 if kind.startswith("async") else 0,
+        loading_threads=2 if kind.startswith("async") else 0,
         parts=Parts(wall, compute_alone, interference, stall, harness, unexplained),
         first_batch_seconds=etl / 32,
         samples_per_second=RECORDS / wall,
@@ -296,6 +297,9 @@ def strategy(
         presaving=Presaving(3.4, 301_100_000, 1.13) if stored else None,
         prediction=Prediction(wall * 1.034, 0.034, wall * 1.012, 0.012),
         runtime=[],
+        splits=[SplitTrial(1, 1, 5, wall * 1.31, False), SplitTrial(2, 2, 5, wall * 0.99, True)]
+        if kind.startswith("async")
+        else [],
         rounds=[
             RoundFigures(
                 round=number,

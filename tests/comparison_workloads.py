@@ -33,6 +33,17 @@ def make_workload(folder: Path, rows: int = 200, cpus: int = 2, **settings: Any)
     return Workload(Settings(source=str(table), **chosen), folder, cpus)
 
 
+def make_split(compute: int, loading: int, records_per_second: float, slowdown: float = 1.0) -> dict[str, Any]:
+    """One split of a profile, in which compute and loading each take `slowdown` times as long as alone."""
+    return {
+        "compute_threads": compute,
+        "loading_threads": loading,
+        "records_per_second": records_per_second,
+        "compute_slowdown": slowdown,
+        "loading_slowdown": slowdown,
+    }
+
+
 def make_profile(load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **figures: Any) -> Any:
     """A profile of a pipeline whose stages together take `load` seconds a record, and a training step `compute`."""
     return {
@@ -40,9 +51,7 @@ def make_profile(load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, .
             {"name": name, "seconds_per_record": load / len(stages), "nbytes_per_record": 16.0} for name in stages
         ],
         "compute_seconds": {"1": compute, "2": compute},
-        "records_per_second_in_threads": 1 / load,
-        "compute_slowdown": 1.0,
-        "loading_slowdown": 1.0,
+        "splits": [make_split(1, 1, 1 / load), make_split(1, 2, 1 / load), make_split(2, 2, 1 / load)],
         "copy_bytes_per_second": 1e9,
         **figures,
     }

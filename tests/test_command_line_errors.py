@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import presave
 from etl.commands import main
 
 LIMIT_SECONDS = 120
+ROOT = Path(__file__).parents[1]
 BadInput = Callable[[Path, Path, Path], tuple[list[str], list[str]]]
 
 
@@ -226,3 +228,25 @@ def test_a_process_that_fails_prints_no_traceback(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "etl: nowhere does not exist; write it with presave.write or `etl presave`\n"
+
+
+@pytest.mark.parametrize(
+    "call", [["doctor"], ["doctor", "photographs"], ["compare", "photographs", "--compute", "simulated:1ms"]], ids=str
+)
+def test_without_torch_one_line_says_how_to_install_it(call: list[str], photographs: Path, tmp_path: Path) -> None:
+    """In every process of the command, so with a module of that name on the path."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    (tmp_path / "photographs").symlink_to(photographs)
+    done = subprocess.run(
+        [sys.executable, "-m", "etl", *call],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("etl: ")
+    assert line.endswith("training needs torch: pip install 'fair-etl[torch]'")

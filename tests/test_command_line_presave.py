@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import etl
 import presave
@@ -168,3 +171,61 @@ def test_a_command_that_goes_on_says_how_much_there_was(
     resumed = _facts(tmp_path)["resumed"]
     assert 0 < resumed < 40
     assert f"{resumed} records" in capsys.readouterr().out
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Two class folders with an image each, an empty one, and files that are no images."""
+    for name in ("a", "b", "empty"):
+        (tmp_path / "mixed" / name).mkdir(parents=True)
+    Image.new("RGB", (20, 20)).save(tmp_path / "mixed" / "a" / "1.gif")
+    Image.new("RGB", (20, 20)).save(tmp_path / "mixed" / "b" / "1.bmp")
+    for name in ("a/1.heic", "b/2.heic", "b/notes.txt", "b/.DS_Store"):
+        (tmp_path / "mixed" / name).touch()
+    return tmp_path / "mixed"
+
+
+@pytest.mark.parametrize("command", ["presave", "doctor", "compare"])
+def test_a_class_folder_without_images_is_an_error_that_says_how_to_allow_it(
+    command: str, mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(mixed), *([str(tmp_path / "s")] if command == "presave" else [])]) == 2
+    error = _error(capsys)
+    assert f"{mixed}: no images in class folder empty" in error
+    assert "--allow-empty" in error
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_what_is_left_out_is_one_line_on_standard_error(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["presave", str(mixed), str(tmp_path / "s"), "--size", "8", "--allow-empty"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"etl: {mixed} leaves out 2 .heic, 1 .txt (not images)\n"
+    assert "leaves out" not in shown.out
+    with presave.open_store(tmp_path / "s") as store:
+        assert store.manifest.provenance["classes"] == ["a", "b", "empty"]
+        assert store.gather(range(2))["label"].tolist() == [0, 1]
+
+
+def test_a_comparison_says_once_what_is_left_out_whatever_its_processes_open(mixed: Path) -> None:
+    options = [
+        "--strategies",
+        "raw",
+        "--rounds",
+        "1",
+        "--size",
+        "32",
+        "--batch-size",
+        "2",
+        "--compute",
+        "simulated:1ms",
+    ]
+    process = subprocess.run(
+        [sys.executable, "-m", "etl", "compare", str(mixed), "--allow-empty", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count("leaves out 2 .heic, 1 .txt (not images)") == 1

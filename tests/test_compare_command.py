@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ import pytest
 from PIL import Image
 from report_schema import SCHEMA, make_schema
 
+import etl
+import presave
 from etl.commands import main
 from etl.comparison import Progress, Settings
 from etl.comparison import compare as compare_strategies
 from etl.comparison.rules import RULES
+from etl.measuring.page_cache import drop_from_page_cache
 
 # As few records and rounds as make a report.
 QUICK = (
@@ -202,16 +207,53 @@ def test_simulated_compute_takes_what_it_was_told(photographs: Path, tmp_path: P
     assert "5 ms" in next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
 
 
-def test_a_cold_comparison_drops_the_files_before_every_epoch(photographs: Path, tmp_path: Path) -> None:
-    report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,presaved", "--cache", "cold")
+@pytest.mark.parametrize("source", ["photographs", "digits"])
+def test_a_cold_comparison_has_every_strategy_read_the_disk(
+    source: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    # `digits` as plain files, which every process that opens the source maps.
+    folder = tmp_path / "digits"
+    if source == "digits":
+        etl.demonstration.digits(folder, compress=False)
+    else:
+        folder = request.getfixturevalue("photographs")
+    probe = tmp_path / "probe"
+    probe.write_bytes(bytes(100))
+    if drop_from_page_cache([probe, *(each for each in folder.rglob("*") if each.is_file())]):
+        pytest.skip("files here are kept in memory")
+    two_rounds = ("--rounds", "2", "--budget", "2s", "--records", "24", "--batch-size", "4", "--size", "32")
+    strategies = "raw,async-raw,process-raw,presaved,async-presaved"
+    formats = ("--formats", ",".join(presave.formats())) if source == "photographs" else ()
+    report = compare(tmp_path, str(folder), *two_rounds, *formats, "--strategies", strategies, "--cache", "cold")
     cache = next(check for check in report["checks"] if check["rule"] == "cache")
-    if cache["held"]:
-        assert "posix_fadvise" in cache["evidence"]
-    else:  # a file system in memory keeps its pages, and then nobody is timed as if they were cold
-        assert set(cache["broken_by"]) <= {"raw", "presaved"}
-        assert all(
-            each["verdict"] == "disqualified" for each in report["strategies"] if each["name"] in cache["broken_by"]
-        )
+    assert cache["broken_by"] == {}
+    assert cache["held"]
+    assert "posix_fadvise" in cache["evidence"]
+    assert len(report["strategies"]) == 3 + 2 * (len(presave.formats()) if formats else 1)
+
+
+HOLDING = """
+import mmap, sys
+with open(sys.argv[1], "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    print(len(bytes(mapped)), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_file_that_another_program_keeps_in_memory_disqualifies_who_reads_it_as_cold(
+    photographs: Path, tmp_path: Path
+) -> None:
+    photo = str(next(photographs.rglob("*.jpg")))
+    arguments = (*QUICK, "--records", "40", "--strategies", "raw,presaved", "--cache", "cold")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, photo], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        report = compare(tmp_path, str(photographs), *arguments)
+        holder.communicate(timeout=60)
+    assert result(report, "raw")["verdict"] == "disqualified"
+    assert "were not out of the page cache" in result(report, "raw")["disqualified"][0]
 
 
 def test_rules_that_were_broken_or_not_checked_are_told_first_of_all(

@@ -27,6 +27,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         is_on_device=False,
         profile={},
         predictions={},
+        trials={},
         writing={("npy", "read"): {"seconds": 1.0, "nbytes": nbytes}},
         checks={},
         failed={},
@@ -47,12 +48,12 @@ def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
     assert found == ["process-raw failed: killed by signal 9"]
 
 
-def test_a_setting_without_effect_is_noted_with_its_strategy(tmp_path: Path) -> None:
-    inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", is_inert=True)
-    works = Audit("gc", "off", "automatic collection off", "no collections", is_inert=False)
+def test_a_setting_that_is_not_in_force_is_noted_with_its_strategy_and_what_to_do(tmp_path: Path) -> None:
+    alarm = "heap policy retain was asked for, and freed memory is given back: remove that call."
+    inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", alarm)
+    works = Audit("gc", "off", "automatic collection off", "no collections")
     samples = {RAW: {0: {"runtime": [asdict(inert), asdict(works)]}, 1: {"runtime": []}}}
-    (note,) = notes(replace(measured(tmp_path), samples=samples))
-    assert note.startswith("raw: a setting had no effect: heap retain: INERT, in force 0 policies")
+    assert notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting was not in force: {alarm}"]
 
 
 def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_recommendation_stands_before_everything_else_and_sections_follow_in
     assert all(html.count(f'href="#{name}"') >= 1 for name in SECTIONS)
 
 
-SECTIONS = ("epoch", "ratios", "figures", "stages", "overlap", "profile", "fairness", "noise", "method")
+SECTIONS = ("epoch", "ratios", "figures", "stages", "overlap", "profile", "splits", "fairness", "noise", "method")
 
 
 def test_switched_off_rules_and_an_early_stop_are_said_at_the_top_and_otherwise_nothing_is() -> None:

@@ -9,7 +9,7 @@ import pytest
 from etl.comparison.candidate import Candidate
 from etl.comparison.prediction import predict_wall, side_by_side, stage_seconds
 from etl.comparison.workload import Threads
-from tests.comparison_workloads import make_profile, make_workload
+from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3
 STEPS = 20_000
@@ -66,7 +66,7 @@ def test_ahead_is_bounded_by_the_longer_of_both_and_by_their_sum(tmp_path: Path,
 
 def test_two_threads_load_as_much_faster_as_the_profile_has_seen(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    profile = make_profile(1e-3, 1e-4, records_per_second_in_threads=1900.0)
+    profile = make_profile(1e-3, 1e-4, splits=[make_split(1, 1, 1000.0), make_split(1, 2, 1900.0)])
     wall = predict_wall(workload, Candidate("async-raw"), Threads(1, 2), profile)
     assert wall == pytest.approx(200 * 1e-3 / 1.9 + 1e-4)
 

@@ -14,6 +14,8 @@ import pytest
 from etl.comparison import processes as processes_module
 from etl.comparison.candidate import Candidate
 from etl.comparison.processes import InputError, MeasurementError, Processes
+from etl.comparison.settings import Settings
+from etl.comparison.workload import Workload
 from tests.comparison_workloads import make_workload
 
 RAW = Candidate("raw")
@@ -101,6 +103,17 @@ def test_samples_of_a_strategy_come_from_one_process_and_those_of_others_from_th
     assert len(kept) == 2
     assert processes.measure(RAW, with_etl_alone=False)["etl_alone"] is None
     assert server.children() == kept
+
+
+def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path, tmp_path: Path) -> None:
+    # Loading OpenCV takes place after the number of threads was set, and gives it one.
+    settings = Settings(str(photographs), decoder="turbo", size=32, batch_size=8, budget_seconds=2.0)
+    workload = Workload(settings, tmp_path, 2)
+    workload.plain_compute = 2
+    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+        audits = {each["setting"]: each for each in processes.measure(RAW, with_etl_alone=False)["runtime"]}
+    assert (audits["threads"]["requested"], "opencv 1" in audits["threads"]["in_force"]) == ("2", True)
+    assert {name: each["alarm"] for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
 
 
 def test_without_memory_for_a_process_of_each_strategy_none_is_kept(

@@ -188,3 +188,20 @@ def test_where_pillow_only_warns_of_the_pixels_the_file_is_refused(
     encoded = encode(Image.new("RGB", (6, 4)), format)
     with pytest.raises(ValueError, match=r"6 x 4 pixels .* 20; set PIL\.Image"):
         etl.stages.Decode(decoder).open(encoded)
+
+
+def test_floating_point_pixels_are_refused_and_do_not_become_black() -> None:
+    encoded = encode(Image.fromarray(np.full((4, 6), 0.5, np.float32)), "TIFF")
+    with pytest.raises(etl.RecordError, match="floating-point numbers, whose range is not known; convert it to 8 or"):
+        next(iter(raw_batches(encoded)))
+
+
+@pytest.mark.parametrize("value", [1 << 16, -1])
+def test_integers_of_more_than_sixteen_bits_are_refused_and_do_not_wrap_around(value: int) -> None:
+    encoded = encode(Image.fromarray(np.full((4, 6), value, np.int32)), "TIFF")
+    with pytest.raises(etl.RecordError, match="integers of more than 16 bits; convert it to 8 or 16 bits"):
+        next(iter(raw_batches(encoded)))
+
+
+def raw_batches(encoded: np.ndarray) -> etl.RawIterator:
+    return etl.RawIterator([{"features": encoded, "label": 0}], etl.Pipeline([etl.stages.Decode()]), batch_size=1)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -214,6 +214,64 @@ def test_a_network_beyond_the_guidelines() -> None:
     assert found.found == (
         "150 convolutional layers, more than about 100; 600 pixels a side, more than about 500; 20,000 classes, more "
         "than about 10,000"
+    )
+
+
+class Block(torch.nn.Module):
+    """A transformer's layer as people write it by hand."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(width) for _ in range(2)])
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.norms[0](tokens)).chunk(3, -1)
+        tokens = tokens + self.out(torch.softmax(query @ key.transpose(1, 2), -1) @ value)
+        mixed: torch.Tensor = tokens + self.mlp(self.norms[1](tokens))
+        return mixed
+
+
+def transformer(width: int, *layers: torch.nn.Module) -> torch.nn.Module:
+    """Features as tokens of four, layers, and a head."""
+    embed = torch.nn.Sequential(torch.nn.Unflatten(1, (FEATURES // 4, 4)), torch.nn.Linear(4, width))
+    return torch.nn.Sequential(embed, *layers, torch.nn.Flatten(), torch.nn.Linear(FEATURES // 4 * width, CLASSES))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: transformer(16, *(Block(16) for _ in range(12))),
+        lambda: transformer(700, Block(700)),
+        lambda: transformer(
+            16, torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 4, batch_first=True), 12)
+        ),
+        lambda: transformer(16, *(torch.nn.TransformerEncoderLayer(16, 4, norm_first=True) for _ in range(12))),
+    ],
+    ids=["by hand", "by hand, wide", "encoder", "layers"],
+)
+def test_the_guideline_on_dense_layers_is_not_for_transformers(make: Callable[[], torch.nn.Module]) -> None:
+    model = make()
+    assert size_of(model).dense > 20 or size_of(model).units > 2048
+    found = finding(examine(model, Batches(size=4), backend="cpu", batches=2), "network")
+    assert (found.severity, found.found) == (Severity.FINE, "within the guidelines")
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.SiLU, torch.nn.LayerNorm])
+def test_a_perceptron_beyond_the_guidelines(activation: Callable[..., torch.nn.Module]) -> None:
+    def between(units: int) -> torch.nn.Module:
+        return activation(units) if activation is torch.nn.LayerNorm else activation()
+
+    hidden = [part for _ in range(23) for part in (torch.nn.Linear(16, 16), between(16))]
+    model = torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, 3000), torch.nn.Linear(3000, 16), *hidden, torch.nn.Linear(16, CLASSES)
+    )
+    found = finding(examine(model, Batches(size=4), backend="cpu", batches=2), "network")
+    assert found.found == (
+        "26 dense layers in series, more than about 20; 3,000 units in a dense layer, more than about 2,048"
     )
 
 

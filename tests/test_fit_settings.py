@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -64,9 +66,30 @@ def test_a_setting_without_effect_is_warned_of() -> None:
                 yield batch
 
     with pytest.warns(
-        UserWarning, match="a runtime setting has no effect: gc off: INERT, in force automatic collection on"
+        UserWarning,
+        match=r"not in force: GC policy off was asked for, and automatic collection is on: .* calls gc\.enable\(\)\.",
     ):
         fit(Meddling(), gc="off")
+
+
+def test_a_library_that_is_loaded_while_it_trains_with_fewer_threads_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Decoding(Own):
+        def __iter__(self) -> Iterator[Batch]:
+            opencv.setNumThreads(1)  # as etl does with decoder="turbo", for images that are resized in several threads
+            monkeypatch.setitem(sys.modules, "cv2", opencv)
+            return super().__iter__()
+
+    opencv = importlib.import_module("cv2")
+    found = opencv.getNumThreads()
+    monkeypatch.delitem(sys.modules, "cv2")
+    try:
+        (audit,) = fit(Decoding(), threads=3).settings
+        assert "opencv 1" in audit.in_force
+        assert audit.alarm == ""
+    finally:
+        opencv.setNumThreads(found)
 
 
 @pytest.mark.parametrize("settings", [{"gc": "never"}, {"heap": "limit:some"}, {"threads": 0}])

@@ -176,7 +176,25 @@ def test_thresholds_are_those_of_the_collector() -> None:
         assert policy.audit().in_force.startswith("automatic collection on, thresholds 50,5,5")
         assert not policy.audit().is_inert
         gc.set_threshold(700, 10, 10)  # somebody else's code
-        assert policy.audit().is_inert
+        assert "and 700,10,10 are in force: something in this process calls gc.set_threshold()" in policy.audit().alarm
+
+
+def test_thresholds_are_said_to_do_nothing_if_the_collector_is_off() -> None:
+    gc.disable()
+    try:
+        with GcPolicy("thresholds:50,5,5") as policy:
+            assert "automatic collection is off, so that they do nothing: call gc.enable()" in policy.audit().alarm
+    finally:
+        gc.enable()
+
+
+def test_collections_that_other_code_asks_for_are_no_alarm() -> None:
+    with GcPolicy("window:1e9") as policy:
+        for _ in etl.SyntheticIterator((2,), 2, batches=3, batch_size=2):
+            gc.collect()
+        audit = policy.audit()
+    assert audit.effect == "0 collections between batches, 3 others"
+    assert audit.alarm == ""
 
 
 def test_a_window_collects_between_batches_and_never_within_one() -> None:
@@ -230,6 +248,7 @@ def test_what_is_in_force_is_read_back() -> None:
         gc.enable()
         assert policy.audit().is_inert
         assert "in force automatic collection on" in str(policy.audit())
+        assert "something in this process calls gc.enable(). Remove that." in policy.audit().alarm
     with GcPolicy("freeze") as policy:
         assert not policy.audit().is_inert
         gc.unfreeze()

@@ -106,7 +106,7 @@ def test_opened_images_go_through_the_pipeline_as_their_files_do(photographs: Pa
         (torch.from_numpy(PIXELS), torch.tensor(3)),
         (Image.fromarray(PIXELS), np.int64(3)),
         (PIXELS.tolist(), 3),
-        {"features": PIXELS, "label": 3, "path": "a.png"},
+        {"features": PIXELS, "label": 3},
         collections.UserDict({"features": PIXELS, "label": 3}),
         Sample(PIXELS, 3),
     ],
@@ -118,6 +118,36 @@ def test_pairs_and_mappings_of_all_kinds_are_records(item: Any) -> None:
     np.testing.assert_array_equal(record["features"], PIXELS)
     assert record["label"].tolist() == 3
     assert record["label"].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("item", "options", "said"),
+    [
+        ({"features": PIXELS, "label": 3, "path": "a", "id": 1}, {}, "leaves out the keys 'path', 'id' of Repeated"),
+        (
+            {"img": PIXELS, "fine_label": 3, "coarse_label": 1},
+            {"features": "img"},
+            "leaves out the keys 'fine_label', 'coarse_label' of Repeated; there is no 'label': pass label=KEY, or "
+            "label=None",
+        ),
+        ({"img": PIXELS, "text": "x"}, {"features": "img", "label": None}, "leaves out the keys 'text' of Repeated"),
+    ],
+)
+def test_keys_that_records_do_not_have_are_said_once(item: Any, options: dict[str, Any], said: str) -> None:
+    class Repeated(Pairs):
+        def __getitem__(self, index: int) -> Any:
+            return item
+
+    source = etl.MapDataset(Repeated(), **options)
+    with pytest.warns(UserWarning, match="leaves out") as caught:
+        records = [source[number] for number in range(3)]
+    assert [str(each.message) for each in caught] == [f"MapDataset {said}"]
+    assert {*records[0]} == ({"features", "label"} if "label" in item else {"features"})
+
+
+@pytest.mark.parametrize("item", [(PIXELS, 3), {"features": PIXELS}])
+def test_with_label_none_records_have_none(item: Any) -> None:
+    assert set(one(item, label=None)) == {"features"}
 
 
 def test_keys_may_have_other_names_and_the_label_may_be_missing() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import etl
 import presave
 from etl.commands import COMMANDS
+from etl.sources.open_source import Source
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -34,6 +36,13 @@ def test_every_public_name_that_it_mentions_exists() -> None:
 
 def test_every_command_is_in_the_table_and_no_other() -> None:
     assert set(re.findall(r"^\| `etl (\w+)", README, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_the_sources_of_the_command_line_are_the_first_six_rows_of_loading() -> None:
+    assert "the first six rows of the table under [Loading](#loading)" in " ".join(README.split())
+    table = README.partition("\n## Loading\n")[2].partition("| --- | --- |\n")[2]
+    first = [re.findall(r"etl\.([A-Z]\w+)", row)[0] for row in table.splitlines()[:6]]
+    assert sorted(first) == sorted(each.__name__ for each in get_args(Source))
 
 
 def test_every_path_that_it_links_to_exists() -> None:

@@ -81,11 +81,46 @@ def test_labels_in_a_file_may_be_numbers_of_classes_or_targets(tmp_path: Path) -
 
 def test_sub_folders_are_classes(tmp_path: Path) -> None:
     write(tmp_path, walk__2=steps((1,)), walk__10=steps((2,)), run__1=steps((3,)))
-    (tmp_path / "empty").mkdir()
     source = etl.Sequences(tmp_path)
     assert source.classes == ["run", "walk"]
     assert [source.describe(number) for number in range(3)] == ["run/1.csv", "walk/2.csv", "walk/10.csv"]
     assert [source[number]["label"] for number in range(3)] == [0, 1, 1]
+
+
+def test_sequences_in_folders_of_a_class_folder_belong_to_it(tmp_path: Path) -> None:
+    write(tmp_path, walk__10=steps((1,)), walk__day2__1=steps((2,)), walk__day10__1=steps((3,)), run__1=steps((4,)))
+    source = etl.Sequences(tmp_path)
+    found = [(source.describe(number), source[number]["label"]) for number in range(4)]
+    assert found == [("run/1.csv", 0), ("walk/10.csv", 1), ("walk/day2/1.csv", 1), ("walk/day10/1.csv", 1)]
+
+
+def test_a_class_folder_without_sequences_is_an_error_that_names_it(tmp_path: Path) -> None:
+    write(tmp_path, walk__1=steps((1,)))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "1.tsv").write_text("a\n1\n")
+    with pytest.raises(
+        ValueError, match=r"no sequences in class folder run; .*allow_empty=True.*: 1 \.tsv \(not \.csv"
+    ):
+        etl.Sequences(tmp_path)
+    with pytest.warns(UserWarning, match=r"leaves out 1 \.tsv"):
+        source = etl.Sequences(tmp_path, allow_empty=True)
+    assert source.classes == ["run", "walk"]
+    assert source[0]["label"] == 1
+
+
+@pytest.mark.parametrize("folder", ["", "sub/"])
+def test_files_that_are_no_sequences_are_counted_once(folder: str, tmp_path: Path) -> None:
+    flat(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("1.tsv", "2.TSV", "notes", ".hidden", "Thumbs.db"):
+        (tmp_path / folder / name).write_text("")
+    with pytest.warns(UserWarning, match="leaves out") as caught:
+        source = etl.Sequences(tmp_path)
+    assert [str(each.message) for each in caught] == [
+        f"{tmp_path} leaves out 2 .tsv, 1 without a suffix (not .csv files)"
+    ]
+    assert caught[0].filename == __file__
+    assert len(source) == 3
 
 
 def test_a_column_of_labels_gives_one_for_each_step(tmp_path: Path) -> None:
@@ -154,7 +189,7 @@ def test_a_damaged_file_is_named_when_it_is_read(content: str, said: str, tmp_pa
         (
             {"a": steps((1,)), "x__b": steps((1,))},
             {},
-            r"holds sequences, a\.csv for one, and so do its sub-folders, x ",
+            r"holds sequences, a\.csv for one, and so do its sub-folders, x/b\.csv for one",
         ),
         ({"a": steps((1,))}, {"regression": True}, r"has no labels\.csv; regression and classes are for it"),
         ({"a": steps((1,))}, {"label": "y"}, r"a\.csv has no column 'y'; it has a"),

@@ -23,6 +23,7 @@ from benchmarks.settings.setting import AXES, DEFAULT, Axis, Setting, why_not_he
 from benchmarks.settings.table import WORDS, as_json, judge_settings, show
 from benchmarks.settings.turns import Measured, keys, memory_ratios, take_turns
 
+MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
 PAIR_SECONDS = 0.01
 
 
@@ -95,13 +96,13 @@ def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], mo
     assert "the allocator jemalloc is not in this process" in results["allocator", "new batches", "jemalloc"].failure
 
 
-@pytest.mark.skipif(not settings.ALLOCATORS_HERE, reason="no other allocator is installed")
-def test_an_allocator_is_in_force_where_it_is_installed(axes: dict[str, Axis]) -> None:
-    name = settings.ALLOCATORS_HERE[0]
-    axes["allocator"] = Axis((name,), ("new batches",))
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, Axis]) -> None:
+    axes["allocator"] = Axis(settings.ALLOCATORS, ("new batches",))
     results = take_turns(axes, 1, PAIR_SECONDS)
-    assert results["allocator", "new batches", name].failure == ""
-    assert len(results["allocator", "new batches", name].blocks) == 1
+    for name in settings.ALLOCATORS:
+        assert results["allocator", "new batches", name].failure == ""
+        assert len(results["allocator", "new batches", name].blocks) == 1
 
 
 def test_another_result_is_refused_but_that_of_another_dtype() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import cv2
@@ -116,9 +117,57 @@ def test_the_audit_reads_the_threads_back() -> None:
         assert {part.rpartition(" ")[2] for part in audit.in_force.split(", ")} == {"1"}
         assert "torch 1" in audit.in_force
         torch.set_num_threads(3)  # somebody else
-        assert policy.audit().is_inert
+        alarm = policy.audit().alarm
+        assert alarm.startswith("compute threads were to be 1, and ")
+        assert "torch has 3 now." in alarm
+        assert "such as a call of torch.set_num_threads: remove it" in alarm
     with pytest.raises(RuntimeError, match="not in force"):
         policy.audit()
+
+
+def test_opencv_keeps_the_one_thread_that_a_loader_has_given_it() -> None:
+    cv2.setNumThreads(1)
+    with ThreadPolicy(2) as policy:
+        assert cv2.getNumThreads() == 1
+        assert policy.audit().alarm == ""
+    assert cv2.getNumThreads() == 1
+
+
+def test_a_library_that_is_loaded_later_with_more_threads_is_an_alarm_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "cv2")
+    with ThreadPolicy(2) as policy:
+        monkeypatch.setitem(sys.modules, "cv2", cv2)
+        assert policy.audit().alarm == (
+            "compute threads were to be 2, and opencv has 3, loaded or set later. Import that library before, or give "
+            "it 2 yourself."
+        )
+
+
+def test_what_other_threads_of_the_process_compute_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if they took two and a half CPUs at any time.
+    monkeypatch.setattr(time, "process_time", lambda: 2.5 * time.perf_counter())
+    with ThreadPolicy(1) as policy:
+        assert policy.audit().alarm == ""
+
+
+def test_a_product_that_takes_more_cpus_than_threads_is_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the product took two and a half CPUs, and waiting none.
+    waited = 0.0
+    sleep = time.sleep
+
+    def wait(seconds: float) -> None:
+        nonlocal waited
+        started = time.perf_counter()
+        sleep(seconds)
+        waited += time.perf_counter() - started
+
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(time, "process_time", lambda: 2.5 * (time.perf_counter() - waited))
+    with ThreadPolicy(1) as policy:
+        assert "a product of numpy's takes 2.5 CPUs" in policy.audit().alarm
+        assert "Start Python with OMP_NUM_THREADS" in policy.audit().alarm
 
 
 def test_more_threads_than_cpus_are_said_to_be() -> None:

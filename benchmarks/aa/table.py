@@ -11,6 +11,7 @@ from rich.table import Table
 from benchmarks.aa.study import CLOCK, SAME, SLOWED, TWICE, Comparison, Study
 from benchmarks.compare_commits.table import NAMES, percent
 from benchmarks.compare_commits.turns import Key
+from benchmarks.console import print_table, say
 from benchmarks.judgement import Verdict
 
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)
@@ -18,10 +19,10 @@ CHANGES = (Verdict.SLOWER, Verdict.FASTER)
 
 def show(study: Study, dead_zone: float, console: Console) -> None:
     """Print, for each copy and figure, how often a change was said and of what size; then the study as a whole."""
-    console.print(_figures(study))
-    console.print(_whole(study))
+    print_table(_figures(study), console, keys=2)
+    print_table(_whole(study), console)
     for line in conclusions(study, dead_zone):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line, console)
 
 
 def conclusions(study: Study, dead_zone: float) -> list[str]:
@@ -64,7 +65,7 @@ def expected_ratio(study: Study, key: Key, slower: float) -> float | None:
 
 
 def _figures(study: Study) -> Table:
-    table = Table(title="Each figure: changes said, of how many; true and median estimated size", title_justify="left")
+    table = Table(title="Each figure: changes said, of how many; true and median estimated size")
     table.add_column("strategy")
     table.add_column("figure")
     shares = [slower for slower in (SAME, *SLOWED) if study.of(slower)]
@@ -87,7 +88,7 @@ def _cell(study: Study, key: Key, slower: float) -> str:
 
 
 def _whole(study: Study) -> Table:
-    table = Table(title="The whole comparison", title_justify="left")
+    table = Table(title="The whole comparison")
     for name in ("B is", "comparisons", "said slower", "said faster", "so"):
         table.add_column(name)
     for slower in (SAME, *SLOWED):

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.turns import Key
+from benchmarks.console import print_table, say
 from benchmarks.judgement import CONFIDENCE, Judgement, Verdict
 
 STYLES = {Verdict.SLOWER: "bold red", Verdict.FASTER: "bold green", Verdict.SAME: "", Verdict.OPEN: "dim"}
@@ -21,7 +22,7 @@ def show(
     a: Commit, b: Commit, judgements: Mapping[Key, Judgement], dead_zone: float, seconds: float, console: Console
 ) -> None:
     """Print each figure of both commits, the change, its interval and what follows."""
-    table = Table(title=f"B = {b} against A = {a}", title_justify="left")
+    table = Table(title=f"B = {b} against A = {a}")
     for name in ("strategy", "figure"):
         table.add_column(name)
     for name in ("A, ms", "B, ms", "change", "from", "to"):
@@ -37,16 +38,15 @@ def show(
             each.verdict.value,
             style=STYLES[each.verdict],
         )
-    console.print(table)
+    print_table(table, console, keys=2, first=("change", "from", "to", "B is"))
     count = min(each.pairs for each in judgements.values())
-    console.print(
+    say(
         f"{count} pairs of processes for each figure, in {seconds:.0f} s; intervals of {CONFIDENCE:.2%}.\n"
         f"Changes under {dead_zone * 100:.3g}% cannot be told from noise on this machine: slower or faster is said "
         "where the whole interval is beyond that, same where it is within.",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
-    console.print(summary(judgements), style="bold", highlight=False, soft_wrap=True)
+    say(summary(judgements), console, "bold")
 
 
 def summary(judgements: Mapping[Key, Judgement]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import print_table, say
 from benchmarks.peers.loader import OURS, PRESAVED, RAW, TASKS, Loader
 from benchmarks.peers.samples import Figures, Samples
 from benchmarks.peers.user_code import count_lines
@@ -43,11 +44,11 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
         rows = [loader for loader in loaders if loader.task == task]
         if not rows:
             continue
-        table = Table(title=TITLES[task], title_justify="left")
+        table = Table(title=TITLES[task])
         table.add_column("loader")
         for column in COLUMNS:
             table.add_column(column, justify="right")
-        table.add_column("note", ratio=1)
+        table.add_column("note")
         ours = next((samples.figures_of(loader.key) for loader in rows if loader.peer == OURS), {})
         measured = [loader for loader in rows if loader.key not in missing and samples.figures_of(loader.key)]
         for loader in sorted(measured, key=lambda each: -_median(samples, each, "images_per_second")):
@@ -55,8 +56,8 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
         for loader in rows:
             if loader not in measured:
                 table.add_row(loader.name, *["n/a"] * len(COLUMNS), missing.get(loader.key, "not measured yet"))
-        console.print(table)
-    console.print(CAPTION, highlight=False)
+        print_table(table, console)
+    say(CAPTION, console)
 
 
 def find_ratios(theirs: Mapping[int, Figures], ours: Mapping[int, Figures]) -> list[float]:

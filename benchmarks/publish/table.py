@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cell import Cell
-from benchmarks.console import wide_console
+from benchmarks.console import print_table, say, tables, wide_console
 from benchmarks.profile import Profile, chosen_profile
 
 SUITE = "end_to_end.Strategy"
@@ -25,7 +25,6 @@ PRESAVING = "end_to_end.PresavingByFormat"
 FIGURES = ("etl", "compute", "wall", "stall")
 # Which strategy's wall time is divided by which: what presaving gains, and what prefetching gains on either.
 RATIOS = (("presaved", "raw"), ("async-raw", "raw"), ("async-presaved", "presaved"))
-BAR_WIDTH = 13  # what fits into 80 columns beside the rest
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,9 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    show(measured, commit, profile, wide_console())
-    print(f"The history is in {Path(conf.html_dir).resolve()}; `asv preview` shows it in a browser.")
+    console = wide_console()
+    show(measured, commit, profile, console)
+    say(f"The history is in {Path(conf.html_dir).resolve()}; `asv preview` shows it in a browser.", console)
     return 0
 
 
@@ -87,14 +87,12 @@ def show(measured: Measured, commit: str, profile: Profile, console: Console) ->
     table = Table(
         title=f"One epoch of {profile.samples:,} photographs at {profile.image_size} x {profile.image_size}, "
         f"commit {commit[:8]}, median of {rounds} rounds",
-        title_justify="left",
         caption="ms; ETL: loading alone; wall = compute █ + stall ░ + the loop itself",
-        caption_justify="left",
     )
     table.add_column("strategy")
     for column in ("ETL", "compute", "wall", "stall", "samples/s"):
         table.add_column(column, justify="right")
-    table.add_column("", min_width=BAR_WIDTH)
+    table.add_column("")
     for strategy, figures in medians.items():
         table.add_row(
             strategy,
@@ -102,12 +100,12 @@ def show(measured: Measured, commit: str, profile: Profile, console: Console) ->
             f"{profile.samples / figures['wall']:,.0f}",
             _bar(figures, longest),
         )
-    console.print(table)
+    print_table(table, console)
     for strategy, base in RATIOS:
         if strategy in medians and base in medians:
-            console.print(_ratio(measured, strategy, base), highlight=False)
+            say(_ratio(measured, strategy, base), console)
     if measured.presaving is not None:
-        console.print(_presaving_cost(*measured.presaving, medians), highlight=False)
+        say(_presaving_cost(*measured.presaving, medians), console)
 
 
 def _samples(result: Any, figure: str, strategy: str) -> list[float]:
@@ -126,9 +124,8 @@ def _presaving(result: Any, figure: str) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _bar(figures: Mapping[str, float], longest: float) -> str:
-    compute, stall = (round(BAR_WIDTH * figures[part] / longest) for part in ("compute", "stall"))
-    return "█" * compute + "░" * stall
+def _bar(figures: Mapping[str, float], longest: float) -> Any:
+    return tables.Bar([("█", "green", figures["compute"] / longest), ("░", "red", figures["stall"] / longest)])
 
 
 def _ratio(measured: Measured, strategy: str, base: str) -> str:

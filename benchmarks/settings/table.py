@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.console import say_failure
+from benchmarks.console import print_table, say, say_failure
 from benchmarks.judgement import Judgement, Verdict, judge_all
 from benchmarks.settings.turns import Key, Measured, memory_ratios
 
@@ -36,7 +36,7 @@ def judge_settings(measured: Mapping[Key, Measured]) -> dict[Key, Judgement]:
 
 def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> None:
     """Print each setting, the time of an epoch against the default's, its interval, and what follows."""
-    table = Table(title="Runtime settings against the default, in turns", title_justify="left")
+    table = Table(title="Runtime settings against the default, in turns")
     for name in ("setting", "workload", "value"):
         table.add_column(name)
     for name in ("default, ms", "with it, ms", "time", "from", "to", "memory, MB"):
@@ -54,17 +54,16 @@ def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> 
             WORDS[each.verdict],
             style=STYLES[each.verdict],
         )
-    console.print(table)
+    print_table(table, console, keys=3, first=("time", "from", "to", "it is"))
     for key, other in measured.items():
         if other.reason:
             say_failure(f"{', '.join(key)}: {other.reason}", console)
     count = max(len(each.blocks) for each in measured.values())
-    console.print(
+    say(
         f"{count} pairs of processes for each, in {seconds / 60:.0f} minutes; intervals of {CONFIDENCE:.1%}. Time is "
         f"that of an epoch over the default's; within {DEAD_ZONE:.0%} a setting is a placebo. Memory is the peak above "
         "what the process had before.",
-        highlight=False,
-        soft_wrap=True,
+        console,
     )
 
 

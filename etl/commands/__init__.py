@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, verify
-from etl.commands.output import check_file_path, show_error
+from etl.commands.output import check_file_path, show_error, show_warning
 
 COMMANDS = {
     "dataset": dataset,
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         check_file_path(getattr(parsed, "json", None), "--json")
-        exit_code: int = COMMANDS[parsed.command].run(parsed)
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning  # type: ignore[assignment]
+            exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code
     except KeyboardInterrupt:
         print(

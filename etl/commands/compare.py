@@ -23,7 +23,7 @@ from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
-from etl.console import PlainConsole
+from etl.console import PlainConsole, output_console
 from etl.dtypes import DTYPES
 from etl.nbytes import parse_nbytes
 from etl.runtime.gc_policy import KINDS as COLLECTORS
@@ -33,12 +33,11 @@ from etl.stages import DECODERS
 PHASES = {
     "profile": "looking at the raw pipeline",
     "write": "presaving",
+    "split": "trying how to split the CPUs",
     "check": "seeing that all load the same",
     "measure": "measuring",
     "trace": "tracing",
 }
-# Into a pipe or a file no column is cut.
-FILE_WIDTH = 190
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.debug:
             print(error.text, file=sys.stderr)
         raise
-    show_report(report, PlainConsole() if sys.stdout.isatty() else PlainConsole(width=FILE_WIDTH))
+    show_report(report, output_console())
     save_json(arguments.json, report.as_dict())
     if arguments.html is not None:
         save_text(arguments.html, page(report))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,11 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
+from etl.backends.choose import import_torch
 from etl.commands.output import check_file_path, save_json
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison.settings import BACKENDS, Settings
-from etl.console import PlainConsole
+from etl.console import PlainConsole, output_console
 from etl.dtypes import DTYPES
 from etl.stages import DECODERS
 
@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine, and show what was found; 1 where something serious was."""
+    import_torch()
     from etl.doctor import examine
     from etl.doctor.profiling import check_profile_path
     from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             examination, more = examine(progress=tell), {}
         else:
             examination, more = _examine_source(arguments, Path(folder), tell)
-    console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=120)
+    console = output_console()
     show_examination(examination, console)
     shows: dict[str, Any] = {"stages": show_stages, "pauses": show_pauses, "heap": show_heap}
     for name, found in more.items():

@@ -21,11 +21,12 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from etl.console import PlainConsole
+from etl.console import PlainConsole, output_console
 from etl.printable import printable
+from etl.tables import print_table
 from presave.atomic import write_atomically
 from presave.disk_errors import explained
 
@@ -35,12 +36,12 @@ LONGEST_ERROR = 4_000
 
 def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     """Print a two-column table on standard output."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=title, show_header=False)
     table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    table.add_column()
     for name, value in facts:
         table.add_row(name, value)
-    PlainConsole().print(table)
+    print_table(table, output_console())
 
 
 def check_file_path(path: Path | None, option: str) -> None:
@@ -86,6 +87,11 @@ def show_error(text: str) -> None:
     print(f"etl: {line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + ' ...'}", file=sys.stderr)
 
 
+def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Print a warning as one line on standard error: what `warnings.showwarning` is while a command runs."""
+    show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
+
+
 class Bar:
     """A progress bar with rate and time left, on standard error; nothing where that is no terminal."""
 
@@ -101,13 +107,13 @@ class Bar:
 @contextmanager
 def progress_bar(title: str, unit: str) -> Iterator[Bar]:
     """A bar that stands while the block runs."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
+    columns = (  # where there is little room the title folds and the bar shrinks
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn(unit),
-        _Rate(),
-        TimeRemainingColumn(),
+        _Rate(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )
     console = PlainConsole(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

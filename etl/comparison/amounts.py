@@ -2,6 +2,8 @@
 
 # Before anything of a sample is timed: allocators, caches and thread pools then are as in the middle of an epoch.
 WARM_UP_BATCHES = 4
+# Before the trials of a split, which shows no figures, only which one is the fastest.
+SPLIT_WARM_UP_BATCHES = 2
 # Compute alone: so many steps, or more until so many seconds have gone, fewer where there is little time.
 FEWEST_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 200
 # Equal weights that were trained on equal batches have equal losses after any number of steps.

@@ -23,20 +23,23 @@ from etl.comparison.report import Report, Timeline
 from etl.comparison.rounds import Rounds
 from etl.comparison.rules import RULES
 from etl.comparison.settings import Settings
+from etl.comparison.splits import Trials, choose
 from etl.comparison.workload import Threads, Workload
 from etl.runtime.cpus import affinity_of, available_cpus
 
 # What the last phases need after the rounds.
 CLOSING_SECONDS = 3.0
+# Trials of how those that load ahead split their CPUs take this share of the time budget, all together.
+TRIALS_SHARE = 0.3
 # A comparison without intervals tells nothing: for them it may take so many times as long as it was to.
 PATIENCE = 1.5
 
 
 @dataclass
 class Progress:
-    """How far a comparison has come. `phase` is "profile", "write", "check", "measure" or "trace"; `done` of `total`
-    steps of it, `total` None where that is not known; `share` of the time budget that has gone, None without one.
-    `predictions` are the wall times of an epoch that were foretold, by strategy, as soon as there are any.
+    """How far a comparison has come. `phase` is "profile", "write", "split", "check", "measure" or "trace"; `done` of
+    `total` steps of it, `total` None where that is not known; `share` of the time budget that has gone, None without
+    one. `predictions` are the wall times of an epoch that were foretold, by strategy, as soon as there are any.
     """
 
     phase: str
@@ -87,6 +90,7 @@ class _Comparison:
         self._checks: dict[Candidate, dict[str, Any]] = {}
         self._failed: dict[Candidate, str] = {}
         self._profile: dict[str, Any] = {}
+        self._trials: dict[Candidate, Trials] = {}
         self._is_on_device = False
 
     def run(self) -> Report:
@@ -97,9 +101,15 @@ class _Comparison:
             compute_seconds = self._profile["compute_seconds"]
             self._workload.plain_compute = int(min(compute_seconds, key=compute_seconds.__getitem__))
             left = self._settings.budget_seconds - (time.monotonic() - self._began) - CLOSING_SECONDS
+            left -= self._trial_seconds() * len(self._with_splits())
             self._workload.select(choose_records(self._workload, self._profile, self._is_on_device, left))
             self._write_stores(processes)
-            self._predict()
+            # Of every split, before any is tried.
+            predicted = {each: self._predict(each) for each in self._candidates}
+            self._try_splits(processes)
+            self._predictions = {
+                self._workload.name(each): splits[self._threads(each)] for each, splits in predicted.items()
+            }
             self._check(processes)
             rounds = self._measure(processes)
             timelines = self._trace(processes, rounds)
@@ -112,6 +122,7 @@ class _Comparison:
             is_on_device=self._is_on_device,
             profile=self._profile,
             predictions=self._predictions,
+            trials=self._trials,
             writing=self._writing,
             checks=self._checks,
             failed=self._failed,
@@ -133,11 +144,34 @@ class _Comparison:
             self._progress("write", number, len(wanted))
             self._writing[chosen, stage] = processes.write(chosen, stage, self._workload.cpus)
 
-    def _predict(self) -> None:
-        for candidate in self._candidates:
-            self._predictions[self._workload.name(candidate)] = predict_wall(
-                self._workload, candidate, self._threads(candidate), self._profile
-            )
+    def _predict(self, candidate: Candidate) -> dict[Threads, float]:
+        return {
+            split: predict_wall(self._workload, candidate, split, self._profile)
+            for split in self._workload.splits(candidate, self._is_on_device)
+        }
+
+    def _try_splits(self, processes: Processes) -> None:
+        """Have each that loads ahead keep the split that is its fastest in short trials, each for itself. The rounds
+        measure it anew.
+        """
+        chosen = self._with_splits()
+        for number, candidate in enumerate(chosen):
+            self._progress("split", number, len(chosen))
+            try:
+                self._trials[candidate] = processes.try_splits(candidate, self._trial_seconds())
+            except MeasurementError as error:
+                self._failed[candidate] = f"other splits of its CPUs could not be tried: {error}"
+                continue
+            fastest = choose(self._trials[candidate])
+            if fastest is not None:
+                self._workload.chosen[candidate] = fastest
+
+    def _with_splits(self) -> list[Candidate]:
+        """Those that have more than one way to split their CPUs."""
+        return [each for each in self._candidates if len(self._workload.splits(each, self._is_on_device)) > 1]
+
+    def _trial_seconds(self) -> float:
+        return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
 
     def _check(self, processes: Processes) -> None:
         """See what each loads, and train on it for a few steps, before anything is timed."""

@@ -93,7 +93,7 @@ def figures_table(report: Report) -> list[FigureGroup]:
                 words("CPU s per 1,000", "CPU seconds for 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
                 sizes("peak memory", "of the process and its children", lambda r: r.peak_memory_nbytes),
                 sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
-                words("compute threads", "out of the same budget as loading", lambda r: str(r.compute_threads)),
+                words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
                 words("loading threads", "or worker processes", lambda r: str(r.loading_threads)),
             ],
         ),

@@ -9,7 +9,7 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.machine import describe_machine, describe_versions
 from etl.comparison.measured import Measured
 from etl.comparison.noise_report import report_noise
-from etl.comparison.notes import notes
+from etl.comparison.notes import notes, splits_of
 from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import recommend
 from etl.comparison.report import (
@@ -18,6 +18,7 @@ from etl.comparison.report import (
     Prediction,
     ProfileResult,
     Report,
+    SplitProfile,
     StageProfile,
     StrategyResult,
 )
@@ -128,6 +129,7 @@ def _strategies(
                 presaving=None if writing is None else presaving_of(writing, parts.wall_seconds, without_store, scale),
                 prediction=_prediction(measured, candidate, parts.wall_seconds),
                 runtime=audits_of(samples),
+                splits=splits_of(measured, candidate),
                 rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
                 disqualified=broken[name],
             )
@@ -164,7 +166,6 @@ def _profile(measured: Measured) -> ProfileResult:
     return ProfileResult(
         stages=[StageProfile(**stage) for stage in profile["stages"]],
         compute_seconds_per_batch=profile["compute_seconds"],
-        compute_slowdown=profile["compute_slowdown"],
-        loading_slowdown=profile["loading_slowdown"],
+        splits=[SplitProfile(**split) for split in profile["splits"]],
         copy_bytes_per_second=profile["copy_bytes_per_second"],
     )

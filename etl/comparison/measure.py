@@ -19,6 +19,7 @@ from etl.comparison.amounts import (
     FEWEST_STEPS,
     HARNESS_BATCHES,
     RESIDENT_NBYTES,
+    SPLIT_WARM_UP_BATCHES,
     TIMELINE_BATCHES,
     WARM_UP_BATCHES,
     compute_seconds,
@@ -26,6 +27,7 @@ from etl.comparison.amounts import (
 from etl.comparison.candidate import Candidate
 from etl.comparison.compute import Training, Wait, is_on_device, make_compute
 from etl.comparison.process_memory import peak_memory, reset_peak_memory
+from etl.comparison.splits import seconds_per_batch, take_trials
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Threads, Workload
 from etl.iterators import BatchIterator, SyntheticIterator
@@ -38,6 +40,7 @@ from etl.measuring.page_cache import (
     drop_from_page_cache,
     pages_outside,
     read_into_page_cache,
+    release_pages,
     reports_pages,
 )
 from etl.measuring.process_tree import read_nbytes
@@ -128,6 +131,7 @@ class Sampler:
         peak = peak_memory()
         audits = [asdict(policy.audit()) for policy in self._unaudited]
         self._unaudited = []
+        epochs.release()
         return {
             "batches": times.batches,
             "samples": times.samples,
@@ -151,6 +155,37 @@ class Sampler:
             "timeline": _loop_spans(times),
             "runtime": audits,
         }
+
+
+def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> dict[str, Any]:
+    """Train for a few batches with each split of the CPUs, in turns, for about `seconds` in all.
+
+    All in one process, with the model that they train in turns: the samples of the rounds come from other processes.
+    """
+    deadline = time.perf_counter() + seconds
+    files = workload.files(candidate)
+    splits = workload.splits(candidate, is_on_device(workload.settings))
+    with ExitStack() as entered:
+        epochs = {split: entered.enter_context(Epochs(workload, candidate, split)) for split in splits}
+        compute = make_compute(workload, _copy_of_first(epochs[splits[0]].iterator))
+
+        def run(split: Threads, batches: int) -> float:
+            epochs[split].prepare(files)
+            with ThreadPolicy(split.compute):
+                times = run_epoch(_FirstBatches(epochs[split].iterator, batches), compute)
+            epochs[split].release()
+            return seconds_per_batch(times, workload.settings.prefetch_size)
+
+        for split in splits:
+            run(split, SPLIT_WARM_UP_BATCHES)
+        trials = take_trials(
+            splits,
+            run,
+            most_batches=-(-len(workload.records) // workload.settings.batch_size),
+            deadline=deadline,
+            seed=workload.settings.seed,
+        )
+    return {"trials": [{"threads": asdict(split), "seconds_per_batch": each} for split, each in trials.items()]}
 
 
 def load(workload: Workload, candidate: Candidate) -> dict[str, Any]:
@@ -181,7 +216,7 @@ def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
         _warm_up(iterator, compute)
         for each in watched:
             each.begin_anew()
-        times = run_epoch(_FirstBatches(iterator), compute)
+        times = run_epoch(_FirstBatches(iterator, TIMELINE_BATCHES), compute)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
     loads = [
@@ -224,23 +259,32 @@ class Epochs:
                 read_into_page_cache(files)
                 outside = pages_outside(files)
             return outside
-        # Pages that are mapped would stay.
-        self.iterator.close()
+        self.release()
         self.iterator = self._make()
         return drop_from_page_cache(files)
+
+    def release(self) -> None:
+        """Let go of all files if epochs are cold: the pages that a process has mapped, no other one can drop.
+
+        The iterator is closed, with its store and its worker processes; `prepare` makes the next one.
+        """
+        if self._cold:
+            self.iterator.close()
+            release_pages()
 
 
 class _FirstBatches:
     """The first batches of each epoch of an iterator."""
 
-    def __init__(self, iterator: BatchIterator) -> None:
+    def __init__(self, iterator: BatchIterator, count: int) -> None:
         self._iterator = iterator
+        self._count = count
 
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self._iterator, start=1):
             yield batch
             del batch
-            if number == TIMELINE_BATCHES:
+            if number == self._count:
                 return
 
 

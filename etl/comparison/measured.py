@@ -9,6 +9,7 @@ from typing import Any
 from etl.comparison.candidate import Candidate
 from etl.comparison.report import Timeline
 from etl.comparison.results import Sample, Scale
+from etl.comparison.splits import Trials
 from etl.comparison.workload import Threads, Workload
 
 
@@ -16,7 +17,8 @@ from etl.comparison.workload import Threads, Workload
 class Measured:
     """What `server.py` answered, by candidate, or for `writing` by format and stage: `samples` of those that are
     compared, `loads` of those that tell where to cut. `failed` are the candidates that
-    could not be run, with the reason. `predictions` are seconds of an epoch by name.
+    could not be run, with the reason. `predictions` are seconds of an epoch by name. `trials` are seconds of a batch
+    with each split of the CPUs.
     """
 
     workload: Workload
@@ -27,6 +29,7 @@ class Measured:
     is_on_device: bool
     profile: Mapping[str, Any]
     predictions: Mapping[str, float]
+    trials: Mapping[Candidate, Trials]
     writing: Mapping[tuple[str, str], Mapping[str, Any]]
     checks: Mapping[Candidate, Mapping[str, Any]]
     failed: Mapping[Candidate, str]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator
+
 import psutil
 
+from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
+from etl.comparison.report import SplitTrial
 from etl.comparison.results import audits_of
+from etl.comparison.splits import MIN_TRIALS
+from etl.comparison.units import seconds
 
 
 def notes(measured: Measured) -> list[str]:
-    """Sentences: what failed, what was scaled, which runtime setting had no effect, and where a warm cache is not to be
-    had.
+    """Sentences: what failed, what was scaled, which runtime setting was not in force, and which store is too large for
+    a warm cache.
     """
     scale = measured.scale
     found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
@@ -20,8 +27,9 @@ def notes(measured: Measured) -> list[str]:
             "batch counts once, the others by their number."
         )
     for candidate in measured.compared:
+        found += _of_splits(measured, candidate)
         inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
-        found += [f"{measured.name(candidate)}: a setting had no effect: {each}" for each in inert]
+        found += [f"{measured.name(candidate)}: a setting was not in force: {each.alarm}" for each in inert]
     memory = psutil.virtual_memory().total
     for candidate in measured.compared:
         written = measured.written(candidate)
@@ -33,3 +41,45 @@ def notes(measured: Measured) -> list[str]:
                 "--cache cold, too."
             )
     return found
+
+
+def splits_of(measured: Measured, candidate: Candidate) -> list[SplitTrial]:
+    """The splits of the CPUs that `candidate` was tried with."""
+    taken = measured.threads(candidate)
+    return [
+        SplitTrial(
+            compute_threads=split.compute,
+            loading_threads=split.loading,
+            trials=len(each),
+            epoch_seconds=statistics.median(each) * measured.scale.batches,
+            is_taken=split == taken,
+        )
+        for split, each in measured.trials.get(candidate, {}).items()
+    ]
+
+
+def _of_splits(measured: Measured, candidate: Candidate) -> Iterator[str]:
+    """Which split of the CPUs was taken, and what the others gave."""
+    tried = splits_of(measured, candidate)
+    if not tried:
+        return
+    kind = "worker processes" if candidate.worker_processes else "loading threads"
+    (taken,) = (each for each in tried if each.is_taken)
+    others = ", ".join(f"{_split(each)} {seconds(each.epoch_seconds)}" for each in tried if not each.is_taken)
+    if min(each.trials for each in tried) < MIN_TRIALS:
+        yield (
+            f"{measured.name(candidate)} has {_split(taken)} compute threads + {kind}; other splits of the CPUs could "
+            f"not be tried {MIN_TRIALS} times in the time there was: give it more with --budget."
+        )
+        return
+    cpus = measured.workload.cpus
+    is_shared = taken.compute_threads + taken.loading_threads > cpus
+    yield (
+        f"{measured.name(candidate)} has {_split(taken)} compute threads + {kind}"
+        f"{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in {taken.trials} short trials, "
+        f"with {seconds(taken.epoch_seconds)} an epoch; {others}."
+    )
+
+
+def _split(trial: SplitTrial) -> str:
+    return f"{trial.compute_threads} + {trial.loading_threads}"

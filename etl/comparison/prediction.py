@@ -19,17 +19,29 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     size = min(workload.settings.batch_size, len(workload.whole))
     load = loading_seconds(workload, candidate, profile) * size
     compute = float(profile["compute_seconds"][str(threads.compute)])
-    if threads.loading:
+    split = split_profile(profile, threads)
+    if split is not None:
         # What one more thread gains is a property of the machine, seen with the raw pipeline.
-        load /= stage_seconds(profile, None) * float(profile["records_per_second_in_threads"])
-    return wall_seconds(len(workload.whole) / size, load, compute, profile, is_ahead=threads.loading > 0)
+        load /= stage_seconds(profile, None) * float(split["records_per_second"])
+    return wall_seconds(len(workload.whole) / size, load, compute, split)
 
 
-def wall_seconds(batches: float, load: float, compute: float, profile: Mapping[str, Any], *, is_ahead: bool) -> float:
-    """Seconds of an epoch whose batches take `load` seconds to load and `compute` to train on, each alone."""
-    if not is_ahead:
+def split_profile(profile: Mapping[str, Any], threads: Threads) -> Mapping[str, Any] | None:
+    """What `profile` tells of a split of the CPUs; None if nothing loads ahead."""
+    if not threads.loading:
+        return None
+    wanted = (threads.compute, threads.loading)
+    splits: list[Mapping[str, Any]] = profile["splits"]
+    return next(each for each in splits if (each["compute_threads"], each["loading_threads"]) == wanted)
+
+
+def wall_seconds(batches: float, load: float, compute: float, split: Mapping[str, Any] | None) -> float:
+    """Seconds of an epoch whose batches take `load` seconds to load and `compute` to train on, each alone; `split` is
+    what the profile tells of doing both at once, None if one is done after the other.
+    """
+    if split is None:
         return batches * (load + compute)
-    both = side_by_side(load, compute, float(profile["loading_slowdown"]), float(profile["compute_slowdown"]))
+    both = side_by_side(load, compute, float(split["loading_slowdown"]), float(split["compute_slowdown"]))
     return load + compute + (batches - 1) * both
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import psutil
 
 import etl
 from etl.comparison.candidate import Candidate
-from etl.comparison.workload import Workload
+from etl.comparison.workload import Threads, Workload
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,6 +74,11 @@ class Processes:
         """Presave; seconds and bytes."""
         return self._ask("write", format=format, stage=stage, jobs=jobs)
 
+    def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
+        """Seconds of a batch with each split of the CPUs, in short trials that take about `seconds` in all."""
+        found = self._ask("try_splits", candidate=candidate.as_dict(), seconds=seconds)
+        return {Threads(**each["threads"]): each["seconds_per_batch"] for each in found["trials"]}
+
     def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
         """What an epoch of `candidate` holds, and what training on it ends with."""
         return self._ask("check", candidate=candidate.as_dict(), compute_threads=compute_threads, trains=trains)
@@ -114,6 +120,10 @@ class Processes:
             "task": task,
             "records": len(self._workload.records),
             "plain_compute": self._workload.plain_compute,
+            "chosen": [
+                {"candidate": candidate.as_dict(), "threads": asdict(threads)}
+                for candidate, threads in self._workload.chosen.items()
+            ],
             "affinity": self._affinity,
             "keep": keep,
             "end_kept": not self._keeps,

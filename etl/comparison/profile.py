@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,23 +17,24 @@ from etl.comparison.compute import is_on_device, make_compute, usual_model
 from etl.comparison.measure import compute_alone
 from etl.comparison.source_files import source_files
 from etl.comparison.stage_clock import RecordRun, StageClock
-from etl.comparison.workload import Workload
+from etl.comparison.workload import Threads, Workload
 from etl.cut import cut
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 from etl.several import flatten
 
-# In turns, so that a slow second of the machine meets all of them; each takes this share of the time budget, and no
-# more than so many seconds.
+# In turns, so that a slow second of the machine meets all of them; together they take this share of the time budget,
+# and each no more than so many seconds.
 TURNS = 3
-TURN_SHARE, LONGEST_TURN_SECONDS = 1 / 150, 0.4
+TURNS_SHARE, LONGEST_TURN_SECONDS = 1 / 10, 0.4
 RECORDS, RECORDS_LOOKED_AT = 512, 8
 COPIED_NBYTES = 64 << 20
 
 
 def profile(workload: Workload) -> dict[str, Any]:
     """Seconds for a record of each stage in one thread, and bytes after it; seconds of compute alone for a batch, by
-    number of threads; how loading in threads and compute slow each other down; and how fast memory is copied.
+    number of threads; for each split of the CPUs how fast its threads load, and how loading and compute slow each other
+    down; and how fast memory is copied.
     """
     # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
     workload.select(min(RECORDS, len(workload.whole)))
@@ -43,12 +45,12 @@ def profile(workload: Workload) -> dict[str, Any]:
         batch = map_batch(next(iter(raw)), np.array)
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)
-        ahead, plain = (workload.threads(Candidate(name), on_device) for name in ("async-raw", "raw"))
-        seconds = min(LONGEST_TURN_SECONDS, workload.settings.budget_seconds * TURN_SHARE)
+        splits = [_SplitTimes(each) for each in workload.splits(Candidate("async-raw"), on_device)]
+        alone: dict[int, list[float]] = {workload.cpus: [], **{each.threads.compute: [] for each in splits}}
+        shares = TURNS * (1 + len(alone) + 2 * len(splits))
+        seconds = min(LONGEST_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(workload, raw.loader)
         clock = StageClock(workload.stages)
-        alone: dict[int, list[float]] = {plain.compute: [], ahead.compute: []}
-        loading_alone, loading_slower, compute_slower = [], [], []
         for threads in alone:  # the first step with another number of threads starts them
             with ThreadPolicy(threads):
                 compute(batch)
@@ -59,25 +61,48 @@ def profile(workload: Workload) -> dict[str, Any]:
             for threads, steps in alone.items():
                 with ThreadPolicy(threads):
                     steps.append(compute_alone(compute, [batch], seconds))
-            rate = _rate(records, ahead.loading, seconds)
-            with ThreadPolicy(ahead.compute):
-                beside, step = _rate_beside(records, ahead.loading, lambda: compute_alone(compute, [batch], seconds))
-            loading_alone.append(rate)
-            loading_slower.append(rate / beside)
-            compute_slower.append(step / alone[ahead.compute][-1])
+            for split in splits:
+                rate = _rate(records, split.threads.loading, seconds)
+                with ThreadPolicy(split.threads.compute):
+                    beside, step = _rate_beside(
+                        records, split.threads.loading, lambda: compute_alone(compute, [batch], seconds)
+                    )
+                split.rates.append(rate)
+                split.loading_slower.append(rate / beside)
+                split.compute_slower.append(step / alone[split.threads.compute][-1])
     return {
         "stages": [
             {"name": name, "seconds_per_record": seconds, "nbytes_per_record": nbytes}
             for (name, seconds), nbytes in zip(clock.seconds_per_record(), _stage_nbytes(workload), strict=True)
         ],
         "compute_seconds": {str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
-        "records_per_second_in_threads": statistics.median(loading_alone),
-        "compute_slowdown": max(1.0, statistics.median(compute_slower)),
-        "loading_slowdown": max(1.0, statistics.median(loading_slower)),
+        "splits": [each.as_dict() for each in splits],
         "copy_bytes_per_second": _copy_rate(int(_row_nbytes(batch))),
         "device": compute.device,
         "model": usual_model(_first_features(batch).shape[1:]),
     }
+
+
+@dataclass
+class _SplitTimes:
+    """One split: in each turn records a second that its threads load, and how many times as long as alone loading and
+    compute took beside each other.
+    """
+
+    threads: Threads
+    rates: list[float] = field(default_factory=list)
+    loading_slower: list[float] = field(default_factory=list)
+    compute_slower: list[float] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields of `report.SplitProfile`."""
+        return {
+            "compute_threads": self.threads.compute,
+            "loading_threads": self.threads.loading,
+            "records_per_second": statistics.median(self.rates),
+            "compute_slowdown": max(1.0, statistics.median(self.compute_slower)),
+            "loading_slowdown": max(1.0, statistics.median(self.loading_slower)),
+        }
 
 
 def _rate(records: RecordRun, threads: int, seconds: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from etl.runtime.audit import Audit
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,27 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class SplitTrial:
+    """One way to split the CPUs between compute and loading, which share them if both together have more threads than
+    there are CPUs. `epoch_seconds` is the median of `trials` short ones, without the first batch, for the whole source;
+    no such trial is among the rounds. `is_taken` is true for the split that the rounds measured.
+    """
+
+    compute_threads: int
+    loading_threads: int
+    trials: int
+    epoch_seconds: float
+    is_taken: bool
+
+
+@dataclass(frozen=True)
 class StrategyResult:
     """One strategy. Seconds and bytes are those of one epoch over the whole source.
 
     `ratio` is its wall time over the reference's, paired within rounds; `verdict` is "reference", "faster", "slower",
     "no difference shown", "too few rounds" or "disqualified", with the reasons in `disqualified`. `overlap` is
-    max(ETL alone, compute alone) / wall. `runtime` are the settings of its process: requested, in force, and to what
+    max(ETL alone, compute alone) / wall. `splits` are the ways to split the CPUs that were tried, empty if there is
+    only one. `runtime` are the settings of its process: requested, in force, and to what
     effect.
     """
 
@@ -114,6 +129,7 @@ class StrategyResult:
     prediction: Prediction | None
     rounds: list[RoundFigures]
     runtime: list[Audit]
+    splits: list[SplitTrial] = field(default_factory=list)
     disqualified: list[str] = field(default_factory=list)
 
 
@@ -150,15 +166,27 @@ class StageProfile:
 
 
 @dataclass(frozen=True)
+class SplitProfile:
+    """How fast so many threads load raw records with nothing else at work; and how loading and compute slow each other
+    down when both are at work with so many threads (1.0: not at all).
+    """
+
+    compute_threads: int
+    loading_threads: int
+    records_per_second: float
+    compute_slowdown: float
+    loading_slowdown: float
+
+
+@dataclass(frozen=True)
 class ProfileResult:
     """What was measured before any strategy: the stages one by one, compute alone (by number of threads, as text), and
-    how loading and compute slow each other down when both are at work (1.0: not at all).
+    both at once for each split of the CPUs.
     """
 
     stages: list[StageProfile]
     compute_seconds_per_batch: dict[str, float]
-    compute_slowdown: float
-    loading_slowdown: float
+    splits: list[SplitProfile]
     copy_bytes_per_second: float
 
 

@@ -14,7 +14,7 @@ from etl.comparison.workload import Threads
 RULES = {
     "samples": "Same samples: every strategy loads the same batches in the same order",
     "compute": "Same compute: the same model from the same weights ends with the same loss",
-    "resources": "Same resources: the same CPUs, the same number of threads and the same memory for all",
+    "resources": "Same resources: the same CPUs, however a strategy splits them, and the same memory for all",
     "cache": "Same cache state: files were in the page cache, or out of it, as was asked for",
     "cost": "Everything is paid for: writing and keeping a store is measured and reported",
     "noise": "Noise is handled: shuffled rounds, ratios paired within them, with intervals",
@@ -149,8 +149,8 @@ def _resources(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
                 broken[name] = f"it took {sample['peak_memory'] / 1e6:,.0f} MB in round {number}"
     listed = ", ".join(map(str, terms.affinity))
     seen = (
-        f"all were bound to CPUs {listed} and had at most {cpus} threads at work, loading and compute together; the "
-        f"busiest used {busiest:.2f} CPUs, the largest {peak / 1e6:,.0f} MB of {terms.memory_nbytes / 1e6:,.0f}"
+        f"all were bound to CPUs {listed}, loading and compute together; the busiest used {busiest:.2f} CPUs, the "
+        f"largest {peak / 1e6:,.0f} MB of {terms.memory_nbytes / 1e6:,.0f}"
     )
     return seen, broken
 

@@ -62,9 +62,11 @@ def main() -> None:
 def _load() -> None:
     """Import, before forking, all that measuring needs."""
     # First, because it uses a thread, which the system may show for a moment after it has ended.
+    from etl.backends.choose import import_torch
     from etl.kernels import load_kernels
 
     load_kernels()
+    import_torch()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
 
     from etl.comparison import tasks  # noqa: F401

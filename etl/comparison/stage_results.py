@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
-from etl.comparison.prediction import wall_seconds
+from etl.comparison.prediction import split_profile, wall_seconds
 from etl.comparison.report import StageResult
 from etl.comparison.results import Sample, etl_alone_seconds, middle, parts_of, presaving_of, ratio_of
 from etl.comparison.rules import different_batches
@@ -63,8 +63,8 @@ def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> flo
     alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
     compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
     compute = middle(measured.samples[compared], lambda sample: sample["compute_alone"])
-    is_ahead = measured.threads(candidate).loading > 0
-    return wall_seconds(batches, etl_alone / batches, compute, measured.profile, is_ahead=is_ahead)
+    split = split_profile(measured.profile, measured.threads(candidate))
+    return wall_seconds(batches, etl_alone / batches, compute, split)
 
 
 def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from etl.comparison.report import Interval, Prediction, Report, StrategyResult
+from etl.comparison.units import Scale, time_scale
+from etl.tables import Bar, print_table
 
-BAR_WIDTH = 16
+# The characters and styles of what is drawn to scale.
+COMPUTE, INTERFERENCE, STALL = ("█", "green"), ("▒", "yellow"), ("░", "red")
+BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} interference, {STALL[0]} stall"
+STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 LEGEND = (
-    "Seconds of one epoch. wall = compute alone █ + interference ▒ + stall ░ + harness + unexplained (at most "
-    "{worst:.2%}); ratio: wall over that of {reference}, paired within rounds, with a 95% interval; predicted: before "
-    "anything was timed (its error, and that with compute as fast as it was in the rounds)"
+    "Times are of one epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
+    "{worst:.2%}). compute = compute alone + interference. ratio: wall over that of {reference}, paired within "
+    "rounds. predicted: before anything was timed (its error, and its error with compute as fast as in the rounds)."
 )
 
 
@@ -24,14 +28,18 @@ def show_report(report: Report, console: Console) -> None:
         console.print(f"STOPPED EARLY, after {report.rounds} rounds", style="bold yellow")
     for sentence in report.recommendation:
         console.print(sentence, style="bold", highlight=False)
-    console.print(_strategies(report))
+    epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
+    wall = f"wall, {epoch.unit}"
+    first = (wall, "ratio", "95% interval", "parts", "verdict")
+    print_table(_strategies(report, wall, epoch), console, first=first)
     worst = max(abs(each.parts.unexplained_seconds) / each.parts.wall_seconds for each in report.strategies)
-    console.print(LEGEND.format(worst=worst, reference=report.reference), highlight=False, style="dim")
+    legend = LEGEND.format(unit=epoch.unit, worst=worst, reference=report.reference)
+    console.print(legend, highlight=False, style="dim")
     for result in report.strategies:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
     if report.stages:
-        console.print(_stages(report))
+        print_table(_stages(report), console)
     _show_checks(report, console)
     for line in (*report.noise.warnings, *report.notes):
         console.print(line, highlight=False)
@@ -42,41 +50,34 @@ def show_report(report: Report, console: Console) -> None:
     )
 
 
-def _strategies(report: Report) -> Table:
-    table = Table(title=report.title, title_justify="left")
+def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
+    """Return the table of the strategies: `wall` heads the wall times, `epoch` is the scale of all times."""
+    table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
-    columns = (
-        "wall",
-        "ETL alone",
-        "compute",
-        "stall",
-        "samples/s",
-        "ratio",
-        "predicted",
-        "CPU s/1,000",
-        "peak MB",
-        "read MB",
-    )
-    for column in columns:
+    for column in (wall, "ETL alone", "compute", "stall", "samples/s", "ratio", "95% interval"):
         table.add_column(column, justify="right")
-    table.add_column("pays off after", justify="right")
-    table.add_column("")
+    table.add_column("verdict")
+    for column in ("predicted", "CPU s/1,000", "peak MB", "read MB", "pays off after"):
+        table.add_column(column, justify="right")
+    table.add_column("parts")
     longest = max(each.parts.wall_seconds for each in report.strategies)
     for each in report.strategies:
         parts = each.parts
         table.add_row(
             each.name,
-            f"{parts.wall_seconds:,.3g}",
-            f"{each.etl_alone_seconds:,.3g}",
-            f"{parts.compute_alone_seconds + parts.interference_seconds:,.3g}",
-            f"{parts.stall_seconds:,.3g}",
+            epoch.number(parts.wall_seconds),
+            epoch.number(each.etl_alone_seconds),
+            epoch.number(parts.compute_alone_seconds + parts.interference_seconds),
+            epoch.number(parts.stall_seconds),
             f"{each.samples_per_second:,.0f}",
-            _ratio(each),
-            "" if each.prediction is None else _prediction(each.prediction),
+            "1" if each.ratio is None else f"{each.ratio.median:.2f}",
+            _interval(each.ratio),
+            _verdict(each),
+            "" if each.prediction is None else _prediction(each.prediction, epoch),
             f"{each.cpu_seconds_per_1000:.2f}",
             f"{each.peak_memory_nbytes / 1e6:,.0f}",
             f"{each.read_nbytes / 1e6:,.0f}",
-            "" if each.presaving is None else pays_off(each.presaving.break_even_epochs, report),
+            "" if each.presaving is None else _pays_off(each.presaving.break_even_epochs, report),
             _bar(each, longest),
             style="dim strike" if each.disqualified else "",
         )
@@ -85,11 +86,13 @@ def _strategies(report: Report) -> Table:
 
 def _stages(report: Report) -> Table:
     stages = report.stages
-    table = Table(title=f"Where to cut: loading alone, {stages[-1].strategy}", title_justify="left")
+    table = Table(title=f"Where to cut: loading alone, {stages[-1].strategy}", caption=STAGE_LEGEND)
     table.add_column("presaved after")
-    for column in ("samples/s", "MB on disk", "s to write", "epoch s", "pays off after"):
+    write = time_scale(stage.write_seconds for stage in stages)
+    epoch = time_scale(stage.wall_seconds for stage in stages)
+    for column in ("samples/s", "MB on disk", f"{write.unit} to write", f"epoch, {epoch.unit}", "pays off after"):
         table.add_column(column, justify="right")
-    table.add_column("samples/s against disk")
+    table.add_column(f"{COMPUTE[0]} {INTERFERENCE[0]}")
     fastest = max(stage.etl_samples_per_second for stage in stages)
     largest = max(1, *(stage.nbytes for stage in stages))
     for stage in stages:
@@ -97,12 +100,10 @@ def _stages(report: Report) -> Table:
             "no store" if stage.stage == "raw" else stage.stage,
             f"{stage.etl_samples_per_second:,.0f}",
             f"{stage.nbytes / 1e6:,.1f}",
-            f"{stage.write_seconds:,.3g}",
-            f"{'about ' if stage.wall_is_estimated else ''}{stage.wall_seconds:,.3g}",
-            "" if stage.stage == "raw" else pays_off(stage.break_even_epochs, report),
-            Text("█" * round(BAR_WIDTH * stage.etl_samples_per_second / fastest), "green")
-            + Text(" ")
-            + Text("▒" * round(BAR_WIDTH * stage.nbytes / largest), "yellow"),
+            write.number(stage.write_seconds),
+            f"{'about ' if stage.wall_is_estimated else ''}{epoch.number(stage.wall_seconds)}",
+            "" if stage.stage == "raw" else _pays_off(stage.break_even_epochs, report),
+            _halves(stage.etl_samples_per_second / fastest, stage.nbytes / largest),
             style="dim strike" if stage.disqualified else "",
         )
     return table
@@ -121,41 +122,41 @@ def _show_checks(report: Report, console: Console) -> None:
         console.print(f"  {check.rule} {word}: {broken or check.evidence}", style="red", highlight=False)
 
 
-def _ratio(result: StrategyResult) -> str:
-    if result.ratio is None:
-        return "1"
-    if result.verdict == "no difference shown":
-        return f"{show_interval(result.ratio)} no difference shown"
-    return show_interval(result.ratio)
+def _interval(ratio: Interval | None) -> str:
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return ""
+    return f"{ratio.low:.2f} to {ratio.high:.2f}"
 
 
-def show_interval(ratio: Interval) -> str:
-    """The median, and the interval in parentheses."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.median:.2f} ({ratio.rounds} rounds: too few)"
-    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+def _verdict(result: StrategyResult) -> str:
+    if result.verdict == "too few rounds" and result.ratio is not None:
+        return f"{result.ratio.rounds} rounds: too few"
+    return result.verdict
 
 
-def pays_off(epochs: float | None, report: Report) -> str:
+def _pays_off(epochs: float | None, report: Report) -> str:
     """After how many epochs, or never; nothing where there is no strategy without a store to compare with."""
     if all(each.stage is not None for each in report.strategies):
         return ""
     return "never" if epochs is None else f"{epochs:,.1f} epochs"
 
 
-def _prediction(prediction: Prediction) -> str:
+def _prediction(prediction: Prediction, epoch: Scale) -> str:
     errors = [f"{error:+.0%}" for error in (prediction.error, prediction.at_speed_error) if error is not None]
-    return f"{prediction.wall_seconds:,.3g} ({', '.join(errors)})"
+    return f"{epoch.number(prediction.wall_seconds)} ({', '.join(errors)})"
 
 
-def _bar(result: StrategyResult, longest: float) -> Text:
+def _bar(result: StrategyResult, longest: float) -> Bar:
     parts = result.parts
-
-    def cells(seconds: float) -> int:
-        return max(0, round(BAR_WIDTH * seconds / longest))
-
-    return (
-        Text("█" * cells(parts.compute_alone_seconds), "green")
-        + Text("▒" * cells(parts.interference_seconds), "yellow")
-        + Text("░" * cells(parts.stall_seconds), "red")
+    return Bar(
+        [
+            (*COMPUTE, parts.compute_alone_seconds / longest),
+            (*INTERFERENCE, parts.interference_seconds / longest),
+            (*STALL, parts.stall_seconds / longest),
+        ]
     )
+
+
+def _halves(speed: float, size: float) -> Bar:
+    """Two bars side by side, each of which takes at most a half."""
+    return Bar([(*COMPUTE, speed / 2), (" ", "", (1 - speed) / 2), (*INTERFERENCE, size / 2)])

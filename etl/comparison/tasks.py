@@ -8,7 +8,7 @@ from typing import Any
 
 from etl.comparison import measure, profile, writing
 from etl.comparison.candidate import Candidate
-from etl.comparison.workload import Workload
+from etl.comparison.workload import Threads, Workload
 from etl.runtime import GcPolicy, HeapPolicy
 
 Policy = HeapPolicy | GcPolicy
@@ -28,6 +28,9 @@ class Tasks:
         os.sched_setaffinity(0, request["affinity"])
         self._workload.select(request["records"])
         self._workload.plain_compute = request["plain_compute"]
+        self._workload.chosen = {
+            Candidate(**each["candidate"]): Threads(**each["threads"]) for each in request["chosen"]
+        }
         arguments = dict(request["arguments"])
         if "candidate" in arguments:
             arguments["candidate"] = Candidate(**arguments["candidate"])
@@ -45,6 +48,10 @@ class Tasks:
     def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
         """See `measure.check`."""
         return measure.check(self._workload, candidate, compute_threads, trains)
+
+    def try_splits(self, candidate: Candidate, seconds: float) -> dict[str, Any]:
+        """See `measure.try_splits`."""
+        return measure.try_splits(self._workload, candidate, seconds)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
         """A sample of `measure.Sampler`, which stays for the next one."""

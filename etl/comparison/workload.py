@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from etl.comparison.subset import Subset
 from etl.cut import READ, cut, usual_cut
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator
 from etl.loading.loading import Loader
+from etl.measuring.page_cache import release_pages
 from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.records import Records, ragged_after
@@ -39,6 +40,7 @@ class Workload:
         self.settings = settings
         self.folder = folder
         self.plain_compute: int | None = None
+        self.chosen: dict[Candidate, Threads] = {}
         self.cpus = cpus
         source = open_source(settings.source, settings.split, **settings.table_options)
         self.pipeline: Pipeline = usual_pipeline(source, settings.size, settings.decoder)
@@ -52,6 +54,9 @@ class Workload:
         self.padding = Padding() if ragged else None
         # A source counts them when it is first asked: here that is once, and not in every process that is forked.
         _ = getattr(source, "lengths", None) if ragged else None
+        if settings.cache == "cold":
+            # What opening the source has read of a mapped file would stay in memory for as long as this process runs.
+            release_pages()
 
     def select(self, count: int) -> None:
         """Have `count` records from now on."""
@@ -81,16 +86,30 @@ class Workload:
         return f"{candidate.strategy}{f':{candidate.format}' if several else ''}{cut}"
 
     def threads(self, candidate: Candidate, is_on_device: bool) -> Threads:
-        """The CPUs that all have, shared between compute and loading: half and half on the CPU; where compute is on a
-        device all but one for loading, and where it is a wait all of them. A plain strategy does one after the other,
-        and computes with all of them, or with `plain_compute` if that was seen to be faster.
+        """The split of `splits` that was chosen for `candidate`, or for the same strategy with the usual cut; the first
+        of them if none was.
+        """
+        usual = replace(candidate, stage=self.cut)
+        chosen = self.chosen.get(candidate) or self.chosen.get(usual)
+        return chosen or self.splits(candidate, is_on_device)[0]
+
+    def splits(self, candidate: Candidate, is_on_device: bool) -> list[Threads]:
+        """Ways to split the CPUs that all have between compute and loading; the first is taken if none is tried.
+
+        Half and half, all but one for either, and all of them for both, which then share them. All but one for loading
+        is the first if compute is on a device, and all if it is a wait, which takes no CPU. A plain strategy does one
+        after the other, and computes with all of them, or with `plain_compute` if that was seen to be faster.
         """
         if not candidate.is_ahead or self.settings.prefetch_size == 0:
-            return Threads(self.plain_compute or self.cpus, 0)
+            return [Threads(self.plain_compute or self.cpus, 0)]
+        half, others = max(1, self.cpus // 2), max(1, self.cpus - 1)
+        halves, all_shared = Threads(max(1, self.cpus - half), half), Threads(self.cpus, self.cpus)
+        found = [halves, Threads(others, 1), Threads(1, others), all_shared]
+        if is_on_device:
+            found.insert(0, Threads(1, others))
         if self.settings.compute != TRAINING:
-            return Threads(1, self.cpus)
-        loading = max(1, self.cpus - 1 if is_on_device else self.cpus // 2)
-        return Threads(max(1, self.cpus - loading), loading)
+            found = [Threads(1, each.loading) for each in (all_shared, *found)]
+        return list(dict.fromkeys(found))
 
     def store_path(self, format: str, stage: str) -> Path:
         """Where the store is, or will be."""

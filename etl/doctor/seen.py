@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from etl.batch import Batch
+from etl.doctor.depth import DenseDepth
 from etl.doctor.setup import Setup, copy_batch
 from etl.doctor.steps import StepTimes, time_steps
 from etl.measuring.noise import NoiseWatch
@@ -40,7 +41,8 @@ class Seen:
     walks and the seconds that it takes; `batch_nbytes` is the size of a batch.
 
     `callers`: for each module that was called the threads that did. `departures`: what took tensors off the device or
-    out of torch during forward passes, as `operation in module`, and how often in a batch.
+    out of torch during forward passes, as `operation in module`, and how often in a batch. `dense_in_series`: the dense
+    layers that no path leads around.
     """
 
     times: StepTimes
@@ -54,6 +56,7 @@ class Seen:
     others: float
     callers: Mapping[str, frozenset[int]]
     departures: Mapping[str, float]
+    dense_in_series: int
 
     @property
     def etl_seconds(self) -> float:
@@ -89,7 +92,8 @@ def watch_training(user_model: torch.nn.Module, setup: Setup, count: int) -> See
         times, last = time_steps(setup, count, around)
         batch = copy_batch(last)
         departures: Counter[str] = Counter()
-        with _calls_noted(setup.model, callers), _departures_noted(setup.model, departures):
+        depth = DenseDepth(setup.model)
+        with _calls_noted(setup.model, callers), _departures_noted(setup.model, departures), depth:
             step = setup.make_step()
             for _ in range(WATCHED_BATCHES):
                 step(batch)
@@ -109,6 +113,7 @@ def watch_training(user_model: torch.nn.Module, setup: Setup, count: int) -> See
         others=noise.other_processes,
         callers={name: frozenset(threads) for name, threads in callers.items()},
         departures={name: calls / WATCHED_BATCHES for name, calls in departures.items()},
+        dense_in_series=depth.layers,
     )
 
 

@@ -13,6 +13,7 @@ from etl.doctor.machine import OPTIONAL
 from etl.doctor.pauses import Pauses
 from etl.doctor.stage_times import StageTimes
 from etl.printable import printable
+from etl.tables import encodable, print_table
 
 SHOWN_TYPES = 15
 # Of the longest severity and two spaces.
@@ -50,7 +51,7 @@ def show_examination(examination: Examination, console: Console) -> None:
 
 def show_stages(times: StageTimes, console: Console) -> None:
     """Print each stage's milliseconds, warm and cold, and how fast files are read."""
-    table = Table(title="One record in one thread, stage by stage", title_justify="left")
+    table = Table(title="One record in one thread, stage by stage")
     table.add_column("stage")
     for name in ("warm, ms", "cold, ms", "share, warm"):
         table.add_column(name, justify="right")
@@ -63,7 +64,7 @@ def show_stages(times: StageTimes, console: Console) -> None:
             f"{each.warm / total:.0%}" if total else "",
             style="bold" if each is times.slowest else None,
         )
-    console.print(table)
+    print_table(table, console)
     disk = "n/a" if times.disk_bytes_per_second is None else f"{times.disk_bytes_per_second / 1e6:,.0f} MB/s"
     console.print(
         f"Reading the files alone ({times.nbytes / 1e6:,.1f} MB): {disk} from the disk, "
@@ -76,13 +77,13 @@ def show_stages(times: StageTimes, console: Console) -> None:
 
 def show_heap(heap: Heap, console: Console) -> None:
     """Print the types that take most memory, and those that leak."""
-    table = Table(title=f"{heap.objects:,} objects on the heap", title_justify="left")
+    table = Table(title=f"{heap.objects:,} objects on the heap")
     table.add_column("type")
     table.add_column("objects", justify="right")
     table.add_column("MB", justify="right")
     for each in heap.types[:SHOWN_TYPES]:
         table.add_row(each.name, f"{each.count:,}", f"{each.nbytes / 1e6:,.1f}")
-    console.print(table)
+    print_table(table, console)
     for leak in heap.leaks:
         grown = ", ".join(f"{count:+,}" for count in leak.per_epoch)
         console.print(f"{leak.name} grows in every epoch: {grown} objects", style="bold red", highlight=False)
@@ -92,10 +93,7 @@ def show_heap(heap: Heap, console: Console) -> None:
 
 def show_pauses(pauses: Pauses, console: Console) -> None:
     """Print the collections of each generation."""
-    table = Table(
-        title=f"Garbage collections in {pauses.batches} batches, which took {pauses.seconds:.2f} s",
-        title_justify="left",
-    )
+    table = Table(title=f"Garbage collections in {pauses.batches} batches, which took {pauses.seconds:.2f} s")
     table.add_column("generation")
     for name in ("collections", "ms", "longest, ms", "ms a batch", "objects freed"):
         table.add_column(name, justify="right")
@@ -108,7 +106,7 @@ def show_pauses(pauses: Pauses, console: Console) -> None:
             f"{each.seconds / pauses.batches * 1e3:,.3f}",
             f"{each.freed:,}",
         )
-    console.print(table)
+    print_table(table, console)
 
 
 def _show(finding: Finding, console: Console) -> None:
@@ -137,6 +135,7 @@ def _show(finding: Finding, console: Console) -> None:
 
 def _wrapped(console: Console, text: str, style: str, before: Text | str = INDENT) -> None:
     """Print `text` in as many lines as it takes, all indented; `before` stands in the indentation of the first."""
-    for line in Text(printable(text)).wrap(console, max(20, console.width - len(INDENT))):
+    shown = Text(encodable(printable(text), console.encoding))
+    for line in shown.wrap(console, max(20, console.width - len(INDENT))):
         console.print(Text.assemble(before, line), style=style)
         before = INDENT

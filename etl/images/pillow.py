@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -17,16 +18,25 @@ START_OF_SCAN = b"\xff\xda"
 SMALLEST_SCAN_NBYTES = 10
 # Of an image of the most pixels; of others so many more as they are smaller. Usual are 1 to 12.
 MOST_SCANS = 20
+MAX_16_BITS = (1 << 16) - 1
+
+
+@cache
+def suffixes() -> tuple[str, ...]:
+    """The suffixes, in lower case, under which Pillow knows files of the formats that are decoded."""
+    formats = {*FORMATS, *JPEG_FORMATS}
+    return tuple(sorted(suffix for suffix, known in Image.registered_extensions().items() if known in formats))
 
 
 def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> Image.Image:
     """The image in a file's bytes, uint8 of shape `(bytes,)`: decoded, upright, of mode RGB.
 
     Rotated as its EXIF orientation says; greyscale, palette and CMYK are converted; alpha is dropped, as
-    torchvision's `ImageFolder` does; 16 bits a channel keep their upper 8. With `at_least`, a height and width, a JPEG
-    file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its size that has these. Raises `OSError` or
-    `ValueError` for bytes that are not a whole image, and for more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or a JPEG
-    file of so many scans that decoding it would take as long.
+    torchvision's `ImageFolder` does; 16 bits a channel keep their upper 8; of several frames or pages the first is
+    taken. With `at_least`, a height and width, a JPEG file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its
+    size that has these. Raises `OSError` or `ValueError` for bytes that are not a whole image, for pixels that 8 bits
+    cannot hold, for more of them than `PIL.Image.MAX_IMAGE_PIXELS`, and for a JPEG file of so many scans that decoding
+    it would take as long.
     """
     try:
         return _open_image(encoded, at_least)
@@ -76,12 +86,19 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """`image` decoded, of mode RGB: greyscale, palette and CMYK are converted, alpha is dropped, 16 bits a channel keep
-    their upper 8.
+    """Return `image` decoded, of mode RGB.
+
+    Greyscale, palette and CMYK are converted, alpha is dropped, 16 bits a channel keep their upper 8. Raises
+    `ValueError` for floating-point pixels and for integers of more than 16 bits: no conversion to 8 bits is right for
+    all of them, and Pillow's own makes pixels between 0 and 1 black.
     """
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range is not known; convert it to 8 or 16 bits")
     if image.mode.startswith("I;16") or image.mode == "I":
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
-        return Image.fromarray(grey).convert("RGB")
+        values = np.asarray(image)
+        if image.mode == "I" and (values.min() < 0 or values.max() > MAX_16_BITS):
+            raise ValueError("its pixels are integers of more than 16 bits; convert it to 8 or 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     # Alpha is dropped, and Pillow would warn that it cannot be kept.
     image.info.pop("transparency", None)
     if image.mode != "RGB":

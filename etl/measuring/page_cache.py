@@ -13,19 +13,22 @@ from typing import Any
 import numpy as np
 
 READ_NBYTES = 1 << 20
+MAPS = Path("/proc/self/maps")
 
 
 def drop_from_page_cache(paths: Iterable[Path]) -> int:
     """Ask the kernel to forget the pages of these files, and return how many stayed; 0 if all reads will be cold.
 
-    Pages that a process maps stay. Pages that are not on the disk yet are written first. The disk's own cache, or that
-    of the host of a virtual machine, is out of reach.
+    Pages that are not on the disk yet are written first, and those that this process maps are taken out of its maps.
+    Those that another process has read through a map stay: `release_pages` there lets go of them. The disk's own cache,
+    or that of the host of a virtual machine, is out of reach.
 
     Raises
     ------
     PermissionError
         For a file whose pages the kernel does not tell this process of.
     """
+    release_pages()
     stayed = 0
     for path in paths:
         if not reports_pages(path):
@@ -41,6 +44,19 @@ def drop_from_page_cache(paths: Iterable[Path]) -> int:
         finally:
             os.close(descriptor)
     return stayed
+
+
+def release_pages() -> None:
+    """Take the pages of all files that this process maps out of its maps, so that they can be dropped from the cache.
+
+    The maps stay, and read the pages again when they are used. Those that may be written to, and private ones, which
+    may have been, are left alone.
+    """
+    for line in MAPS.read_text(errors="surrogateescape").splitlines():
+        place, permissions, *_ = line.split(maxsplit=2)
+        if permissions == "r--s":
+            first, end = (int(each, 16) for each in place.split("-"))
+            _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
 def read_into_page_cache(paths: Iterable[Path]) -> None:

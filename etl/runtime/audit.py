@@ -9,15 +9,20 @@ from dataclasses import dataclass
 class Audit:
     """One setting: what was `requested`, what is `in_force` as read back, and the `effect` that was observed.
 
-    `is_inert` where it was not, or had no effect.
+    `alarm` is empty if the setting is in force. Otherwise it says what was requested, what is in force instead, and
+    what to do about it.
     """
 
     setting: str
     requested: str
     in_force: str
     effect: str
-    is_inert: bool
+    alarm: str = ""
+
+    @property
+    def is_inert(self) -> bool:
+        """Whether the setting is not in force, or has no effect."""
+        return bool(self.alarm)
 
     def __str__(self) -> str:
-        inert = "INERT, " if self.is_inert else ""
-        return f"{self.setting} {self.requested}: {inert}in force {self.in_force}; {self.effect}"
+        return f"{self.setting} {self.requested}: in force {self.in_force}; {self.effect}"

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+
+class _Thread(threading.local):
+    """The state of one thread."""
+
+    is_loop_announcing = False
+
+
 _listeners: list[Callable[[], None]] = []
+_thread = _Thread()
 
 
 def batch_boundary() -> None:
@@ -13,8 +22,21 @@ def batch_boundary() -> None:
 
     The iterators of etl and `etl.fit` do so; a loop of your own over other iterators may call it.
     """
+    if _thread.is_loop_announcing:
+        return
     for listener in tuple(_listeners):
         listener()
+
+
+@contextmanager
+def announced_by_loop() -> Iterator[None]:
+    """Silence the batch boundaries of the iterators that this thread advances: the loop around them has its own."""
+    before = _thread.is_loop_announcing
+    _thread.is_loop_announcing = True
+    try:
+        yield
+    finally:
+        _thread.is_loop_announcing = before
 
 
 @contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KINDS = ("default", "off", "freeze", "window:MS", "thresholds:A,B,C")
 # Container objects that are made to see whether that starts a collection; several times the threshold, if that is low.
 LEAST_PROBE, MOST_PROBE = 3_000, 300_000
+SWITCHED_ON = "and automatic collection is on: something in this process calls gc.enable(). Remove that."
 
 
 class GcPolicy:
@@ -87,13 +88,19 @@ class GcPolicy:
         """
         if self._entered is None:
             raise RuntimeError("this GcPolicy is not in force")
-        effect, is_inert = {"freeze": self._audit_freeze, "window": self._audit_window}.get(
-            self._kind, self._audit_by_probe
-        )()
+        effect, alarm = {
+            "default": self._audit_default,
+            "off": self._audit_off,
+            "freeze": self._audit_freeze,
+            "window": self._audit_window,
+            "thresholds": self._audit_thresholds,
+        }[self._kind]()
         state = "on" if gc.isenabled() else "off"
         thresholds = ",".join(map(str, gc.get_threshold()))
         in_force = f"automatic collection {state}, thresholds {thresholds}, {gc.get_freeze_count():,} objects frozen"
-        return Audit("gc", self.policy, in_force, effect, is_inert)
+        return Audit(
+            "gc", self.policy, in_force, effect, f"GC policy {self.policy} was asked for, {alarm}" if alarm else ""
+        )
 
     def _freeze(self, stack: ExitStack) -> None:
         was_frozen = gc.get_freeze_count() > 0
@@ -132,34 +139,49 @@ class GcPolicy:
             gc.collect()
             self._collected_at = time.perf_counter()
 
-    def _audit_freeze(self) -> tuple[str, bool]:
+    def _audit_default(self) -> tuple[str, str]:
+        return _probe()[0], ""
+
+    def _audit_off(self) -> tuple[str, str]:
+        return _probe()[0], SWITCHED_ON if gc.isenabled() else ""
+
+    def _audit_freeze(self) -> tuple[str, str]:
         now, before = (f"{seconds * 1e3:.3g} ms" for seconds in (_full_collection(), self._full_seconds))
-        return f"a full collection takes {now}, {before} before", gc.get_freeze_count() == 0
+        effect = f"a full collection takes {now}, {before} before"
+        if gc.get_freeze_count():
+            return effect, ""
+        return effect, "and no object is frozen any more: something in this process calls gc.unfreeze(). Remove that."
 
-    def _audit_window(self) -> tuple[str, bool]:
+    def _audit_window(self) -> tuple[str, str]:
         if not self._saw_boundary:
-            return (
-                "no batch boundary was seen: iterate with an iterator of etl or etl.fit, in the thread that set this, "
-                "or call etl.runtime.batch_boundary()",
-                True,
+            return "no batch boundary was seen", (
+                "and no collection was made, since no batch boundary was seen: iterate with an iterator of etl or "
+                "etl.fit, in the thread that set this, or call etl.runtime.batch_boundary() after each batch."
             )
+        # Those that other code asks for are made whatever the policy.
         others = self._watch.count - self._own
-        return f"{self._own} collections between batches, {others} others", gc.isenabled() or others > 0
+        return f"{self._own} collections between batches, {others} others", SWITCHED_ON if gc.isenabled() else ""
 
-    def _audit_by_probe(self) -> tuple[str, bool]:
-        threshold = gc.get_threshold()[0]
-        count = min(MOST_PROBE, max(LEAST_PROBE, 3 * threshold))
-        with CollectionWatch() as watch:
-            kept = [[] for _ in range(count)]  # type: ignore[var-annotated]
-            made = watch.count
-        del kept
-        effect = f"{made or 'no'} collections while {count:,} objects were made"
-        if self._kind == "off":
-            return effect, made > 0
-        if self._kind == "thresholds":
-            expected = gc.isenabled() and 0 < threshold < count
-            return effect, gc.get_threshold() != self._thresholds or (made > 0) is not expected
-        return effect, False
+    def _audit_thresholds(self) -> tuple[str, str]:
+        effect, made, count = _probe()
+        if gc.get_threshold() != self._thresholds:
+            found = ",".join(map(str, gc.get_threshold()))
+            return effect, f"and {found} are in force: something in this process calls gc.set_threshold(). Remove that."
+        if self._thresholds[0] and not gc.isenabled():
+            return effect, "and automatic collection is off, so that they do nothing: call gc.enable() before."
+        if 0 < self._thresholds[0] < count and not made:
+            return effect, f"and no collection began while {count:,} objects were made: use another policy here."
+        return effect, ""
+
+
+def _probe() -> tuple[str, int, int]:
+    """Make objects, several times as many as the threshold; what to say of that, the collections, and the objects."""
+    count = min(MOST_PROBE, max(LEAST_PROBE, 3 * gc.get_threshold()[0]))
+    with CollectionWatch() as watch:
+        kept = [[] for _ in range(count)]  # type: ignore[var-annotated]
+        made = watch.count
+    del kept
+    return f"{made or 'no'} collections while {count:,} objects were made", made, count
 
 
 def _disable(stack: ExitStack) -> None:

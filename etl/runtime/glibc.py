@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ DEFAULT_MMAP_MAX = 65536
 LARGEST_MMAP_THRESHOLD = 32 << 20
 ADJUSTED_TRIM_THRESHOLD = 2 * LARGEST_MMAP_THRESHOLD
 LARGEST_INT = 2**31 - 1
+# So many pages are looked for at once.
+PAGES_AT_ONCE = 4096
 
 
 class _Symbol(ctypes.Structure):
@@ -59,16 +62,38 @@ def set_option(libc: Any, parameter: int, value: int) -> None:
 
 
 @contextmanager
-def block(libc: Any, nbytes: int) -> Iterator[None]:
-    """So many bytes of the heap, every page written to. Raises `MemoryError`."""
+def block(libc: Any, nbytes: int) -> Iterator[int]:
+    """So many bytes of the heap, every page written to; the address. Raises `MemoryError`."""
     address = libc.malloc(nbytes)
     if not address:
         raise MemoryError(f"{nbytes:,} bytes cannot be had")
     try:
         ctypes.memset(address, 1, nbytes)
-        yield
+        yield int(address)
     finally:
         libc.free(address)
+
+
+def freed_and_resident(libc: Any, nbytes: int) -> int:
+    """Return how many bytes of a block of `nbytes` are still in memory after it was written to and freed.
+
+    The pages of the block itself are asked for (mincore(2)): what other threads take and free meanwhile, and memory
+    that the process had before, make no difference. Raises `MemoryError`.
+    """
+    with block(libc, nbytes) as address:
+        pass
+    first, end = address // mmap.PAGESIZE, -(-(address + nbytes) // mmap.PAGESIZE)
+    places = range(first, end, PAGES_AT_ONCE)
+    pages = sum(_resident_pages(libc, place, min(PAGES_AT_ONCE, end - place)) for place in places)
+    return min(nbytes, pages * mmap.PAGESIZE)
+
+
+def _resident_pages(libc: Any, first: int, count: int) -> int:
+    """How many of `count` pages are in memory; none where some of them have been unmapped."""
+    resident = (ctypes.c_ubyte * count)()
+    if libc.mincore(ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t(count * mmap.PAGESIZE), resident) != 0:
+        return 0
+    return sum(page & 1 for page in bytes(resident))
 
 
 def _library_of(libc: Any, function: str) -> Path | None:

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
-import psutil
-
 from etl.nbytes import parse_nbytes
 from etl.runtime import glibc
 from etl.runtime.audit import Audit
@@ -61,7 +59,7 @@ class HeapPolicy:
         elif policy not in KINDS:
             raise ValueError(f"unknown heap policy {policy!r}; known: {', '.join(KINDS)}")
         self._entered: ExitStack | None = None
-        self._grown_nbytes = 0
+        self._resident_nbytes = 0
 
     def __enter__(self) -> Self:
         if self._entered is not None:
@@ -90,13 +88,30 @@ class HeapPolicy:
             raise RuntimeError("this HeapPolicy is not in force")
         if self._kind == "limit":
             return self._audit_limit()
-        keeps = _keeps_freed_pages()
+        # Of any allocator.
+        keeps = glibc.freed_and_resident(glibc.c_library(), PROBE_NBYTES) > PROBE_NBYTES // 2
         effect = f"a block of {PROBE_NBYTES:,} bytes {'stays in the process' if keeps else 'is given back'} when freed"
         if self._kind == "preallocate":
-            effect += f", {self._grown_nbytes:,} bytes became resident at the start"
+            effect += f", {self._resident_nbytes:,} bytes were resident at the start"
         in_force = f"{HeapPolicy._retaining} policies that retain"
-        missing = self._kind == "preallocate" and self._grown_nbytes < 0.9 * self._nbytes
-        return Audit("heap", self.policy, in_force, effect, self._kind != "default" and (missing or not keeps))
+        return Audit("heap", self.policy, in_force, effect, self._alarm(keeps))
+
+    def _alarm(self, keeps: bool) -> str:
+        """Say that freed memory is not kept, which all policies but the default are for, or was not preallocated."""
+        if self._kind == "default":
+            return ""
+        asked = f"heap policy {self.policy} was asked for"
+        if not keeps:
+            return (
+                f"{asked}, and freed memory is given back to the system all the same: other code has called mallopt "
+                "since, or malloc found no memory once. Remove that call, or give the process more memory."
+            )
+        if self._resident_nbytes < 0.9 * self._nbytes:
+            return (
+                f"{asked}, and {self._resident_nbytes:,} bytes of that stayed in memory: preallocate at most "
+                f"{glibc.LARGEST_INT:,} bytes, beyond which glibc gives free memory back."
+            )
+        return ""
 
     def _retain(self, stack: ExitStack) -> None:
         libc = glibc.glibc(f"heap policy {self.policy!r}")
@@ -111,10 +126,7 @@ class HeapPolicy:
         available = available_nbytes()
         if self._nbytes > available:  # touching it would have the system kill a process
             raise MemoryError(f"heap policy {self.policy!r}: of {self._nbytes:,} bytes {available:,} are available")
-        before = psutil.Process().memory_info().rss
-        with glibc.block(glibc.glibc(f"heap policy {self.policy!r}"), self._nbytes):
-            pass
-        self._grown_nbytes = psutil.Process().memory_info().rss - before
+        self._resident_nbytes = glibc.freed_and_resident(glibc.glibc(f"heap policy {self.policy!r}"), self._nbytes)
 
     def _limit(self, stack: ExitStack) -> None:
         if sys.platform != "linux":
@@ -135,13 +147,17 @@ class HeapPolicy:
 
         soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
         in_force = "no limit" if soft == resource.RLIM_INFINITY else f"RLIMIT_DATA of {soft:,} bytes"
+        asked, alarm = f"heap policy {self.policy} was asked for", ""
         try:
             mmap.mmap(-1, self._nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         except OSError:
-            effect, is_inert = f"the process has {_data_nbytes():,} and cannot have as many again", False
+            effect = f"the process has {_data_nbytes():,} and cannot have as many again"
         else:
-            effect, is_inert = f"{self._nbytes:,} bytes beside what it has were mapped all the same", True
-        return Audit("heap", self.policy, in_force, effect, is_inert or soft != self._nbytes)
+            effect = f"{self._nbytes:,} bytes beside what it has were mapped all the same"
+            alarm = f"{asked}, and {effect}: this system does not count them. Limit the container's memory instead."
+        if soft != self._nbytes:
+            alarm = f"{asked}, and {in_force} is in force: something in this process calls setrlimit. Remove that."
+        return Audit("heap", self.policy, in_force, effect, alarm)
 
 
 def _stop_retaining() -> None:
@@ -152,14 +168,6 @@ def _stop_retaining() -> None:
         glibc.set_option(libc, glibc.M_MMAP_THRESHOLD, glibc.LARGEST_MMAP_THRESHOLD)
         glibc.set_option(libc, glibc.M_TRIM_THRESHOLD, glibc.ADJUSTED_TRIM_THRESHOLD)
         libc.malloc_trim(0)
-
-
-def _keeps_freed_pages() -> bool:
-    """Whether a large block that was written to and freed stays resident; of any allocator."""
-    process = psutil.Process()
-    with glibc.block(glibc.c_library(), PROBE_NBYTES):
-        held = process.memory_info().rss
-    return held - process.memory_info().rss < PROBE_NBYTES // 2
 
 
 def _data_nbytes() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ PROBE_SIDE = 512
 PROBE_SECONDS = 0.05
 # So many CPUs more than threads: something was not limited.
 CPUS_TOLERANCE = 0.5
+# How `pool_threads` calls the pools that are not found by threadpoolctl.
+TORCH, OPENCV = "torch", "opencv"
 
 # The policies in force in this process, the last entered at the end.
 _in_force: list[ThreadPolicy] = []
@@ -42,12 +45,13 @@ def loader_threads_by_default() -> int:
 
 
 class ThreadPolicy:
-    """A context manager: `compute` threads for BLAS, OpenMP, torch's operations and OpenCV, restored on leaving; and
-    `loaders` threads for asynchronous iterators that are not told how many.
+    """A context manager: `compute` threads for BLAS, OpenMP and torch's operations, at most as many for OpenCV, all
+    restored on leaving; and `loaders` threads for asynchronous iterators that are not told how many.
 
     None for `compute` is as many as there are CPUs for this process, by its affinity and its control group, less
-    `loaders`, and at least 1. torch and OpenCV are set only where they are loaded already. Raises `ValueError` for
-    fewer than 1, `RuntimeError` when entered twice.
+    `loaders`, and at least 1. Only libraries that are loaded already are set. OpenCV keeps fewer threads than
+    `compute` if it has been given fewer: `decoder="turbo"` gives it one, since its own threads resize one image each.
+    Raises `ValueError` for fewer than 1, `RuntimeError` when entered twice.
     """
 
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:
@@ -56,6 +60,8 @@ class ThreadPolicy:
             compute = max(1, available_cpus() - (self.loaders or 0))
         self.compute = whole_number("compute threads", compute, least=1)
         self._entered: ExitStack | None = None
+        # The pools that entering has set.
+        self._set: set[str] = set()
 
     def __enter__(self) -> Self:
         if self._entered is not None:
@@ -69,7 +75,8 @@ class ThreadPolicy:
             stack.callback(threadpool_limits(limits=self.compute).restore_original_limits)
             if cv2 is not None:
                 stack.callback(cv2.setNumThreads, cv2.getNumThreads())
-                cv2.setNumThreads(self.compute)
+                cv2.setNumThreads(min(self.compute, cv2.getNumThreads()))
+            self._set = set(pool_threads()) - {OPENCV}
             _in_force.append(self)
             stack.callback(_in_force.remove, self)
             self._entered = stack.pop_all()
@@ -84,20 +91,48 @@ class ThreadPolicy:
 
     def audit(self) -> Audit:
         """The threads of every pool as read back, and how many CPUs a product of matrices takes; only while it is in
-        force, otherwise `RuntimeError`. Computes for 50 ms.
+        force, otherwise `RuntimeError`. Takes a tenth of a second.
         """
         if self._entered is None:
             raise RuntimeError("this ThreadPolicy is not in force")
         pools = pool_threads()
         used = _cpus_of_product()
         available = available_cpus()
-        # Fewer CPUs than threads may be the doing of another process.
-        is_inert = set(pools.values()) != {self.compute} or used > self.compute + CPUS_TOLERANCE
         effect = f"a product of {PROBE_SIDE} x {PROBE_SIDE} takes {used:.1f} CPUs of {available}"
         if self.compute > available:
             effect += f", fewer than {self.compute} threads"
         in_force = ", ".join(f"{name} {count}" for name, count in pools.items())
-        return Audit("threads", str(self.compute), in_force, effect, is_inert)
+        return Audit("threads", str(self.compute), in_force, effect, self._alarm(pools, used))
+
+    def _alarm(self, pools: Mapping[str, int], used: float) -> str:
+        """Say which of `pools` has another number of threads, or that a product of matrices `used` more CPUs.
+
+        Pools that were loaded since entering may have fewer threads: none computes with more than were asked for.
+        """
+        changed = {
+            name: count for name, count in pools.items() if name in {*self._set, TORCH} and count != self.compute
+        }
+        late = {name: count for name, count in pools.items() if name not in changed and count > self.compute}
+        asked = f"compute threads were to be {self.compute}"
+        found = []
+        if changed:
+            found.append(
+                f"{asked}, and {_listed(changed)} now. Something in this process has set that since, such as a call "
+                "of torch.set_num_threads: remove it, or ask for its number."
+            )
+        if late:
+            found.append(
+                f"{asked}, and {_listed(late)}, loaded or set later. Import that library before, or give it "
+                f"{self.compute} yourself."
+            )
+        # Fewer CPUs than threads may be the doing of another process.
+        if not found and used > self.compute + CPUS_TOLERANCE:
+            found.append(
+                f"{asked} and every library says so, but a product of numpy's takes {used:.1f} CPUs: it computes with "
+                "threads that cannot be set from here. Start Python with OMP_NUM_THREADS, OPENBLAS_NUM_THREADS and "
+                f"MKL_NUM_THREADS set to {self.compute}."
+            )
+        return " ".join(found)
 
 
 def pool_threads() -> dict[str, int]:
@@ -110,17 +145,27 @@ def pool_threads() -> dict[str, int]:
     }
     torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
     if torch is not None:
-        found["torch"] = torch.get_num_threads()
+        found[TORCH] = torch.get_num_threads()
     if cv2 is not None:
-        found["opencv"] = cv2.getNumThreads()
+        found[OPENCV] = cv2.getNumThreads()
     return found
 
 
+def _listed(pools: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} has {count}" for name, count in pools.items())
+
+
 def _cpus_of_product() -> float:
-    """CPU seconds a second of wall time."""
+    """Return how many CPUs a product of matrices takes, without those that other threads of this process take."""
+    others = _cpus_during(lambda: time.sleep(PROBE_SECONDS))
     matrix = np.ones((PROBE_SIDE, PROBE_SIDE), np.float32)
     _ = matrix @ matrix
+    return max(0.0, _cpus_during(lambda: matrix @ matrix) - others)
+
+
+def _cpus_during(step: Callable[[], object]) -> float:
+    """Return the CPU seconds of this process for each second in which `step` is repeated."""
     wall, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - wall < PROBE_SECONDS:
-        _ = matrix @ matrix
+        step()
     return (time.process_time() - cpu) / (time.perf_counter() - wall)

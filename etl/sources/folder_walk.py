@@ -6,6 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from etl.sources.left_out import LeftOut
+
+SHOWN = 3
+
 
 class FolderWalk:
     """The entries of `root` and of folders in it, but for names that begin with a dot.
@@ -13,13 +17,17 @@ class FolderWalk:
     Links that are named with one of `suffixes`, or lead to folders, may lead to what is in `root`; with `follow_links`
     anywhere. Raises `ValueError` that names the link for any other, and for a folder that is met twice, which links in
     a circle would be for ever.
+
+    `left_out` counts the files that `files` has passed over, which are `other`.
     """
 
-    def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool) -> None:
+    def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool, other: str) -> None:
         self._root = root
         self._real = Path(os.path.realpath(root))
         self._suffixes = suffixes
         self._follow_links = follow_links
+        self._other = other
+        self.left_out = LeftOut()
         self._seen: dict[tuple[int, int], str] = {}
 
     def entries(self, folder: str = "") -> list[os.DirEntry[str]]:
@@ -47,6 +55,19 @@ class FolderWalk:
                     folders.append(f"{inner}/{entry.name}")
                 elif entry.name.lower().endswith(self._suffixes):
                     yield f"{inner}/{entry.name}"
+                else:
+                    self.left_out.add(entry.name, self._other)
+
+    def refuse_empty(self, classes: dict[str, list[str]], what: str) -> None:
+        """Raise `ValueError` if a class folder has no files among `classes`, which maps folders to theirs."""
+        empty = [name for name, files in classes.items() if not files]
+        if empty:
+            more = f" and {len(empty) - SHOWN:,} more" if len(empty) > SHOWN else ""
+            left_out = f"; left out of all folders: {self.left_out}" if self.left_out else ""
+            raise ValueError(
+                f"{self._root}: no {what} in class folder{'s' * (len(empty) > 1)} {', '.join(empty[:SHOWN])}{more}; "
+                f"remove what is no class, or pass allow_empty=True (--allow-empty){left_out}"
+            )
 
     def _check(self, path: str) -> None:
         target = Path(os.path.realpath(path))

@@ -8,46 +8,66 @@ from pathlib import Path
 
 import numpy as np
 
+from etl.images.pillow import suffixes
 from etl.record import Record
 from etl.sources.folder_walk import FolderWalk
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 # Whoever reads a file takes memory for as many bytes as it says to have.
 LARGEST_FILE_NBYTES = 1 << 30
 
 
 class ImageFolder:
-    """The JPEG, PNG and WebP files below `root/CLASS/`, sorted by path. Classes are the sorted folder names.
+    """The images below `root/CLASS/`, sorted by path. Classes are the sorted folder names.
 
     A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the number of its class.
-    Files with another suffix and names that begin with a dot are not images and are left out. Links that lead out of
-    `root` are refused, unless `follow_links`. Holds names only, no file is open between reads. Raises `ValueError`
-    where there is no image, or for such a link or one that leads to a folder a second time.
+    Holds names only, no file is open between reads.
+
+    Files are images if their suffix, in any case, is one of a format that the stage `decode` reads: JPEG, PNG, WebP,
+    GIF, BMP, TIFF or PPM. Of several frames or pages the first is decoded. A `UserWarning` counts, by suffix, the other
+    files of class folders, and the images outside of them. It does not count hidden files, `Thumbs.db` and
+    `desktop.ini`, nor what lies beside the class folders and is no image, such as a README.
+
+    Parameters
+    ----------
+    root : str or Path
+        The folder of class folders.
+    follow_links : bool
+        Read what links lead to that lead out of `root`, which are refused otherwise.
+    allow_empty : bool
+        Accept class folders without images. They are in `classes` and have a number, as in torchvision.
+
+    Raises
+    ------
+    ValueError
+        If there is no image, a class folder has none, or for a link out of `root` or to a folder met before.
     """
 
     ragged = ("features",)
 
-    def __init__(self, root: str | Path, *, follow_links: bool = False) -> None:
+    def __init__(self, root: str | Path, *, follow_links: bool = False, allow_empty: bool = False) -> None:
         self.name = str(root)
         self.root = Path(root)
         if not self.root.is_dir():
             raise ValueError(f"{root} is not a folder" if self.root.exists() else f"{root} does not exist")
-        walk = FolderWalk(self.root, SUFFIXES, follow_links)
-        files: list[str] = []
-        labels: list[int] = []
-        self.classes: list[str] = []
-        for folder in [entry.name for entry in walk.entries() if entry.is_dir()]:
-            found = sorted(walk.files(folder))
-            if found:
-                labels.extend([len(self.classes)] * len(found))
-                self.classes.append(folder)
-                files.extend(found)
-        if not files:
+        walk = FolderWalk(self.root, suffixes(), follow_links, "not images")
+        found: dict[str, list[str]] = {}
+        for entry in walk.entries():
+            if entry.is_dir():
+                found[entry.name] = sorted(walk.files(entry.name))
+            elif entry.name.lower().endswith(suffixes()):
+                walk.left_out.add(entry.name, "outside of the class folders")
+        self.classes = list(found)
+        self.files = [file for files in found.values() for file in files]
+        if not self.files:
+            left_out = f"; left out: {walk.left_out}" if walk.left_out else ""
             raise ValueError(
-                f"{root} holds no images: expected {', '.join(SUFFIXES)} files in one sub-folder for each class"
+                f"{root} holds no images: expected {', '.join(suffixes())} files in one sub-folder for each class"
+                f"{left_out}"
             )
-        self.files = files
-        self.labels = np.array(labels, dtype=np.int64)
+        if not allow_empty:
+            walk.refuse_empty(found, "images")
+        self.labels = np.repeat(np.arange(len(found)), [len(files) for files in found.values()])
+        walk.left_out.warn(self.name)
 
     def __len__(self) -> int:
         return len(self.files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,9 @@ from PIL import Image
 
 from etl.images import pillow
 from etl.record import Record, source_name
+
+PAIR = ("features", "label")
+KEYS_SHOWN = 10
 
 
 class MapStyle(Protocol):
@@ -23,7 +27,8 @@ class MapStyle(Protocol):
 
 class MapDataset:
     """The records of `dataset`, whose items are pairs `(features, label)`, or mappings with these under the keys
-    `features` and `label` (one of a Hugging Face data set: `MapDataset(dataset, features="image")`).
+    `features` and `label` (one of a Hugging Face data set: `MapDataset(dataset, features="image")`). A `UserWarning`
+    says once which further keys mappings have; with `label=None` records have no label.
 
     Tensors are taken without a copy, images of Pillow as uint8 pixels of shape `(height, width, 3)`, not turned by
     their EXIF orientation; an image that is the label, such as a mask of segments, keeps its mode. `ragged` names the
@@ -35,7 +40,7 @@ class MapDataset:
     """
 
     def __init__(
-        self, dataset: MapStyle, *, features: str = "features", label: str = "label", ragged: Sequence[str] = ()
+        self, dataset: MapStyle, *, features: str = "features", label: str | None = "label", ragged: Sequence[str] = ()
     ) -> None:
         torch = sys.modules.get("torch")
         is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
@@ -47,7 +52,8 @@ class MapDataset:
         self.name = source_name(dataset)
         self.dataset = dataset
         self.ragged = tuple(ragged)
-        self._keys = {"features": features, "label": label}
+        self._keys = {"features": features} if label is None else {"features": features, "label": label}
+        self._has_warned = False
         classes = getattr(dataset, "classes", None)
         if isinstance(classes, list) and all(isinstance(each, str) for each in classes):
             self.classes = classes
@@ -66,15 +72,29 @@ class MapDataset:
         if isinstance(item, Mapping):
             missing = self._keys["features"] not in item
             values = {name: item[key] for name, key in self._keys.items() if key in item}
+            if not missing:
+                self._warn_of_others(item)
         else:
-            missing = not (isinstance(item, (tuple, list)) and len(item) == len(self._keys))
-            values = {} if missing else dict(zip(self._keys, item, strict=True))
+            missing = not (isinstance(item, (tuple, list)) and len(item) == len(PAIR))
+            pair = {} if missing else dict(zip(PAIR, item, strict=True))
+            values = {name: pair[name] for name in self._keys if name in pair}
         if missing:
             raise ValueError(
                 f"its item is {_describe(item)}; needed is a pair (features, label), or a mapping with "
-                f"{self._keys['features']!r} and {self._keys['label']!r} (MapDataset takes other names for these)"
+                f"{' and '.join(map(repr, self._keys.values()))} (MapDataset takes other names for these)"
             )
         return {name: _as_array(name, value) for name, value in values.items()}
+
+    def _warn_of_others(self, item: Mapping[Any, Any]) -> None:
+        """Say once that items have keys which records do not, and no label if it may be one of them."""
+        others = [key for key in item if key not in self._keys.values()]
+        if self._has_warned or not others:
+            return
+        self._has_warned = True
+        label = self._keys.get("label")
+        advice = "" if label is None or label in item else f"; there is no {label!r}: pass label=KEY, or label=None"
+        shown = ", ".join(map(repr, others[:KEYS_SHOWN])) + (", ..." if len(others) > KEYS_SHOWN else "")
+        warnings.warn(f"MapDataset leaves out the keys {shown} of {self.name}{advice}", UserWarning, stacklevel=3)
 
     def describe(self, index: int) -> str:
         """The file of record `index` in a data set that lists its `samples`, as those of torchvision; for messages."""

@@ -16,12 +16,10 @@ from etl.sources.idx import SPLIT_PREFIXES, Idx
 from etl.sources.image_folder import ImageFolder
 from etl.sources.sequence_files import LABELS_FILE
 from etl.sources.sequences import Sequences
-from etl.sources.tar import Tar
+from etl.sources.tar import COMPRESSED_TARS, Tar
 from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
 
 Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
-
-COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,28 +142,40 @@ def label_sequences(
     return values, labels.classes
 
 
-def find_sequences(root: Path, follow_links: bool) -> tuple[list[str], list[str] | None]:
-    """The names of all files below `root`, sorted, and the sub-folder of each if they lie in sub-folders. Raises
-    `ValueError` as `FolderWalk` does.
+@dataclass(frozen=True)
+class FoundSequences:
+    """The files of sequences below a folder, paths with forward slashes.
+
+    `folders` maps each sub-folder to its files, sorted; None if the files lie in the folder itself.
     """
-    walk = FolderWalk(root, (SUFFIX,), follow_links)
+
+    files: list[str]
+    folders: dict[str, list[str]] | None
+    walk: FolderWalk
+
+
+def find_sequences(root: Path, follow_links: bool) -> FoundSequences:
+    """Find all sequences below `root`; raises `ValueError` as `FolderWalk` does."""
+    walk = FolderWalk(root, (SUFFIX,), follow_links, f"not {SUFFIX} files")
     entries = walk.entries()
-    flat = [name for name in _csv_names(entries) if name != LABELS_FILE]
-    folders = [entry.name for entry in entries if entry.is_dir()]
-    nested = [(folder, name) for folder in folders for name in _csv_names(walk.entries(folder))]
+    folders = {
+        entry.name: sorted(walk.files(entry.name), key=lambda path: list(map(_natural, path.split("/"))))
+        for entry in entries
+        if entry.is_dir()
+    }
+    files = {entry.name for entry in entries if not entry.is_dir()} - {LABELS_FILE}
+    flat = sorted((name for name in files if name.lower().endswith(SUFFIX)), key=_natural)
+    nested = [file for found in folders.values() for file in found]
     if flat and nested:
         raise ValueError(
-            f"{root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0][0]} for one; "
+            f"{root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0]} for one; "
             "put all into sub-folders, one for each class, or none"
         )
-    if flat or not nested:
-        return flat, None
-    return [f"{folder}/{name}" for folder, name in nested], [folder for folder, _ in nested]
-
-
-def _csv_names(entries: list[os.DirEntry[str]]) -> list[str]:
-    names = [entry.name for entry in entries if entry.is_file()]
-    return sorted((name for name in names if name.lower().endswith(SUFFIX)), key=_natural)
+    if nested:
+        return FoundSequences(nested, folders, walk)
+    for name in sorted(files.difference(flat)):
+        walk.left_out.add(name, f"not {SUFFIX} files")
+    return FoundSequences(flat, None, walk)
 
 
 def _natural(name: str) -> tuple[list[Any], str]:

@@ -28,10 +28,12 @@ class Sequences:
 
     Labels are, in this order: the column `label` of each file, one for each step; those in a file `labels.csv` in the
     folder, with a first line `name,label`, one for each sequence (names with or without `.csv`); where files lie in
-    sub-folders, the number of the sub-folder, as for `ImageFolder`. What they mean is as for `Csv`, except that texts
-    of a column need `classes=`, because it would take a pass over all files to find the names.
+    sub-folders, the number of the sub-folder, as for `ImageFolder`, with `allow_empty` as there. What they mean is as
+    for `Csv`, except that texts of a column need `classes=`, because it would take a pass over all files to find the
+    names.
 
-    Files are read when asked for, none is open in between. Links that lead out of the folder are refused, unless
+    Files with another suffix are counted in a `UserWarning`, hidden ones and those beside class folders are not. Files
+    are read when asked for, none is open in between. Links that lead out of the folder are refused, unless
     `follow_links`. Raises `ValueError` that names the file, line and column.
     """
 
@@ -48,6 +50,7 @@ class Sequences:
         dtype: str = "float32",
         missing: float | None = None,
         follow_links: bool = False,
+        allow_empty: bool = False,
     ) -> None:
         if regression and classes is not None:
             raise ValueError("labels are either targets (regression=True) or names (classes=[...])")
@@ -55,8 +58,8 @@ class Sequences:
         folder = Path(root)
         if not folder.is_dir():
             raise ValueError(f"{root} is not a folder" if folder.exists() else f"{root} does not exist")
-        files, folders = find_sequences(folder, follow_links)
-        if not files:
+        found = find_sequences(folder, follow_links)
+        if not found.files:
             raise ValueError(f"{root} holds no sequences: expected {SUFFIX} files, in it or in a sub-folder a class")
         options: dict[str, Any] = {
             "label": label,
@@ -66,7 +69,7 @@ class Sequences:
             "dtype": dtype,
             "missing": missing,
         }
-        reader = SequenceFiles(folder, files, options)
+        reader = SequenceFiles(folder, found.files, options)
         self.options = {**reader.first_layout.options, "regression": regression}
         self.classes: list[str] | None = None
         if label is not None:
@@ -76,10 +79,12 @@ class Sequences:
             reader.labels, self.classes = label_sequences(reader, classes, regression, dtype)
         elif regression or classes is not None:
             raise ValueError(f"{root} has no {LABELS_FILE}; regression and classes are for it or for a label column")
-        elif folders is not None:
-            self.classes = sorted(set(folders))
-            numbers = {name: number for number, name in enumerate(self.classes)}
-            reader.labels = [numbers[name] for name in folders]
+        elif found.folders is not None:
+            if not allow_empty:
+                found.walk.refuse_empty(found.folders, "sequences")
+            self.classes = list(found.folders)
+            reader.labels = [number for number, files in enumerate(found.folders.values()) for _ in files]
+        found.walk.left_out.warn(self.name)
         self._reader: _Reader = reader
         self._lengths: np.ndarray | None = None
         self.ragged = ("features",) if label is None else ("features", "label")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -14,11 +16,17 @@ import numpy as np
 
 from etl.record import Record
 from etl.sources.class_names import read_names
+from etl.sources.csv_labels import ClassNames
 from etl.sources.image_folder import LARGEST_FILE_NBYTES
+from etl.sources.left_out import LeftOut
 from etl.sources.positioned_file import PositionedFile
 from etl.sources.tar_index import TarIndex, index_tar
+from etl.sources.tar_labels import LabelMember
 
+SUFFIX = ".tar"
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 CLASSES_FILE = "classes.txt"
+NO_LABELS = "records have no labels: pass label='json:KEY', or the extension of the member with the label (--label)"
 # Shards open at a time: enough for shuffled reading of most data sets, few enough for a limit of 1,024 files.
 OPEN_SHARDS = 256
 
@@ -27,35 +35,67 @@ class Tar:
     """The samples in WebDataset shards: a tar file, several, all `*.tar` in a folder, or those that a pattern matches.
 
     Members that stand one after another with one key (the path up to the first dot in the file's name) are a sample,
-    e.g. `0001.jpg` and `0001.cls`. A record has `features`, the bytes of the sample's JPEG, PNG or WebP member as uint8
-    of shape `(bytes,)`, read-only, and `label`, the whole number in its `.cls` member; none where no sample has one.
-    Further members are left alone. Shards found in a folder or by a pattern are sorted by name, otherwise in the order
-    given. `classes` are the names of the classes, by default the lines of `classes.txt` beside the first shard where
-    that is there, otherwise None.
+    e.g. `0001.jpg` and `0001.cls`. A record has `features`, the bytes of the sample's image as uint8 of shape
+    `(bytes,)`, read-only, and `label`, if there are labels. Images are members with a suffix that `ImageFolder` takes;
+    beside `0001.jpg`, `0001.seg.png` is none. A `UserWarning` counts, by suffix, the members that are neither image nor
+    label, and says so if there are no labels; hidden members are not counted.
 
     Opening reads the headers of all members once; an index of shards with many is kept in the user's cache. Images are
     read where they lie when asked for. May be pickled, with the index, about 40 bytes a record; forked, and used by
     several threads. Nothing is unpacked.
 
-    Raises `ValueError` that names shard and member for compressed, damaged or cut-off shards, links, sparse files,
-    names that are absolute or have a part `..`, and samples without exactly one image or with a label that is no whole
-    number or beyond `classes`.
+    Parameters
+    ----------
+    path : str, Path, or several
+        The shards. Those found in a folder or by a pattern are sorted by name, others are in the order given.
+    label : str, optional
+        The member with the label of a sample. An extension, such as "cls", for a text that is a whole number; or
+        "json:key", for a whole number or the name of a class in a JSON object. The key may lead into inner objects, as
+        in "json:meta.class". By default the `.cls` members, if there are any.
+    classes : sequence of str, optional
+        The names of the classes, in the order of their numbers. By default the lines of `classes.txt` beside the first
+        shard if that is there, otherwise the sorted names that are labels, or None if labels are numbers.
+
+    Raises
+    ------
+    ValueError
+        For compressed, damaged or cut-off shards, links, sparse files, names that are absolute or have a part `..`, and
+        samples without exactly one image or with a label that is none, missing, or not among `classes`. It names shard,
+        member and key.
     """
 
     ragged = ("features",)
 
-    def __init__(self, path: str | Path | Sequence[str | Path], *, classes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        label: str | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
         self.name = str(path) if isinstance(path, (str, Path)) else ", ".join(map(str, path))
-        self.shards = _find_shards(path)
-        self._indices = [index_tar(shard) for shard in self.shards]
+        wanted = None
+        if label is not None:
+            wanted = LabelMember.parse(label)
+            self.options = {"label": label}
+        left_out = LeftOut()
+        self.shards = _find_shards(path, left_out)
+        self._indices = [index_tar(shard, wanted) for shard in self.shards]
         self._ends = list(accumulate(len(index.offsets) for index in self._indices))
         if not len(self):
             raise ValueError(f"{self.name} holds no samples")
         _check_labels_alike(self.shards, self._indices)
         self.classes = _read_classes(self.shards[0].parent / CLASSES_FILE) if classes is None else list(classes)
-        if self.classes is not None:
+        if any(index.label_names is not None for index in self._indices):
+            self._number_names()
+        elif self.classes is not None:
             self._check_labels_below(len(self.classes))
         self._open = lru_cache(OPEN_SHARDS)(PositionedFile)
+        for index in self._indices:
+            left_out.update(index.left_out, "members that are neither image nor label")
+        has_labels = any(index.labels is not None and len(index.labels) for index in self._indices)
+        advice = "" if has_labels else NO_LABELS
+        left_out.warn(self.name, advice)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -97,6 +137,23 @@ class Tar:
         shard = bisect_right(self._ends, index)
         return shard, int(index) - (self._ends[shard - 1] if shard else 0)
 
+    def _number_names(self) -> None:
+        """Replace the places of names in each shard by the numbers of the classes."""
+        if self.classes is None:
+            self.classes = sorted({name for index in self._indices for name in index.label_names or ()})
+        known = ClassNames(self.classes)
+        for shard, index in enumerate(self._indices):
+            numbers = []
+            for place, name in enumerate(index.label_names or ()):
+                try:
+                    numbers.append(known.value(name.encode()))
+                except ValueError as error:
+                    image = index.name(int(np.flatnonzero(index.labels == place)[0]))
+                    raise ValueError(f"{self.shards[shard]}: {image}: {error}") from None
+            if index.labels is not None and numbers:
+                labels = np.array(numbers, np.int64)[index.labels]
+                self._indices[shard] = replace(index, labels=labels, label_names=None)
+
     def _check_labels_below(self, classes: int) -> None:
         for shard, index in enumerate(self._indices):
             if index.labels is None:
@@ -107,16 +164,22 @@ class Tar:
                 raise ValueError(f"{self.shards[shard]}: {name} has label {label}, and there are {classes} classes")
 
 
-def _find_shards(path: str | Path | Sequence[str | Path]) -> list[Path]:
+def _find_shards(path: str | Path | Sequence[str | Path], left_out: LeftOut) -> list[Path]:
     if not isinstance(path, (str, Path)):
         shards = [Path(shard) for shard in path]
         if not shards:
             raise ValueError("no shards were given")
         return shards
     if Path(path).is_dir():
-        shards = sorted(Path(path).glob("*.tar"))
+        shards = _shards_in(Path(path))
         if not shards:
-            raise ValueError(f"{path} holds no *.tar files")
+            raise ValueError(f"{path} holds no *{SUFFIX} files")
+        for entry in Path(path).iterdir():
+            if entry.name.lower().endswith(COMPRESSED_TARS):
+                left_out.add(entry.name, "compressed shards, which can be read once they are unpacked")
+            elif entry.is_dir():
+                for shard in _shards_in(entry):
+                    left_out.add(shard.name, "shards in sub-folders")
         return shards
     if not Path(path).exists() and glob.has_magic(str(path)):
         shards = sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - the pattern may be absolute
@@ -126,12 +189,21 @@ def _find_shards(path: str | Path | Sequence[str | Path]) -> list[Path]:
     return [Path(path)]
 
 
+def _shards_in(folder: Path) -> list[Path]:
+    names = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is needed
+    return [folder / name for name in names if name.lower().endswith(SUFFIX) and not name.startswith(".")]
+
+
 def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> None:
     filled = [(shard, index) for shard, index in zip(shards, indices, strict=True) if len(index.offsets)]
     for shard, index in filled:
         if (index.labels is None) != (filled[0][1].labels is None):
             with_labels, without = (filled[0][0], shard) if index.labels is None else (shard, filled[0][0])
             raise ValueError(f"samples of {with_labels} have labels, those of {without} none; give them to all or none")
+        if (index.label_names is None) != (filled[0][1].label_names is None):
+            raise ValueError(
+                f"labels of {filled[0][0]} and of {shard} are whole numbers in one, and names of classes in the other"
+            )
 
 
 def _read_classes(path: Path) -> list[str] | None:

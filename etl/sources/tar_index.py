@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import re
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,16 +17,17 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from platformdirs import user_cache_path
 
-from etl.sources.image_folder import SUFFIXES
+from etl.images.pillow import suffixes
+from etl.sources.left_out import suffix_of
+from etl.sources.tar_labels import LabelMember
 
-LABEL_EXTENSION = "cls"
-LABEL = re.compile(rb"\s*[+-]?[0-9]{1,18}\s*")  # int64 holds any of these
-LONGEST_LABEL_NBYTES = 40
+# Read if it is there, unless another is named.
+USUAL_LABEL = LabelMember("cls")
 BLOCK_NBYTES = tarfile.BLOCKSIZE
 # A scan takes about 35 microseconds a member, so that shards of ImageNet's size together take a minute and a half.
 CACHED_FROM_MEMBERS = 2_000
 # In the name of a cached index: whoever changes what is in one must change this.
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 # What tarfile reads at once, beside blocks of 512 bytes, are long names and pax headers.
 LARGEST_READ_NBYTES = 1 << 20
 # What tarfile's parsers raise for headers that nobody has written so.
@@ -37,8 +39,9 @@ COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": 
 class TarIndex:
     """For each sample of a shard, in the order of the file: `offsets` and `sizes` of its image in bytes, and `labels`.
 
-    All are int64 of shape `(samples,)`; `labels` are None where no sample has one. `names` are the images' names, one
-    after another, each up to its place in `name_ends`.
+    All are int64 of shape `(samples,)`; `labels` are None where no sample has one. If they are names of classes,
+    `label_names` are these, and `labels` places among them. `names` are the images' names, one after another, each up
+    to its place in `name_ends`. `left_out` counts the members that are neither image nor label, by suffix.
     """
 
     offsets: np.ndarray
@@ -46,6 +49,8 @@ class TarIndex:
     labels: np.ndarray | None
     names: bytes
     name_ends: np.ndarray
+    label_names: tuple[str, ...] | None
+    left_out: Mapping[str, int]
 
     def name(self, sample: int) -> str:
         """The name of a sample's image in the tar file."""
@@ -53,72 +58,101 @@ class TarIndex:
         return self.names[start : int(self.name_ends[sample])].decode("utf-8", "surrogateescape")
 
 
-def index_tar(path: Path) -> TarIndex:
+def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
     """The index of the shard at `path`: kept from an earlier time in the user's cache if the file's size and time of
     change are the same, otherwise read from its headers, and kept where that takes long.
 
-    Raises `ValueError` that names file and member where it is no whole tar file or not made of samples.
+    Labels are read from `label`, or from members `.cls` if that is None and there are any. Raises `ValueError` that
+    names file and member where it is no whole tar file or not made of samples.
     """
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     status = path.stat()
-    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {CACHE_VERSION} {SUFFIXES}"
+    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {CACHE_VERSION} {suffixes()} {label}"
     kept = user_cache_path("fair-etl") / "tar-index" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.npz"
     index = _load(kept)
     if index is None:
         with path.open("rb") as file:
-            index, members = _scan(path, file, status.st_size)
+            index, members = _scan(path, file, status.st_size, label)
         if members >= CACHED_FROM_MEMBERS:
             _save(index, kept)
     return index
 
 
-def _scan(path: Path, file: BinaryIO, nbytes: int) -> tuple[TarIndex, int]:
+def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -> tuple[TarIndex, int]:
     """The index, and the number of members."""
     offsets: list[int] = []
     sizes: list[int] = []
-    labels: list[int] = []
+    labels: list[int | str] = []
     names: list[bytes] = []
+    left_out: Counter[str] = Counter()
     members = 0
-    for key, sample in _samples(path, _members(path, file, nbytes)):
+    source = wanted or USUAL_LABEL
+    for key, sample in _samples(path, _members(path, file, nbytes), left_out):
         members += len(sample)
-        images = [member for extension, member in sample.items() if f".{extension.rpartition('.')[2]}" in SUFFIXES]
+        images = {name: each for name, each in sample.items() if f".{name.rpartition('.')[2]}" in suffixes()}
+        if len(images) > 1:  # beside jpg, seg.png is something else
+            images = {name: each for name, each in images.items() if "." not in name} or images
         if len(images) != 1:
-            found = "more than one image" if images else f"no image ({', '.join(SUFFIXES)})"
+            found = "more than one image" if images else f"no image ({', '.join(suffixes())})"
             raise ValueError(
                 f"{path}: sample {key} has {found} among its members {', '.join(sample)}; the members of a sample "
                 "stand one after another"
             )
-        label = sample.get(LABEL_EXTENSION)
-        if offsets and (label is None) == bool(labels):
-            has = "no" if label is None else "a"
-            raise ValueError(f"{path}: sample {key} has {has} member .{LABEL_EXTENSION}, unlike those before it")
-        if label is not None:
-            labels.append(_read_label(path, file, label))
-        offsets.append(images[0].offset_data)
-        sizes.append(images[0].size)
-        names.append(images[0].name.encode("utf-8", "surrogateescape"))
+        member = sample.get(source.extension)
+        if wanted is not None and member is None:
+            raise ValueError(
+                f"{path}: sample {key} has no member .{source.extension} for its label; it has {', '.join(sample)}"
+            )
+        if offsets and (member is None) == bool(labels):
+            has = "no" if member is None else "a"
+            raise ValueError(f"{path}: sample {key} has {has} member .{source.extension}, unlike those before it")
+        if member is not None:
+            label = source.read(path, file, member)
+            if labels and type(label) is not type(labels[0]):
+                raise ValueError(
+                    f"{path}: {member.name} has label {label!r}, and the first label is {labels[0]!r}; they are either "
+                    "all whole numbers or all names of classes"
+                )
+            labels.append(label)
+        (image,) = images.values()
+        left_out.update(suffix_of(each.name) for each in sample.values() if each is not image and each is not member)
+        offsets.append(image.offset_data)
+        sizes.append(image.size)
+        names.append(image.name.encode("utf-8", "surrogateescape"))
+    label_names = None
+    if labels and isinstance(labels[0], str):
+        label_names = tuple(sorted({*map(str, labels)}))
+        places = {name: place for place, name in enumerate(label_names)}
+        labels = [places[str(name)] for name in labels]
     index = TarIndex(
         np.array(offsets, np.int64),
         np.array(sizes, np.int64),
         np.array(labels, np.int64) if labels or not offsets else None,
         b"".join(names),
         np.cumsum([len(name) for name in names], dtype=np.int64),
+        label_names,
+        dict(left_out),
     )
     return index, members
 
 
-def _samples(path: Path, members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
+def _samples(
+    path: Path, members: Iterator[tarfile.TarInfo], left_out: Counter[str]
+) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
     """Members with one key that stand one after another, by their extensions.
 
     As WebDataset has it: the key is the path up to the first dot in the file's name, the extension what follows.
+    Files without extension belong to no sample and are counted in `left_out`, hidden ones, as those of macOS, are not.
     """
     key = ""
     sample: dict[str, tarfile.TarInfo] = {}
     for member in members:
         folder, slash, name = member.name.rpartition("/")
         stem, dot, extension = name.partition(".")
-        if not stem or not dot:  # hidden files, those of macOS for one, and those without extension belong to no sample
+        if not stem or not dot:
+            if stem:
+                left_out[suffix_of(name)] += 1
             continue
         if sample and key != f"{folder}{slash}{stem}":
             yield key, sample
@@ -199,19 +233,20 @@ class _BoundedFile:
         return self._file.read(nbytes)
 
 
-def _read_label(path: Path, file: BinaryIO, member: tarfile.TarInfo) -> int:
-    text = os.pread(file.fileno(), min(member.size, LONGEST_LABEL_NBYTES), member.offset_data)
-    if not LABEL.fullmatch(text) or member.size > LONGEST_LABEL_NBYTES:
-        raise ValueError(f"{path}: {member.name} holds {text!r}, not a whole number of at most 18 digits")
-    return int(text)
-
-
 def _load(kept: Path) -> TarIndex | None:
     """The index in the file at `kept`; None where there is none that can be read."""
     try:
         with kept.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            labels = arrays.get("labels")
-            return TarIndex(arrays["offsets"], arrays["sizes"], labels, arrays["names"].tobytes(), arrays["name_ends"])
+            more = json.loads(arrays["more"].tobytes())
+            return TarIndex(
+                arrays["offsets"],
+                arrays["sizes"],
+                arrays.get("labels"),
+                arrays["names"].tobytes(),
+                arrays["name_ends"],
+                None if more["label_names"] is None else tuple(more["label_names"]),
+                more["left_out"],
+            )
     except Exception:  # noqa: BLE001 - whatever a damaged file makes of it, the headers say the same
         return None
 
@@ -219,6 +254,8 @@ def _load(kept: Path) -> TarIndex | None:
 def _save(index: TarIndex, kept: Path) -> None:
     arrays: dict[str, Any] = {"offsets": index.offsets, "sizes": index.sizes, "name_ends": index.name_ends}
     arrays["names"] = np.frombuffer(index.names, np.uint8)
+    more = json.dumps({"label_names": index.label_names, "left_out": index.left_out})
+    arrays["more"] = np.frombuffer(more.encode(), np.uint8)
     if index.labels is not None:
         arrays["labels"] = index.labels
     # It only saves time, so that a cache that cannot be written to is nobody's mistake.

@@ -1,12 +1,14 @@
-"""Digests change with everything that a batch holds."""
+"""Every page of a batch is touched, and digests change with everything that it holds."""
 
 from __future__ import annotations
+
+import mmap
 
 import numpy as np
 import pytest
 
 import etl
-from etl.measuring.arrays import BatchDigest, digest_of, page_count
+from etl.measuring.arrays import BatchDigest, digest_of, page_count, touch
 
 FEATURES = np.arange(24, dtype=np.float32).reshape(4, 6)
 LABELS = np.arange(4)
@@ -55,3 +57,15 @@ def test_a_digest_of_several_batches_depends_on_their_order() -> None:
 
 def test_pages_are_counted_for_each_array() -> None:
     assert page_count(etl.Batch(np.zeros(4097, np.uint8), np.zeros(1))) == 3
+
+
+@pytest.mark.parametrize("start", [0, 1, 100, mmap.PAGESIZE - 1])
+@pytest.mark.parametrize("nbytes", [1, 200, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 * mmap.PAGESIZE - 7])
+def test_touching_reads_each_page_that_an_array_reaches_into_wherever_it_begins(start: int, nbytes: int) -> None:
+    memory = np.frombuffer(mmap.mmap(-1, 5 * mmap.PAGESIZE), np.uint8)
+    array = memory[start : start + nbytes]
+    pages = memory.reshape(5, mmap.PAGESIZE)
+    for page in range((start + nbytes - 1) // mmap.PAGESIZE + 1):
+        pages[:] = 0
+        pages[page] = 1
+        assert touch(etl.Batch(array, None)) > 0, f"page {page} was not read"

@@ -134,13 +134,6 @@ def test_of_a_single_batch_nothing_tells_the_start_up_so_all_of_it_is_scaled() -
     assert Split(0.5, 0.0).scaled(1, 10) == pytest.approx(5.0)
 
 
-def test_touching_reads_the_last_page_of_an_array_that_begins_within_a_page() -> None:
-    memory = np.frombuffer(mmap.mmap(-1, 3 * mmap.PAGESIZE), np.uint8)
-    across = memory[mmap.PAGESIZE - 100 : mmap.PAGESIZE + 100]
-    across[-1] = 7
-    assert touch(etl.Batch(across, None)) == 7
-
-
 def test_touching_reads_every_page_of_every_array() -> None:
     features, labels = np.zeros((5, mmap.PAGESIZE), np.uint8), np.zeros(2 * mmap.PAGESIZE, np.uint8)
     features[:, 0] = labels[:: mmap.PAGESIZE] = 1

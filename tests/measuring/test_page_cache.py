@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,11 +65,44 @@ def test_pages_that_were_just_written_are_dropped_and_not_lost(file: Path) -> No
     assert file.read_bytes() == content
 
 
-def test_pages_that_somebody_maps_stay_and_are_told(file: Path) -> None:
+READER = """
+import mmap, sys
+with open(sys.argv[1], "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    content = bytes(mapped)
+    print("read", flush=True)
+    sys.stdin.readline()
+    from etl.measuring.page_cache import release_pages
+    release_pages()
+    assert bytes(mapped) == content
+    release_pages()
+    print("released", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_pages_that_this_process_maps_are_dropped_and_read_again_by_the_map(file: Path) -> None:
+    content = file.read_bytes()
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        assert len(set(mapped)) > 1
+        assert bytes(mapped) == content
+        assert drop_from_page_cache([file]) == 0
+        assert pages_outside([file]) == PAGES
+        assert bytes(mapped) == content
+
+
+def test_pages_that_another_process_maps_stay_until_it_releases_them_and_are_told(file: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
         assert drop_from_page_cache([file]) == PAGES
-    assert drop_from_page_cache([file]) == 0
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline() == "released\n"
+        assert drop_from_page_cache([file]) == 0
+        reader.communicate("\n", timeout=60)
+    assert reader.returncode == 0
 
 
 def test_pages_of_several_files_are_added_up(file: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class NetworkSize(Check):
             f"{size.parameters:,} parameters; layers: {size.convolutions} convolutional, {size.recurrent} recurrent, "
             f"{size.dense} dense; inputs of {' x '.join(map(str, shape))}, {size.classes:,} outputs"
         )
-        found = list(_too_large(size, shape))
+        found = list(_too_large(size, shape, case.seen.dense_in_series))
         if not found:
             return self.fine("within the guidelines", evidence)
         severity = Severity.WARNING if len(found) > 1 else Severity.NOTE
@@ -100,19 +100,21 @@ def size_of(model: torch.nn.Module) -> Size:
     )
 
 
-def _too_large(size: Size, shape: tuple[int, ...]) -> list[str]:
+def _too_large(size: Size, shape: tuple[int, ...], dense_in_series: int) -> list[str]:
     image = shape[-2:] if size.convolutions and len(shape) >= 3 else ()
     steps = shape[0] if size.recurrent and len(shape) == 2 else 0
+    # Those of dense layers are for multilayer perceptrons; residual networks and transformers do well with far more.
+    is_perceptron = 2 * dense_in_series >= size.dense
     compared = (
         (size.convolutions, MOST_CONVOLUTIONS, "convolutional layers"),
         (size.recurrent, MOST_RECURRENT, "recurrent layers"),
-        (0 if size.convolutions or size.recurrent else size.dense, MOST_DENSE, "dense layers"),
+        (0 if size.convolutions or size.recurrent else dense_in_series, MOST_DENSE, "dense layers in series"),
         (max(image, default=0), LARGE_SIDE, "pixels a side"),
         (steps, MOST_STEPS, "time steps"),
         (size.classes, MOST_CLASSES, "classes"),
         (size.kernel, MOST_KERNEL, "pixels a side of a kernel"),
         (size.channels, MOST_CHANNELS, "channels"),
-        (size.units, MOST_UNITS, "units in a dense layer"),
+        (size.units if is_perceptron else 0, MOST_UNITS, "units in a dense layer"),
         (size.recurrent_units, MOST_RECURRENT_UNITS, "units in a recurrent layer"),
         (size.parameters, MOST_PARAMETERS, "parameters"),
     )

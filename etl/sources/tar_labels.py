@@ -1,0 +1,96 @@
+"""The label of a sample in a tar file: a whole number in a member of its own, or a value in a JSON member."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+NUMBER = re.compile(rb"\s*[+-]?[0-9]{1,18}\s*")  # int64 holds any of these
+LONGEST_NUMBER_NBYTES = 40
+LARGEST_JSON_NBYTES = 16 << 20
+LONGEST_NAME = 1_000
+KEYS_SHOWN, LONGEST_SHOWN = 10, 40
+_KINDS: dict[type, str] = {list: "a list", dict: "an object"}
+
+
+@dataclass(frozen=True)
+class LabelMember:
+    """The member with a sample's label: its extension, and the key in the JSON object that it holds, if it is one."""
+
+    extension: str
+    key: str | None = None
+
+    @classmethod
+    def parse(cls, label: str) -> LabelMember:
+        """Return what "cls" or "json:key" stands for; raises `ValueError` if it is neither."""
+        extension, colon, key = label.partition(":")
+        extension = extension.lower().removeprefix(".")
+        if not extension or (colon and not key):
+            raise ValueError(f"label is the extension of a member, such as 'cls', or 'json:key', not {label!r}")
+        return cls(extension, key if colon else None)
+
+    def read(self, shard: Path, file: BinaryIO, member: tarfile.TarInfo) -> int | str:
+        """Return the label in `member`: a whole number, or the name of a class.
+
+        Parameters
+        ----------
+        shard : Path
+            The tar file, for errors.
+        file : binary file
+            The same, open.
+        member : TarInfo
+            The sample's member with this extension.
+
+        Raises
+        ------
+        ValueError
+            If it holds no label, with the names of shard, member and key.
+        """
+        if self.key is None:
+            text = os.pread(file.fileno(), min(member.size, LONGEST_NUMBER_NBYTES), member.offset_data)
+            if not NUMBER.fullmatch(text) or member.size > LONGEST_NUMBER_NBYTES:
+                raise ValueError(f"{shard}: {member.name} holds {text!r}, not a whole number of at most 18 digits")
+            return int(text)
+        if member.size > LARGEST_JSON_NBYTES:
+            raise ValueError(
+                f"{shard}: {member.name} has {member.size:,} bytes, and no label is looked for in more than "
+                f"{LARGEST_JSON_NBYTES:,}"
+            )
+        try:
+            value = _find(json.loads(os.pread(file.fileno(), member.size, member.offset_data)), self.key)
+        except KeyError as error:
+            raise ValueError(f"{shard}: {member.name} has no key {self.key!r}{error.args[0]}") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{shard}: {member.name} is not JSON: {error}") from None
+        if not _is_label(value):
+            found = _KINDS.get(type(value)) or json.dumps(value)[:LONGEST_SHOWN]
+            raise ValueError(
+                f"{shard}: {member.name}: {self.key!r} is {found}, neither a whole number of at most 18 digits nor the "
+                "name of a class"
+            )
+        return value  # type: ignore[no-any-return]
+
+
+def _find(content: Any, key: str) -> Any:
+    """The value of `key` in an object, or of "a.b" in the object under "a"; `KeyError` says what there is instead."""
+    if not isinstance(content, dict):
+        raise KeyError(f"; it holds {_KINDS.get(type(content), 'a value')}, not an object")
+    if key in content:
+        return content[key]
+    first, _, rest = key.partition(".")
+    if rest and first in content:
+        return _find(content[first], rest)
+    shown = [repr(each)[:LONGEST_SHOWN] for each in [*content][:KEYS_SHOWN]]
+    raise KeyError(f"; there are {', '.join(shown) or 'none'}")
+
+
+def _is_label(value: Any) -> bool:
+    if isinstance(value, str):
+        is_text = not any("\ud800" <= each <= "\udfff" for each in value)  # JSON may hold halves of characters
+        return is_text and bool(value.strip()) and len(value) <= LONGEST_NAME
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
