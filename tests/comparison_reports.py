@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from etl.comparison.report import (
     Check,
-    Interval,
     Noise,
     Parts,
     Prediction,
@@ -21,6 +20,7 @@ from etl.comparison.report import (
     StrategyResult,
     Timeline,
 )
+from etl.measuring.statistics import Interval
 
 HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"
 RECORDS, BATCH_SIZE, ROUNDS = 2000, 64, 9
@@ -30,7 +30,7 @@ RULES = {
     "resources": ("Same resources", "CPUs 0 and 1, 2 threads for loading and compute together, memory not limited"),
     "cache": ("Same cache state", "warm: 100% of all pages in memory before each measurement"),
     "paid": ("Everything is paid for", "writing and size of 4 stores are reported, with their break-even"),
-    "noise": ("Noise is handled", "9 rounds, interleaved and shuffled; intervals by 10,000 bootstrap samples"),
+    "noise": ("Noise is handled", "9 rounds, interleaved and shuffled; signed-rank intervals"),
     "loaded": ("Loaded means readable at memory speed", "every batch was touched inside the loading time"),
     "sum": ("The sum adds up", "unexplained is at most 0.21% of the wall time"),
 }
@@ -131,7 +131,7 @@ def unchecked() -> Report:
         stopped_early=True,
         unchecked=off,
         strategies=[
-            replace(each, ratio=replace(each.ratio, low=None, high=None, rounds=2), verdict="too few rounds")
+            replace(each, ratio=replace(each.ratio, low=None, high=None, count=2), verdict="too few rounds")
             if each.ratio is not None
             else each
             for each in report.strategies

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from etl.comparison.contradictions import ContradictionError, check_report, contradictions
-from etl.comparison.report import Check, Interval, Report
+from etl.comparison.report import Check, Report
 from etl.comparison.rules import RULES
+from etl.measuring.statistics import Interval
 from tests import comparison_reports
 
 NAMES = ["raw", "async-raw", "presaved", "async-presaved"]
@@ -190,7 +191,7 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
         "async-raw: the ratio 0.7 is outside its interval 0.75 to 0.8",
     ),
     "a ratio of other rounds": (
-        lambda: changed(1, ratio=replace(consistent().strategies[1].ratio, rounds=8)),
+        lambda: changed(1, ratio=replace(consistent().strategies[1].ratio, count=8)),
         "async-raw: its ratio is of 8 rounds, 9 were measured together with raw",
     ),
     "no ratio": (lambda: changed(1, ratio=None), "async-raw: it has no ratio, and the reference is raw"),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from etl.comparison.recommendation import recommend
-from etl.comparison.report import Interval, Presaving, StrategyResult
+from etl.comparison.report import Presaving, StrategyResult
+from etl.measuring.statistics import Interval
 from tests.comparison_reports import strategy
 
 Ratios = dict[str, Interval | None]

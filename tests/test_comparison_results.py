@@ -17,7 +17,9 @@ from etl.comparison.results import (
     presaving_of,
     ratio_of,
     round_figures,
+    verdict,
 )
+from etl.measuring.statistics import Interval
 
 WHOLE = Scale(records=512, measured=512, batch_size=64)
 
@@ -111,12 +113,12 @@ def test_a_last_batch_that_is_not_full_changes_nothing_in_an_epoch_that_was_meas
 
 
 def test_the_ratio_is_paired_within_rounds_that_both_have() -> None:
-    above = {number: sample(2.0 * (number + 1)) for number in range(6)}
+    above = {number: sample(2.0 * (number + 1)) for number in range(7)}
     below = {number: sample(1.0 * (number + 1)) for number in range(1, 9)}
     ratio = ratio_of(above, below, WHOLE)
     assert ratio is not None
-    assert ratio.rounds == 5
-    assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert ratio.count == 6
+    assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
 def test_there_is_no_ratio_without_a_common_round() -> None:
@@ -154,3 +156,19 @@ def test_a_round_is_reported_as_it_was_measured() -> None:
     assert (figures.round, figures.wall_seconds, figures.etl_alone_seconds) == (3, 1.0, None)
     assert (figures.compute_seconds, figures.stall_seconds) == pytest.approx((0.6, 0.3))
     assert figures.compute_alone_seconds == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.8, 0.99, "faster"),
+        (1.01, 1.2, "slower"),
+        (0.9, 1.1, "no difference shown"),
+        (1.0, 1.1, "no difference shown"),
+        (None, None, "too few rounds"),
+    ],
+)
+def test_a_difference_is_shown_only_where_the_interval_leaves_out_1(
+    low: float | None, high: float | None, said: str
+) -> None:
+    assert verdict(Interval(1.0, low, high, 9)) == said

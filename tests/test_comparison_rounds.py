@@ -13,7 +13,7 @@ import pytest
 from etl.comparison import rounds as rounds_module
 from etl.comparison.candidate import Candidate
 from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE, Rounds, ratio_widths
-from etl.comparison.statistics import FEWEST_ROUNDS
+from etl.measuring.statistics import MIN_ROUNDS
 
 RAW, AHEAD, SAVED = Candidate("raw"), Candidate("async-raw"), Candidate("presaved", "npy", "resize")
 BOTH = Candidate("async-presaved", "npy", "resize")
@@ -108,12 +108,12 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides() -> None:
 
 
 def test_after_enough_for_an_interval_the_reference_and_the_widest_half_are_measured() -> None:
-    stop = FEWEST_ROUNDS * len(CANDIDATES) + FEWEST_WITHOUT_CLAIM * len(EXTRAS) + 3 * 3
+    stop = MIN_ROUNDS * len(CANDIDATES) + FEWEST_WITHOUT_CLAIM * len(EXTRAS) + 3 * 3
     made = make(Machine(stop))
     made.run()
-    for number in range(FEWEST_ROUNDS):
+    for number in range(MIN_ROUNDS):
         assert set(CANDIDATES) <= in_round(made, number)
-    for number in range(FEWEST_ROUNDS, FEWEST_ROUNDS + 3):
+    for number in range(MIN_ROUNDS, MIN_ROUNDS + 3):
         assert in_round(made, number) == {RAW, AHEAD, BOTH}
     widths = ratio_widths(made.samples, RAW, CANDIDATES[1:])
     assert widths[SAVED] < min(widths[AHEAD], widths[BOTH])
@@ -141,18 +141,18 @@ def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest
         clock.now += 1.0
         return machine(candidate, with_etl_alone)
 
-    # Three rounds of 4 candidates and 2 extras take 18 s; two of the candidates 8, and then each three.
-    made = make(machine, deadline=33.5)
+    # Three rounds of 4 candidates and 2 extras take 18 s; three of the candidates 12, and then each three.
+    made = make(machine, deadline=37.5)
     made._measure, made._load = measure, lambda candidate: measure(candidate, True)
     made.run()
-    assert made.done == FEWEST_ROUNDS + 2
-    assert clock.now == 18 + 8 + 6
+    assert made.done == MIN_ROUNDS + 2
+    assert clock.now == 18 + 12 + 6
 
 
 def test_rounds_go_on_beyond_the_deadline_until_there_are_enough_for_an_interval() -> None:
     made = make(Machine(), deadline=time.monotonic() - 1, latest=time.monotonic() + LATER)
     made.run()
-    assert made.done == FEWEST_ROUNDS
+    assert made.done == MIN_ROUNDS
 
 
 @pytest.mark.parametrize("into", range(1, 4))

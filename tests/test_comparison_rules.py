@@ -174,7 +174,7 @@ def test_noise_is_not_handled_in_too_few_rounds_and_nobody_is_to_blame() -> None
     found = checks(evidence(), replace(TERMS, rounds=4))
     assert found["noise"].held is False
     assert found["noise"].broken_by == {}
-    assert "fewer than the 5 that an interval needs" in found["noise"].evidence
+    assert "fewer than the 6 that an interval needs" in found["noise"].evidence
 
 
 def test_loaded_is_broken_by_pages_that_were_not_in_memory_when_compute_began() -> None:

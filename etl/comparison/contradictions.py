@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from etl.comparison.report import Report, StageResult, StrategyResult
+from etl.comparison.results import verdict
 from etl.comparison.rules import RULES
-from etl.comparison.statistics import verdict
 
 # Figures that are computed twice, in two ways, differ by rounding alone.
 TOLERANCE = 1e-6
@@ -157,17 +157,17 @@ def _of_ratio(report: Report, result: StrategyResult) -> Iterator[str]:
     reference = next((each for each in report.strategies if each.name == report.reference), None)
     if ratio is None or reference is None:
         return
-    if ratio.low is not None and ratio.high is not None and not ratio.low <= ratio.median <= ratio.high:
-        yield f"the ratio {ratio.median} is outside its interval {ratio.low} to {ratio.high}"
+    if ratio.low is not None and ratio.high is not None and not ratio.low <= ratio.estimate <= ratio.high:
+        yield f"the ratio {ratio.estimate} is outside its interval {ratio.low} to {ratio.high}"
     if not result.disqualified and result.verdict != verdict(ratio):
         yield f"the verdict is {result.verdict!r}, by the interval {ratio.low} to {ratio.high} it is {verdict(ratio)!r}"
     walls = {figures.round: figures.wall_seconds for figures in reference.rounds}
     paired = [each.wall_seconds / walls[each.round] for each in result.rounds if each.round in walls]
-    if len(paired) != ratio.rounds:
-        yield f"its ratio is of {ratio.rounds} rounds, {len(paired)} were measured together with {report.reference}"
+    if len(paired) != ratio.count:
+        yield f"its ratio is of {ratio.count} rounds, {len(paired)} were measured together with {report.reference}"
         return
     scaled = _most_scaled(report)
-    for figure in (ratio.median, ratio.low, ratio.high):
+    for figure in (ratio.estimate, ratio.low, ratio.high):
         if figure is not None and not _between(figure, min(paired) / scaled, max(paired) * scaled):
             yield f"it took {min(paired)} to {max(paired)} of {report.reference}'s time in single rounds, not {figure}"
 

@@ -103,9 +103,9 @@ def figures_table(report: Report) -> list[FigureGroup]:
                 words(
                     "ratio of wall times",
                     "median, each paired with the reference of its round",
-                    lambda r: ratio(r.ratio.median) if r.ratio else NOT_MEASURED,
+                    lambda r: ratio(r.ratio.estimate) if r.ratio else NOT_MEASURED,
                 ),
-                words("95% interval", "bootstrap, from five rounds on", _bounds),
+                words("95% interval", "signed-rank, from six rounds on", _bounds),
                 words("rounds", "measurements, in a process of its own", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],

@@ -14,7 +14,6 @@ from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import recommend
 from etl.comparison.report import (
     SCHEMA_VERSION,
-    Interval,
     Prediction,
     ProfileResult,
     Report,
@@ -22,10 +21,19 @@ from etl.comparison.report import (
     StageProfile,
     StrategyResult,
 )
-from etl.comparison.results import audits_of, etl_alone_seconds, middle, parts_of, presaving_of, ratio_of, round_figures
+from etl.comparison.results import (
+    audits_of,
+    etl_alone_seconds,
+    middle,
+    parts_of,
+    presaving_of,
+    ratio_of,
+    round_figures,
+    verdict,
+)
 from etl.comparison.rules import Evidence, Terms, check_rules
 from etl.comparison.stage_results import stage_results
-from etl.comparison.statistics import verdict
+from etl.measuring.statistics import Interval
 
 
 def make_report(measured: Measured) -> Report:

@@ -15,12 +15,12 @@ from etl.comparison.amounts import (
 )
 from etl.comparison.prediction import stage_seconds
 from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE
-from etl.comparison.statistics import FEWEST_ROUNDS
 from etl.comparison.workload import Workload
+from etl.measuring.statistics import MIN_ROUNDS
 
 # The first batch has the start-up in it; the others tell what a batch takes.
 FEWEST_BATCHES = 5
-ROUNDS_WANTED = FEWEST_ROUNDS + 1
+ROUNDS_WANTED = MIN_ROUNDS + 1
 # A process to fork, a model to make, files to look for.
 PROCESS_SECONDS = 0.4
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from etl.comparison.report import Interval, StrategyResult
+from etl.comparison.report import StrategyResult
 from etl.comparison.units import nbytes, seconds
+from etl.measuring.statistics import Interval
 
 # Below this, a difference is not worth a change, whether it is real or not.
 NEGLIGIBLE = 0.02
@@ -51,7 +52,7 @@ def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mappin
     ratio = to_fastest.get(result.name)
     if ratio is None or ratio.low is None:  # too few rounds to tell: go by the figures
         return result.parts.wall_seconds <= fastest.parts.wall_seconds * (1 + NEGLIGIBLE)
-    return (ratio.low <= 1 and ratio.median <= 1 + 2 * NEGLIGIBLE) or ratio.median <= 1 + NEGLIGIBLE
+    return (ratio.low <= 1 and ratio.estimate <= 1 + 2 * NEGLIGIBLE) or ratio.estimate <= 1 + NEGLIGIBLE
 
 
 def _simplicity(result: StrategyResult) -> tuple[int, int]:
@@ -71,15 +72,15 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
         return f"{text}."
     if ratio.low is None or ratio.high is None:
         return (
-            f"{ratio.rounds} rounds are too few to recommend anything; so far {chosen.name} is the fastest, with "
+            f"{ratio.count} rounds are too few to recommend anything; so far {chosen.name} is the fastest, with "
             f"{wall} for an epoch instead of {instead}. Give it more time with --budget."
         )
     if ratio.low <= 1 <= ratio.high:
         return (
             f"No difference from {reference.name} has been shown: with {chosen.name} an epoch takes {wall} instead of "
-            f"{instead}, {ratio.median:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
+            f"{instead}, {ratio.estimate:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
         )
-    return f"{text}, {ratio.median:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
+    return f"{text}, {ratio.estimate:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
 
 
 def _cost(chosen: StrategyResult, is_without_store: bool) -> str:

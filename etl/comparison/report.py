@@ -9,19 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
 
-SCHEMA_VERSION = 2
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The median of so many rounds, and its 95% bootstrap interval; `low` and `high` are None for fewer than five."""
-
-    median: float
-    low: float | None
-    high: float | None
-    rounds: int
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)

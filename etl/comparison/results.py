@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.comparison.report import Interval, Parts, Presaving, RoundFigures
-from etl.comparison.statistics import central_mean, interval, paired_ratios
+from etl.comparison.report import Parts, Presaving, RoundFigures
 from etl.measuring.clock import Split
+from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
 
 Sample = Mapping[str, Any]
@@ -80,7 +80,16 @@ def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: 
     above_walls = {number: scale.wall_seconds(sample) for number, sample in samples.items()}
     below_walls = {number: scale.wall_seconds(sample) for number, sample in below.items()}
     ratios = paired_ratios(above_walls, below_walls)
-    return interval(ratios) if ratios else None
+    return ratio_interval(ratios) if ratios else None
+
+
+def verdict(ratio: Interval) -> str:
+    """Return what a ratio of wall times says of the strategy above the line."""
+    if ratio.low is None or ratio.high is None:
+        return "too few rounds"
+    if not ratio.excludes_one:
+        return "no difference shown"
+    return "faster" if ratio.high < 1 else "slower"
 
 
 def presaving_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 from etl.comparison.candidate import Candidate
 from etl.comparison.processes import MeasurementError
-from etl.comparison.statistics import FEWEST_ROUNDS, interval, paired_ratios, width
+from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
 
 # Loading alone is measured in so many rounds: no claim rests on its ratio.
 ROUNDS_WITH_ETL_ALONE = 3
@@ -104,12 +104,12 @@ class Rounds:
         if self.done < FEWEST_WITHOUT_CLAIM:
             return True
         needed = sum(self._seconds[each] for each in self._choose())
-        return time.monotonic() + needed <= (self._latest if self.done < FEWEST_ROUNDS else self._deadline)
+        return time.monotonic() + needed <= (self._latest if self.done < MIN_ROUNDS else self._deadline)
 
     def _choose(self) -> list[Candidate]:
         """All, until each has enough for an interval; then the half whose intervals are the widest."""
         extras = self._extras if self.done < FEWEST_WITHOUT_CLAIM else []
-        if self._rounds is not None or self.done < FEWEST_ROUNDS:
+        if self._rounds is not None or self.done < MIN_ROUNDS:
             return [*self._candidates, *extras]
         reference, *others = self._candidates
         widths = ratio_widths(self.samples, reference, others)
@@ -120,7 +120,7 @@ class Rounds:
 def ratio_widths(samples: Samples, reference: Candidate, others: Sequence[Candidate]) -> Mapping[Candidate, float]:
     """How wide the interval of the ratio of wall times to the reference's is, for each of `others`."""
     below = walls(samples[reference])
-    return {each: width(interval(paired_ratios(walls(samples[each]), below))) for each in others}
+    return {each: ratio_interval(paired_ratios(walls(samples[each]), below)).width for each in others}
 
 
 def walls(samples: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.comparison.report import Check, Parts
-from etl.comparison.statistics import FEWEST_ROUNDS
 from etl.comparison.workload import Threads
+from etl.measuring.statistics import MIN_ROUNDS
 
 RULES = {
     "samples": "Same samples: every strategy loads the same batches in the same order",
@@ -72,7 +72,7 @@ def check_rules(evidence: Mapping[str, Evidence], terms: Terms) -> list[Check]:
             checks.append(Check(rule, title, None, "not checked, as was asked for"))
             continue
         seen, broken_by = checkers[rule](evidence, terms)
-        held = not broken_by and not (rule == "noise" and terms.rounds < FEWEST_ROUNDS)
+        held = not broken_by and not (rule == "noise" and terms.rounds < MIN_ROUNDS)
         checks.append(Check(rule, title, held, seen, broken_by))
     return checks
 
@@ -191,9 +191,9 @@ def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     seen = (
         f"{terms.rounds} rounds in shuffled order, each strategy in at least {fewest} of them, in a process of its own"
     )
-    if terms.rounds < FEWEST_ROUNDS:
-        return f"{seen}: fewer than the {FEWEST_ROUNDS} that an interval needs, so no difference is claimed", {}
-    return f"{seen}; bootstrap intervals of the median ratio, 95%", {}
+    if terms.rounds < MIN_ROUNDS:
+        return f"{seen}: fewer than the {MIN_ROUNDS} that an interval needs, so no difference is claimed", {}
+    return f"{seen}; signed-rank intervals of the ratio, 95%", {}
 
 
 def _loaded(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001

@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.report import Interval, Prediction, Report, StrategyResult
+from etl.comparison.report import Prediction, Report, StrategyResult
 from etl.comparison.units import Scale, time_scale
+from etl.measuring.statistics import Interval
 from etl.tables import Bar, print_table
 
 # The characters and styles of what is drawn to scale.
@@ -70,7 +71,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             epoch.number(parts.compute_alone_seconds + parts.interference_seconds),
             epoch.number(parts.stall_seconds),
             f"{each.samples_per_second:,.0f}",
-            "1" if each.ratio is None else f"{each.ratio.median:.2f}",
+            "1" if each.ratio is None else f"{each.ratio.estimate:.2f}",
             _interval(each.ratio),
             _verdict(each),
             "" if each.prediction is None else _prediction(each.prediction, epoch),
@@ -130,7 +131,7 @@ def _interval(ratio: Interval | None) -> str:
 
 def _verdict(result: StrategyResult) -> str:
     if result.verdict == "too few rounds" and result.ratio is not None:
-        return f"{result.ratio.rounds} rounds: too few"
+        return f"{result.ratio.count} rounds: too few"
     return result.verdict
 
 

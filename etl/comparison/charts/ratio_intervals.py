@@ -5,8 +5,9 @@ from __future__ import annotations
 from etl.comparison.charts.axis import RatioAxis
 from etl.comparison.charts.drawing import Drawing
 from etl.comparison.charts.rows import Row, RowChart, draw_axis, draw_grid
-from etl.comparison.report import Interval, Report, StrategyResult
+from etl.comparison.report import Report, StrategyResult
 from etl.comparison.units import ratio
+from etl.measuring.statistics import Interval
 
 HEIGHT = 36
 # What the verdicts are drawn as: only a difference that was shown has the colour.
@@ -18,7 +19,7 @@ def ratio_intervals(report: Report) -> RowChart | None:
     intervals = [each.ratio for each in report.strategies if each.ratio is not None]
     if not intervals:
         return None
-    bounds = [bound for each in intervals for bound in (each.low, each.median, each.high) if bound is not None]
+    bounds = [bound for each in intervals for bound in (each.low, each.estimate, each.high) if bound is not None]
     axis = RatioAxis.around(bounds)
     marks = [(axis.position(mark), f"{mark:g}×") for mark in axis.marks()]  # noqa: RUF001  the sign for times
     return RowChart([_row(each, axis, [place for place, _ in marks]) for each in report.strategies], draw_axis(marks))
@@ -27,8 +28,8 @@ def ratio_intervals(report: Report) -> RowChart | None:
 def describe_interval(interval: Interval | None) -> str:
     """`0.24 (0.22 to 0.28)`; without bounds, where there are none, the median alone."""
     if interval is None or interval.low is None or interval.high is None:
-        return ratio(interval.median if interval is not None else None)
-    return f"{ratio(interval.median)} ({ratio(interval.low)} to {ratio(interval.high)})"
+        return ratio(interval.estimate if interval is not None else None)
+    return f"{ratio(interval.estimate)} ({ratio(interval.low)} to {ratio(interval.high)})"
 
 
 def _row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Row:
@@ -45,7 +46,7 @@ def _row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Row:
             drawing.line(low, middle, high, middle, f"whisker {kind}")
             for end in (low, high):
                 drawing.line(end, middle - 5, end, middle + 5, f"whisker end {kind}")
-        drawing.dot(axis.position(result.ratio.median), middle, 6, f"point {kind}", figures)
+        drawing.dot(axis.position(result.ratio.estimate), middle, 6, f"point {kind}", figures)
     return Row(result.name, figures, drawing.markup())
 
 
