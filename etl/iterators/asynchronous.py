@@ -22,8 +22,9 @@ from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import loader_threads_by_default
 from etl.whole_number import whole_number
 from etl.workers.crew import Crew
-from etl.workers.pool import START_METHODS, WorkerPool
+from etl.workers.pool import WorkerPool
 from etl.workers.processes import ProcessCrew
+from etl.workers.start import START_METHODS
 from etl.workers.threads import ThreadCrew
 
 
