@@ -212,7 +212,7 @@ def attempt(seed: int, neighbour: str, folder: Path) -> dict[str, str]:
             os.setsid()
             os.environ["TMPDIR"] = str(folder)
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, for any fork beside a thread
-            with said.open("wb") as file:
+            with said.open("ab") as file:
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             start(seed, neighbour)
