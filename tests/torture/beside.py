@@ -207,20 +207,14 @@ def attempt(seed: int, neighbour: str, folder: Path) -> dict[str, str]:
     said = folder / f"{neighbour} {seed}".replace("/", "-")
     child = os.fork()
     if child == 0:
-        code = 1
-        try:
-            os.setsid()
-            os.environ["TMPDIR"] = str(folder)
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, for any fork beside a thread
-            with said.open("ab") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
-            start(seed, neighbour)
-            code = 0
-        except BaseException:  # noqa: BLE001 - no further line of the program is run here
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+        os.setsid()
+        os.environ["TMPDIR"] = str(folder)
+        with said.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, for any fork beside a thread
+        start(seed, neighbour)
+        sys.exit()  # as any program ends, or with a traceback
     status = _wait(child)
     left = [each for each in _session(child) if each.pid != child]
     if status is None:
@@ -263,7 +257,7 @@ def _session(leader: int) -> Iterator[psutil.Process]:
 
 
 def main() -> None:
-    """Serve the requests on stdin."""
+    """Serve the requests on stdin; files are made in the folder that is named on the command line."""
     # Imported before forking.
     import torch.utils.data  # noqa: F401
     from joblib.externals import loky  # noqa: F401
@@ -271,10 +265,8 @@ def main() -> None:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, (
         "a fork would inherit locks of the threads of these imports"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        tempfile.tempdir = None
-        for line in sys.stdin:
-            print(json.dumps(attempt(*json.loads(line), folder=Path(folder))), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(attempt(*json.loads(line), folder=Path(sys.argv[1]))), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ NEIGHBOURS = {
 
 
 @pytest.fixture(scope="module")
-def beside() -> Iterator[subprocess.Popen[str]]:
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
     """The program that forks a process for each start."""
     program = Path(__file__).with_name("beside.py")
     environment = {
@@ -37,7 +37,11 @@ def beside() -> Iterator[subprocess.Popen[str]]:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     with subprocess.Popen(
-        [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, program, tmp_path_factory.mktemp("beside")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as started:
         yield started
         started.communicate(timeout=60)
