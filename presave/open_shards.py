@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from presave import forks
 from presave.columns import Column, shard_columns
 from presave.errors import StoreError
 from presave.formats import ColumnReader, Format, ShardReader
@@ -79,7 +80,7 @@ class OpenShards:
 
     def hold(self, shard: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Read `shard` from `arrays` from now on, and not from its files."""
-        with self._lock:
+        with forks.held_off(), self._lock:
             self._readers.pop(shard).close()
             self._readers[shard] = ArrayShard(arrays)
             self._recent = None
@@ -93,7 +94,7 @@ class OpenShards:
     def close(self) -> None:
         """Close all files. Closing twice does nothing."""
         self._closed = True
-        with self._lock:
+        with forks.held_off(), self._lock:
             self._recent = None
             self._mapped_rows = {}  # and not cleared: whoever copies from arrays now needs them
             # Gone before they are closed: `columns` looks whether what it has found is still there.
@@ -110,7 +111,7 @@ class OpenShards:
     def _reader(self, shard: int) -> ShardReader:
         reader = self._readers.get(shard)
         if reader is None:
-            with self._lock:
+            with forks.held_off(), self._lock:
                 self.check_open()  # closed by another thread, since the gather began
                 reader = self._readers.get(shard)
                 if reader is None:

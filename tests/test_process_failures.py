@@ -18,7 +18,7 @@ from unlucky_records import BATCHES, Files, Unlucky
 from worker_processes import assert_ended
 
 import etl
-from etl.workers import worker_process
+from etl.workers import start
 from etl.workers.worker import WorkerTracebackError
 
 
@@ -96,7 +96,7 @@ def test_a_server_that_is_just_ending_costs_no_error(fault: Path, monkeypatch: p
 def test_a_server_that_answers_nobody_is_one_error_and_the_next_epoch_tries_again(
     fault: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_process, "SERVER_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(start, "SERVER_PATIENCE_SECONDS", 0.05)
     refuse(10**6, monkeypatch)
     raw = etl.RawIterator(Files(fault), etl.Pipeline([]), 4)
     with etl.AsyncIterator(raw, workers="process", processes=2) as iterator:

@@ -23,8 +23,9 @@ from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import loader_threads_by_default
 from etl.whole_number import whole_number
 from etl.workers.crew import Crew
-from etl.workers.pool import START_METHODS, WorkerPool
+from etl.workers.pool import WorkerPool
 from etl.workers.processes import ProcessCrew
+from etl.workers.start import START_METHODS
 from etl.workers.threads import ThreadCrew
 
 
@@ -42,13 +43,17 @@ class AsyncIterator(AheadIterator):
 
     `workers="process"` is for sources and stages in Python that hold the interpreter's lock: `processes` share the
     records (as many as `threads` by default), and write them in memory that they share with this one, which is what
-    batches are made of. They start with this object, while the caller does something else, each with a copy of the
-    source and the stages as they are then, and end with it; `start_method` "forkserver" or "spawn" is how. One that is
-    killed is an error at its batch that names the record it was at, as is one that hangs, which is killed after
-    `timeout`; the next epoch has others.
+    batches are made of. This object starts them, each with a copy of the source and the stages as they are then, and
+    does not wait until they run: what they import, they import while the caller does something else. They end with this
+    object; `start_method` "forkserver" or "spawn" is how they start. One that is killed is an error at its batch that
+    names the record it was at, as is one that hangs, which is killed after `timeout`; the next epoch has others.
 
-    A fork of this process may drop an epoch that was begun here, but not go on with it, and begin its own with threads,
-    but not with these processes; what it must not do is a `RuntimeError`.
+    This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
+    threads that load have finished the record they are at, and until a kernel that is being loaded is there, so that
+    the child inherits no lock that is held. A record that takes longer than five seconds, a kernel that takes longer
+    than a minute, are not waited for, which is a `RuntimeWarning`. The child may drop an epoch that was begun here, but
+    not go on with it. It may begin its own with threads, but not with these processes; what it must not do is a
+    `RuntimeError`. It may make iterators of its own, and its end leaves these processes alone.
 
     Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes or a budget, a
     source or stage that cannot be pickled, and processes on another system than Linux; and says why.

@@ -18,6 +18,7 @@ from etl.record import Record, RecordError, record_error
 from etl.records import read_record
 from etl.several import batch_fields, check_as_many, flatten, put_together
 from etl.stages.draw import Draw
+from presave import forks
 
 NOTHING_LEFT = Pipeline([])
 
@@ -86,6 +87,7 @@ class RecordLoader:
         for row, number in enumerate(numbers.tolist()):
             if where[2]:
                 break
+            forks.let_through()
             where[0], where[1] = number, READING
             try:
                 slots = {name: array[row, ...] for name, array in arrays.items()}
@@ -168,6 +170,7 @@ class RecordLoader:
         finished = []
         for row, number in enumerate(numbers.tolist()):
             done = self._finished.get((number, epoch))
+            forks.let_through()
             if done is None:
                 where[0], where[1] = number, READING
                 try:

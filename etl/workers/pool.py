@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import threading
 import time
+import weakref
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -17,18 +16,17 @@ from etl.workers.shared_memory import SharedMemory
 from etl.workers.shared_object import SharedObject
 from etl.workers.worker import describe
 from etl.workers.worker_process import END_PATIENCE_SECONDS, Worker
+from presave import forks
 
-START_METHODS = ("forkserver", "spawn")
 # How long workers may take to start before that counts as hanging: they import what the program imports.
 START_LIMIT_SECONDS = 120
-# How long to wait for processes that are being started when they are to end; they are killed then.
-START_PATIENCE_SECONDS = 0.1
 # Where a worker is: three of the numbers in a cache line of its own.
 WHERE_NUMBERS = 8
 
 
 class WorkerPool:
-    """`count` processes with a copy of `loader`, started at once, in the background.
+    """`count` processes with a copy of `loader`. They are started by the thread that makes this, which does not wait
+    until they run.
 
     Raises `ValueError` where `loader` cannot be sent to them, and `OSError` where descriptors or memory have run out.
     """
@@ -44,9 +42,8 @@ class WorkerPool:
                 "locks and the like out of them, or use workers='thread'"
             ) from error
         self._owner = os.getpid()
-        self._context = multiprocessing.get_context(start_method)
-        self._starters: list[threading.Thread] = []
-        with contextlib.ExitStack() as stack:  # descriptors and threads may run out at any of these
+        self._start_method = start_method
+        with contextlib.ExitStack() as stack:  # descriptors may run out at any of these
             stack.callback(self._loader.close)
             self.memory = SharedMemory("etl-batches")
             stack.callback(self.memory.close)
@@ -55,9 +52,10 @@ class WorkerPool:
             self.workers: list[Worker] = []
             for place in range(count):
                 self.workers.append(self._make_worker(place))
-                stack.callback(self.workers[-1].give_up)
+                stack.callback(self.workers[-1].end, 0)
             self._start(self.workers)
             stack.pop_all()
+        _POOLS.add(self)
 
     @property
     def alive(self) -> list[Worker]:
@@ -77,7 +75,9 @@ class WorkerPool:
         alive = self.alive
         ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
         heard = [worker for worker in alive if worker.connection in ready]
-        ended = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
+        silent = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
+        # The server that forks workers says by the same pipe that it has forked one.
+        ended = [worker for worker in silent if worker.has_ended()]
         return heard, ended
 
     def renew(self, workers: list[Worker]) -> list[Worker]:
@@ -107,28 +107,35 @@ class WorkerPool:
         for worker in self.workers:
             worker.connection.close()
         deadline = time.monotonic() + END_PATIENCE_SECONDS
-        for starter in self._starters:
-            if starter is not threading.current_thread():
-                starter.join(START_PATIENCE_SECONDS)
         for worker in self.workers:
             worker.end(max(0.0, deadline - time.monotonic()) if worker.is_ready else 0)
         self.memory.close()
         self._loader.close()
 
     def _make_worker(self, place: int) -> Worker:
-        return Worker(self._context, self.memory, self._wheres[place, :3], self._loader)
+        return Worker(self._start_method, self.memory, self._wheres[place, :3], self._loader)
 
     def _start(self, workers: list[Worker]) -> None:
         self._started = time.monotonic()
-        # In a thread, because the first one waits until the server process has imported what it is to.
-        starter = threading.Thread(target=_start, args=(workers,), name="etl-start-workers", daemon=True)
-        self._starters = [each for each in self._starters if each.is_alive()] + [starter]
-        starter.start()
+        # A worker that was lost is replaced by a thread in the background.
+        with forks.held_off():
+            for worker in workers:
+                worker.start()
 
 
-def _start(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.start()
+# Those that belong to this process.
+_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Workers know by the end of their connections that they are to end; a fork must not keep these open.
+    for pool in _POOLS:
+        for worker in pool.workers:
+            worker.leave_to_parent()
+    _POOLS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _waited_for(worker: Worker) -> list[Any]:

@@ -14,6 +14,7 @@ from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, Job,
 from etl.workers.pool import WorkerPool
 from etl.workers.worker import Failed, Ready, Task
 from etl.workers.worker_process import Part, Worker
+from presave import forks
 
 # Parts that a worker has at a time: while it loads one, the next is there already.
 PARTS_AHEAD = 2
@@ -88,27 +89,34 @@ class ProcessCrew(Crew):
 
     def _direct(self) -> None:
         try:
-            while not self.is_stopped:
-                while self._may_begin():
-                    self._begin()
-                    self._hand_out()
-                self._hand_out()
-                # What workers have to say is for the crew that came after this one, if a record hung until that did.
-                if self.is_stopped:
-                    return
-                heard, ended = self._pool.wait(self._bell)
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._bell)
-                for worker in heard:
-                    self._hear(worker)
-                for worker in ended:
-                    self._lose(worker, worker.death())
+            with forks.held_off():
+                while not self.is_stopped:
+                    self._take_turn()
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
             self._fail(error)
         finally:
             with self._lock:
                 os.close(self._bell)
                 self._bell = -1
+
+    def _take_turn(self) -> None:
+        """Begin and hand out what there is room for, and wait until there is something to do again."""
+        forks.let_through()
+        while self._may_begin():
+            self._begin()
+            self._hand_out()
+        self._hand_out()
+        # What workers have to say is for the crew that came after this one, if a record hung until that did.
+        if self.is_stopped:
+            return
+        with forks.allowed():
+            heard, ended = self._pool.wait(self._bell)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        for worker in heard:
+            self._hear(worker)
+        for worker in ended:
+            self._lose(worker, worker.death())
 
     def _may_begin(self) -> bool:
         with self._lock:

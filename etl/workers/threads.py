@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from etl.loading.loading import Loading, State, Where, nowhere
 from etl.workers.crew import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, Job, raise_from
+from presave import forks
 
 
 class ThreadCrew(Crew):
@@ -60,17 +61,19 @@ class ThreadCrew(Crew):
         raise_from(self._error_at_beginning(cause), cause)
 
     def _work(self, where: Where) -> None:
-        while True:
-            with self._lock:
-                job = self._wait_for_work()
-                if self.is_stopped or (job is None and not self._is_beginning):
-                    return
-                part = (0, 0) if job is None else job.claim(self._workers)
-            if job is None:
-                self._begin()
-            else:
-                self._load(job, *part, where)
-            del job  # or its batch would live until the next one is finished
+        with forks.held_off():
+            while True:
+                forks.let_through()
+                with self._lock:
+                    job = self._wait_for_work()
+                    if self.is_stopped or (job is None and not self._is_beginning):
+                        return
+                    part = (0, 0) if job is None else job.claim(self._workers)
+                if job is None:
+                    self._begin()
+                else:
+                    self._load(job, *part, where)
+                del job  # or its batch would live until the next one is finished
 
     def _wait_for_work(self) -> Job | None:
         """A batch with records to claim; or None, and then `_is_beginning` tells whether to begin another or to end."""
@@ -85,7 +88,8 @@ class ThreadCrew(Crew):
                     self._room -= 1
                     self._is_beginning = True
                     return None
-            self._has_work.wait()
+            with forks.allowed():
+                self._has_work.wait()
         return None
 
     def _load(self, job: Job, first: int, last: int, where: Where) -> None:

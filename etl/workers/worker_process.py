@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.resource_tracker
 import pickle
 import signal
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -25,14 +22,11 @@ from etl.record import RecordError
 from etl.workers.crew import Crew, Job
 from etl.workers.shared_memory import SharedMemory
 from etl.workers.shared_object import SharedObject
+from etl.workers.start import leave_to_parent, start_process
 from etl.workers.worker import Done, Failed, Ready, Task, describe
 
 # How long workers have to finish the record they are at when they are to end.
 END_PATIENCE_SECONDS = 1.0
-# How long to wait for a server process that is ending, until there may be another.
-SERVER_PATIENCE_SECONDS = 5.0
-# What the server process imports; the last undoes what it was started with.
-PRELOADED = ("etl.workers.worker", "etl.workers.fork_server")
 
 # The first thing that a worker does, before it imports what takes long: a Ctrl-C, which the terminal sends to it too,
 # is the parent's to handle.
@@ -63,8 +57,8 @@ class Part:
 class Worker:
     """One process, and what it has been told to load and has not answered."""
 
-    def __init__(self, context: Any, memory: SharedMemory, where: np.ndarray, loader: SharedObject) -> None:
-        self.connection, self._theirs = context.Pipe()
+    def __init__(self, start_method: str, memory: SharedMemory, where: np.ndarray, loader: SharedObject) -> None:
+        self.connection, self._theirs = multiprocessing.Pipe()
         self.where = where
         self.where[:] = nowhere()
         self.parts: deque[Part] = deque()
@@ -72,19 +66,25 @@ class Worker:
         self.is_lost = False
         # When it was last known to do something.
         self.heard = time.monotonic()
-        self._context = context
+        self._start_method = start_method
         self._memory = memory
         self._loader = loader
         self._process: Any = None
-        self._start_error: Exception | None = None
+        # As text: the error's traceback would keep the caller's frames alive, and so the iterator.
+        self._start_error: str | None = None
         self._is_to_end = False
         # Re-entrant, because the collector may end the pool in a thread that is inside it.
         self._lock = threading.RLock()
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None before it has started."""
-        return None if self._process is None else self._process.pid
+        """The process's number; None before it was forked."""
+        process = self._process
+        if process is None:
+            return None
+        process.is_alive()  # which asks the server for it
+        number: int | None = process.pid
+        return number
 
     @property
     def sentinel(self) -> int | None:
@@ -93,15 +93,16 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has started, and is or was at no record."""
-        return self.is_ready and int(self.where[0]) < 0
+        """Whether it is or was at no record, and would have started: the server that was to fork it may have ended."""
+        would_have_started = self.is_ready or (self._process is not None and self.pid is None)
+        return would_have_started and int(self.where[0]) < 0
 
     def start(self) -> None:
         """Start the process; what goes wrong is told by `death`."""
         try:
-            process = self._start_process()
+            process = start_process(self._start_method, START, self._arguments())
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
-            self._start_error, process = error, None
+            self._start_error, process = describe(error), None
         self._theirs.close()
         with self._lock:
             self._process = process
@@ -142,18 +143,22 @@ class Worker:
         with self._lock:
             self._is_to_end = self.is_lost = True
             self.connection.close()
+            self._theirs.close()
         self._end_process(patience)
         self.parts.clear()
 
-    def give_up(self) -> None:
-        """Give back what was made for a process that is not going to be started."""
-        self.connection.close()
-        self._theirs.close()
+    def leave_to_parent(self) -> None:
+        """Close what this process, a fork of the worker's parent, has inherited of it."""
+        with contextlib.suppress(OSError):  # another thread may have been about to do it
+            self.connection.close()
+            self._theirs.close()
+            if self._process is not None:
+                leave_to_parent(self._process)
 
     def death(self) -> Exception:
         """Why it has ended."""
         if self._start_error is not None:
-            return ChildProcessError(f"a worker process cannot be started ({describe(self._start_error)}); {ADVICE}")
+            return ChildProcessError(f"a worker process cannot be started ({self._start_error}); {ADVICE}")
         with self._lock:
             if self._process is None:
                 return ChildProcessError("a worker process was ended")
@@ -175,22 +180,6 @@ class Worker:
         error = part.job.loading.loader.error_at([number, place, 0], cause)
         error.__cause__ = cause
         return error
-
-    def _start_process(self) -> Any:
-        deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
-        while True:
-            process = self._context.Process(
-                target=exec, args=(START, self._arguments()), name="etl-worker", daemon=True
-            )
-            try:
-                _start_shielded(process)
-            except (ConnectionError, EOFError):
-                # A server that was killed still counts as running until the last of it is gone.
-                if not isinstance(process, ForkServerProcess) or self._is_to_end or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-            else:
-                return process
 
     def _arguments(self) -> dict[str, Any]:
         # Only what the standard library can unpickle: see START.
@@ -222,26 +211,3 @@ class _Descriptor:
 
     def __reduce__(self) -> Any:
         return functools.partial, (DupFd(self._fd).detach,)
-
-
-def _start_shielded(process: Any) -> None:
-    """Start `process` so that a Ctrl-C does not reach it before it has blocked that."""
-    # It unblocks SIGINT when it starts its process, and so comes first.
-    multiprocessing.resource_tracker.ensure_running()
-    # A new interpreter, the server's too, inherits the mask of the thread that starts it.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        if isinstance(process, ForkServerProcess):
-            _preload()
-            multiprocessing.forkserver.ensure_running()
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _preload() -> None:
-    """Have the server process, if it is yet to start, import what workers need, once for all of them."""
-    # There is no public way to add to what the program itself has chosen.
-    chosen = multiprocessing.forkserver._forkserver._preload_modules  # type: ignore[attr-defined]
-    if PRELOADED[-1] not in chosen:
-        multiprocessing.set_forkserver_preload([*chosen, *PRELOADED])
