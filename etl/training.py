@@ -28,8 +28,8 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass
 class FitResult:
-    """What a fit did: the loss of every iteration, the samples it trained on, repeated ones included, and the seconds
-    it took, start-up and every wait included; and what became of the runtime settings that were asked for.
+    """Results of a fit: the loss of every iteration, the samples it trained on, repeated ones included, the seconds it
+    took, start-up and every wait included, and what became of the runtime settings that were asked for.
     """
 
     scores: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What was skipped, and why, over several runs of pytest: a plugin that notes it, and a command that shows it.
+"""Skips and their reasons over several runs of pytest: a plugin that notes them, and a command that shows them.
 
 `python -m pytest -p tests.skips --skips FILE` adds to a file, `python -m tests.skips FILE` prints it.
 """

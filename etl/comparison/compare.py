@@ -167,7 +167,7 @@ class _Comparison:
                 self._workload.chosen[candidate] = fastest
 
     def _with_splits(self) -> list[Candidate]:
-        """Those that have more than one way to split their CPUs."""
+        """Return the candidates that have more than one way to split their CPUs."""
         return [each for each in self._candidates if len(self._workload.splits(each, self._is_on_device)) > 1]
 
     def _trial_seconds(self) -> float:

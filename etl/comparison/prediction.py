@@ -27,7 +27,7 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
 
 
 def split_profile(profile: Mapping[str, Any], threads: Threads) -> Mapping[str, Any] | None:
-    """What `profile` tells of a split of the CPUs; None if nothing loads ahead."""
+    """Return what `profile` tells of a split of the CPUs; None if nothing loads ahead."""
     if not threads.loading:
         return None
     wanted = (threads.compute, threads.loading)

@@ -125,7 +125,7 @@ class Order:
             position = after
 
     def ended(self, position: int) -> bool:
-        """Whether no step of any rank is left at `position`."""
+        """Return whether no step of any rank is left at `position`."""
         left = self.records - position
         if self.drop_last:
             return left < self.step_records

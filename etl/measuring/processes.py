@@ -83,7 +83,7 @@ class Server:
         )
         self._is_ready = False
         self.can_fork = False
-        """Whether it serves more than one session; False until it is ready."""
+        """True if it serves more than one session; False until it is ready."""
         self.send(request)
 
     @property

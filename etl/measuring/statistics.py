@@ -39,7 +39,7 @@ class Interval:
 
     @property
     def excludes_one(self) -> bool:
-        """Whether a difference was shown."""
+        """True if a difference was shown."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
 

@@ -21,7 +21,7 @@ class Audit:
 
     @property
     def is_inert(self) -> bool:
-        """Whether the setting is not in force, or has no effect."""
+        """True if the setting is not in force, or has no effect."""
         return bool(self.alarm)
 
     def __str__(self) -> str:

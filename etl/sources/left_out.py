@@ -1,4 +1,4 @@
-"""What a source leaves out: counted by suffix, and said once."""
+"""Counts of the files that a source leaves out, by suffix, to be said once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from etl.printable import printable
 
-# Files that file managers leave in folders; like names that begin with a dot, they are nobody's data.
+# Files that file managers leave in folders; like names that begin with a dot, they hold no data.
 FILE_MANAGER_FILES = ("thumbs.db", "desktop.ini")
 SUFFIXES_SHOWN = 6
 LONGEST_SUFFIX = 16

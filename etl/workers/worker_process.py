@@ -93,7 +93,7 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is or was at no record, and would have started: the server that was to fork it may have ended."""
+        """True if it is or was at no record, and would have started: the server that was to fork it may have ended."""
         would_have_started = self.is_ready or (self._process is not None and self.pid is None)
         return would_have_started and int(self.where[0]) < 0
 
