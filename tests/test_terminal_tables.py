@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -55,7 +56,8 @@ def in_terminals() -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def in_a_pipe() -> dict[str, list[str]]:
     """The same, whole, by name."""
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, cwd=ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, env=environment)
     return {name.removeprefix("a pipe "): lines for name, lines in sections(done.stdout).items()}
 
 
