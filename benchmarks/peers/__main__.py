@@ -21,7 +21,7 @@ from benchmarks.peers.inputs import make_inputs
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
 from benchmarks.peers.process import ROOT
 from benchmarks.peers.samples import OtherRun, Samples
-from benchmarks.peers.table import show
+from benchmarks.peers.table import MIN_ROUNDS, show
 from benchmarks.workload import find_photographs
 
 FOLDER = ROOT / ".asv" / "peers"
@@ -88,7 +88,13 @@ def measure(
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=_above_zero, default=5, metavar="N", help="interleaved rounds (default: 5)")
+    parser.add_argument(
+        "--rounds",
+        type=_above_zero,
+        default=MIN_ROUNDS,
+        metavar="N",
+        help=f"interleaved rounds (default: {MIN_ROUNDS}, the fewest that give a ratio an interval of 95%%)",
+    )
     parser.add_argument("--photographs", type=_above_zero, default=2048, metavar="N", help="default: 2048")
     parser.add_argument("--batch-size", type=_above_zero, default=64, metavar="N", help="default: 64")
     parser.add_argument(
