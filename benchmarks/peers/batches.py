@@ -1,7 +1,8 @@
 """Memory for batches that is used again, for libraries that leave the making of batches to their user.
 
-A batch of 64 images has 38.5 MB. New memory of that size comes page by page from the kernel, which costs more than
-normalising into it. FFCV and DALI use theirs again, too: like theirs, these batches are valid until the next is asked for.
+A batch of 64 images has 38.5 MB. New memory of that size comes page by page from the kernel, which costs as much as
+normalising into it, and more in shared memory. FFCV and DALI use theirs again, too; like theirs, a batch is valid until
+the next is asked for.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class ReusedBatches:
         return memory[:count]
 
     def give_back(self, batch: np.ndarray) -> None:
-        """Take back a batch that is no longer read."""
-        assert batch.base is not None
-        self._free.append(batch.base)
+        """Take back what `take` returned, when it is no longer read."""
+        memory: Any = batch.base
+        self._free.append(memory)
 
 
 class SharedBatches:
@@ -55,5 +56,6 @@ class SharedBatches:
         """A tensor for `count` images, with any content. To be called in a worker."""
         from torch.utils.data import get_worker_info
 
+        worker: Any = get_worker_info()
         self._turn = (self._turn + 1) % self._memory.shape[1]
-        return self._memory[get_worker_info().id, self._turn, :count]
+        return self._memory[worker.id, self._turn, :count]

@@ -1,5 +1,5 @@
-"""Hugging Face datasets: huggingface.co/docs/datasets, "Use with PyTorch": batches of indices, so that `__getitem__` reads
-each batch at once. In the format "arrow" ("Use with PyArrow") a batch is a table whose bytes are not copied;
+"""Hugging Face datasets: huggingface.co/docs/datasets, "Use with PyTorch": a sampler of batches, so that `__getitem__`
+reads each batch at once. In the format "arrow" ("Use with PyArrow") a batch is a table whose bytes are not copied;
 `collate_fn`, in the worker, writes them into memory that the training process shares (see batches.py).
 """
 

@@ -1,5 +1,5 @@
-"""MosaicML Streaming: docs.mosaicml.com/projects/streaming, "Quick start". Records stay bytes until `collate_fn`, in the
-worker, writes them into memory that the training process shares (see batches.py).
+"""MosaicML Streaming: docs.mosaicml.com/projects/streaming, "Quick start". Records stay bytes until `collate_fn`, in
+the worker, writes them into memory that the training process shares (see batches.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""WebDataset: github.com/webdataset/webdataset. Batches are made in the workers, "generally more efficient" according to
+"""WebDataset: github.com/webdataset/webdataset. Batches are made in the workers, which is more efficient according to
 its FAQ, straight into memory that the training process shares (see batches.py).
 """
 
