@@ -6,12 +6,13 @@ it registers whether they did or not. Nothing here calls them, so it is enough t
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import torch
 
 try:
-    import torchvision  # noqa: F401
+    importlib.import_module("torchvision")
 except RuntimeError:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
