@@ -41,7 +41,7 @@ def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
         batch = memory.take(len(table))
         pixels = np.empty((SIZE, SIZE, 3), np.uint8)
         for image, jpeg in zip(batch.numpy(), table["jpeg"], strict=True):
-            cv2.resize(simplejpeg.decode_jpeg(jpeg.as_buffer()), (SIZE, SIZE), dst=pixels)
+            cv2.resize(simplejpeg.decode_jpeg(np.frombuffer(jpeg.as_buffer(), np.uint8)), (SIZE, SIZE), dst=pixels)
             normalise(pixels, image)
         return batch, torch.from_numpy(table["number"].to_numpy())
 
