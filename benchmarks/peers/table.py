@@ -36,7 +36,7 @@ CAPTION = (
     f"rounds with the interval of the signed-rank test, which needs {MIN_ROUNDS} rounds; "
     "waiting: with 50 ms of compute a batch that needs no CPU; first batch: from calling the user's code to a batch in "
     "memory; CPU and peak memory (with mapped pages of files) of the loader and its workers; lines: of user code to "
-    "load + to prepare, without what several loaders share: normalise, the memory for batches, FFCV's operation."
+    "load + to prepare, without what several loaders share."
 )
 
 
