@@ -324,6 +324,7 @@ def test_a_batch_is_used_again_only_once_it_was_given_back() -> None:
     assert not np.shares_memory(batches.take(4), second)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_workers_do_not_write_into_the_batch_that_is_in_use() -> None:
     workers, count = 2, 24
     begun = torch.multiprocessing.get_context("fork").Value("q", 0)
