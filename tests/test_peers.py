@@ -5,20 +5,29 @@ from __future__ import annotations
 import importlib
 import io
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
+from torch.utils.data import DataLoader
 
+from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers import environments
-from benchmarks.peers.__main__ import main
+from benchmarks.peers.__main__ import main, parse
+from benchmarks.peers.batches import ReusedBatches, SharedBatches
 from benchmarks.peers.comparison import ALL, Comparison
 from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, make_environment
+from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE, normalise
 from benchmarks.peers.inputs import Inputs, make_inputs
 from benchmarks.peers.loader import OURS, PEERS, PRESAVED, RAW, Loader, find_loaders
 from benchmarks.peers.samples import OtherRun, Samples
-from benchmarks.peers.table import bootstrap_interval, find_ratios, show
+from benchmarks.peers.table import find_ratios, show
+from benchmarks.peers.torch_dataloader import PREFETCH_FACTOR
 from benchmarks.peers.user_code import count_lines
 
 BATCH_SIZE = 8
@@ -119,6 +128,14 @@ class crashing(good):
         os.abort()
 
 
+class with_threads_of_opencv(good):
+    def __init__(self, *arguments):
+        import cv2
+
+        super().__init__(*arguments)
+        cv2.setNumThreads(2)
+
+
 class dropping_later(good):
     epochs = 0
 
@@ -200,6 +217,13 @@ def test_a_loader_that_does_other_work_is_left_out_with_the_reason(
     assert samples.figures_of(f"presaved/{name}") == {}
 
 
+def test_a_loader_in_whose_workers_opencv_starts_threads_is_left_out(
+    compare: Compare, fake: Callable[..., Loader]
+) -> None:
+    _, missing = compare(fake("with_threads_of_opencv", imports=("cv2",)))
+    assert "OpenCV may start 2 threads" in missing["presaved/with_threads_of_opencv"]
+
+
 def test_a_loader_that_drops_photographs_only_when_it_is_measured_is_left_out(
     compare: Compare, fake: Callable[..., Loader]
 ) -> None:
@@ -247,12 +271,69 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert find_ratios(theirs, ours) == [0.5, 0.75]
 
 
-def test_the_interval_of_rounds_that_agree_is_narrow_and_of_two_there_is_none() -> None:
-    assert bootstrap_interval([0.5, 0.5]) is None
-    assert bootstrap_interval([0.5] * 5) == (0.5, 0.5)
-    interval = bootstrap_interval([0.2, 0.4, 0.5, 0.6, 0.9])
-    assert interval is not None
-    assert 0.2 <= interval[0] < 0.5 < interval[1] <= 0.9
+@pytest.mark.parametrize(("rounds", "shown"), [(5, "none: 5 of 6 rounds"), (6, "0.50 to 0.75")])
+def test_the_table_says_what_an_interval_lacks(
+    rounds: int, shown: str, fake: Callable[..., Loader], tmp_path: Path
+) -> None:
+    (ours,), other = find_loaders((PRESAVED,), (OURS,)), fake("good")
+    samples = Samples(tmp_path / "samples.json", {})
+    for number in range(rounds):
+        for loader, speed in ((ours, 4.0), (other, 3.0 if number == 0 else 2.0)):
+            samples.add(loader.key, number, {**dict.fromkeys(FIGURES, 1.0), "images_per_second": speed})
+    printed = io.StringIO()
+    show([ours, other], samples, {}, Console(file=printed, width=250))
+    (row,) = [line for line in printed.getvalue().splitlines() if "good" in line]
+    assert shown in row
+
+
+def test_as_many_rounds_are_measured_as_an_interval_needs() -> None:
+    assert parse([]).rounds == MIN_ROUNDS
+
+
+def test_pixels_are_normalised_into_a_row_of_a_batch() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
+    batch = np.zeros((2, 3, SIZE, SIZE), np.float32)
+    normalise(pixels, batch[1])
+    np.testing.assert_allclose(batch[1], (pixels.transpose(2, 0, 1) - PIXEL_MEAN) * PIXEL_SCALE, atol=1e-6)
+    assert not batch[0].any()
+
+
+def test_a_batch_is_used_again_only_once_it_was_given_back() -> None:
+    batches = ReusedBatches(4)
+    first, second = batches.take(4), batches.take(3)
+    assert [len(first), len(second)] == [4, 3]
+    assert not np.shares_memory(first, second)
+    batches.give_back(second)
+    assert np.shares_memory(batches.take(4), second)
+    assert not np.shares_memory(batches.take(4), second)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_workers_do_not_write_into_the_batch_that_is_in_use() -> None:
+    workers, count = 2, 24
+    begun = torch.multiprocessing.get_context("fork").Value("q", 0)
+
+    class Numbered(torch.utils.data.Dataset[Any]):
+        batches = SharedBatches(workers, 1, PREFETCH_FACTOR)
+
+        def __getitem__(self, number: int) -> Any:
+            batch = self.batches.take(1)
+            batch.fill_(number)
+            with begun.get_lock():
+                begun.value += 1
+            return batch
+
+    loader = DataLoader(
+        Numbered(), batch_size=None, sampler=range(count), num_workers=workers, multiprocessing_context="fork"
+    )
+    for number, batch in enumerate(loader):
+        # The workers have then written all that they were asked for while this batch is in use.
+        ahead = min(count, number + 1 + PREFETCH_FACTOR * workers)
+        ends = time.monotonic() + 60
+        while begun.value < ahead and time.monotonic() < ends:
+            time.sleep(0.001)
+        assert begun.value == ahead
+        assert (batch == number).all()
 
 
 def test_lines_of_user_code_are_without_imports_comments_and_docstrings() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.console import say_failure, wide_console
+from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers.comparison import ALL, Comparison
 from benchmarks.peers.inputs import make_inputs
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
@@ -88,7 +89,13 @@ def measure(
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=_above_zero, default=5, metavar="N", help="interleaved rounds (default: 5)")
+    parser.add_argument(
+        "--rounds",
+        type=_above_zero,
+        default=MIN_ROUNDS,
+        metavar="N",
+        help=f"interleaved rounds (default: {MIN_ROUNDS}, the fewest that give a ratio an interval of 95%%)",
+    )
     parser.add_argument("--photographs", type=_above_zero, default=2048, metavar="N", help="default: 2048")
     parser.add_argument("--batch-size", type=_above_zero, default=64, metavar="N", help="default: 64")
     parser.add_argument(

@@ -35,6 +35,13 @@ def load_store(folder: str, batch_size: int, threads: int) -> Any:
 
 
 LOADERS = (
-    Loader("fair-etl", RAW, load_raw, imports=("etl",)),
-    Loader("fair-etl", PRESAVED, load_store, imports=("etl", "presave"), prepare=prepare_store),
+    Loader("fair-etl", RAW, load_raw, imports=("etl",), note='decoder="turbo", prefetch_size=3'),
+    Loader(
+        "fair-etl",
+        PRESAVED,
+        load_store,
+        imports=("etl", "presave"),
+        prepare=prepare_store,
+        note='format="npy", prefetch_size=3',
+    ),
 )

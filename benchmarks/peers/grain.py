@@ -1,4 +1,8 @@
-"""Grain: google-grain.readthedocs.io, "Dataset basics"."""
+"""Grain: google-grain.readthedocs.io, "Dataset basics".
+
+Indices are shuffled and batched, and a batch is loaded by one thread into memory that was used before: `batch` after
+`map` would stack images into a new array (grain/_src/python/dataset/transformations/batch.py).
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,39 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
+from benchmarks.peers.batches import ReusedBatches
+from benchmarks.peers.imagenet import SIZE, normalise
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
 
 
 class LoadRaw:
     def __init__(self, folder: str, batch_size: int, threads: int) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)  # the reading threads are the parallel ones
         self.files = sorted(Path(folder).glob("*/*.jpg"))
         self.batch_size, self.threads, self.epoch = batch_size, threads, 0
+        self.batches = ReusedBatches(batch_size)
 
-    def load(self, index: int) -> Any:
+    def load(self, indices: np.ndarray) -> Any:
         import cv2
         import simplejpeg
 
-        pixels = cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE))
-        image = np.subtract(pixels.transpose(2, 0, 1), PIXEL_MEAN, order="C")
-        image *= PIXEL_SCALE
-        return image, index
+        batch = self.batches.take(len(indices))
+        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+        for image, index in zip(batch, indices, strict=True):
+            cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
+            normalise(pixels, image)
+        return batch, indices
 
     def __iter__(self) -> Any:
         import grain
 
         self.epoch += 1
-        dataset = grain.MapDataset.range(len(self.files)).shuffle(self.epoch).map(self.load).batch(self.batch_size)
-        return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=self.threads, prefetch_buffer_size=3)))
+        dataset = grain.MapDataset.range(len(self.files)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
+        for batch, indices in dataset.to_iter_dataset(grain.ReadOptions(self.threads, prefetch_buffer_size=3)):
+            yield batch, indices
+            self.batches.give_back(batch)
 
 
 def prepare_memmap(source: str, folder: str) -> None:
@@ -40,23 +53,30 @@ def prepare_memmap(source: str, folder: str) -> None:
 
 class LoadMemmap:
     def __init__(self, folder: str, batch_size: int, threads: int) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)  # the reading threads are the parallel ones
         self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
         self.batch_size, self.threads, self.epoch = batch_size, threads, 0
+        self.batches = ReusedBatches(batch_size)
 
-    def load(self, index: int) -> Any:
-        image = np.subtract(self.images[index].transpose(2, 0, 1), PIXEL_MEAN, order="C")
-        image *= PIXEL_SCALE
-        return image, index
+    def load(self, indices: np.ndarray) -> Any:
+        batch = self.batches.take(len(indices))
+        for image, index in zip(batch, indices, strict=True):
+            normalise(self.images[index], image)
+        return batch, indices
 
     def __iter__(self) -> Any:
         import grain
 
         self.epoch += 1
-        dataset = grain.MapDataset.range(len(self.images)).shuffle(self.epoch).map(self.load).batch(self.batch_size)
-        return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=self.threads, prefetch_buffer_size=3)))
+        dataset = grain.MapDataset.range(len(self.images)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
+        for batch, indices in dataset.to_iter_dataset(grain.ReadOptions(self.threads, prefetch_buffer_size=3)):
+            yield batch, indices
+            self.batches.give_back(batch)
 
 
 LOADERS = (
     Loader("Grain, simplejpeg", RAW, LoadRaw, imports=("cv2", "simplejpeg", "grain")),
-    Loader("Grain, memmap", PRESAVED, LoadMemmap, imports=("grain",), prepare=prepare_memmap),
+    Loader("Grain, memmap", PRESAVED, LoadMemmap, imports=("cv2", "grain"), prepare=prepare_memmap),
 )

@@ -1,12 +1,20 @@
-"""h5py: docs.h5py.org, `Dataset.read_direct`, because an index of many rows is read element by element."""
+"""h5py: docs.h5py.org. An index of many rows is read element by element, so each row is read by `Dataset.read_direct`
+into memory that is used again.
+
+h5py reads under one lock of its own ("Thread-safety" there), so that threads read in turn; what they do with the
+pixels is parallel.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
+from benchmarks.peers.batches import ReusedBatches
+from benchmarks.peers.imagenet import SIZE, normalise
 from benchmarks.peers.loader import PRESAVED, Loader
 
 
@@ -18,32 +26,32 @@ def prepare_hdf5(source: str, folder: str) -> None:
 
 
 class LoadHdf5:
-    def __init__(self, folder: str, batch_size: int, _threads: int) -> None:
+    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
+        import cv2
         import h5py
 
+        cv2.setNumThreads(1)  # the threads of the pool are the parallel ones
         self.images = h5py.File(f"{folder}/photographs.h5")["images"]
-        self.batch_size = batch_size
+        self.batch_size, self.batches, self.pool = batch_size, ReusedBatches(batch_size), ThreadPoolExecutor(threads)
+
+    def load(self, indices: np.ndarray) -> Any:
+        batch = self.batches.take(len(indices))
+        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+        for image, index in zip(batch, indices, strict=True):
+            self.images.read_direct(pixels, np.s_[index])
+            normalise(pixels, image)
+        return batch, indices
 
     def __iter__(self) -> Any:
         order = np.random.default_rng().permutation(len(self.images))
-        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for start in range(0, len(order), self.batch_size):
-            indices = order[start : start + self.batch_size]
-            batch = np.empty((len(indices), 3, SIZE, SIZE), np.float32)
-            for image, index in zip(batch, indices, strict=True):
-                self.images.read_direct(pixels, np.s_[index])
-                np.subtract(pixels.transpose(2, 0, 1), PIXEL_MEAN, out=image)
-                image *= PIXEL_SCALE
+        left = deque(order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size))
+        ahead = deque(self.pool.submit(self.load, left.popleft()) for _ in range(min(3, len(left))))
+        while ahead:
+            batch, indices = ahead.popleft().result()
+            if left:
+                ahead.append(self.pool.submit(self.load, left.popleft()))
             yield batch, indices
+            self.batches.give_back(batch)
 
 
-LOADERS = (
-    Loader(
-        "h5py, read_direct",
-        PRESAVED,
-        LoadHdf5,
-        imports=("h5py",),
-        prepare=prepare_hdf5,
-        note="one thread, nothing ahead",
-    ),
-)
+LOADERS = (Loader("h5py, read_direct", PRESAVED, LoadHdf5, imports=("cv2", "h5py"), prepare=prepare_hdf5),)

@@ -1,4 +1,7 @@
-"""Hugging Face datasets: huggingface.co/docs/datasets, "Use with PyTorch"."""
+"""Hugging Face datasets: huggingface.co/docs/datasets, "Use with PyTorch": a sampler of batches, so that `__getitem__`
+reads each batch at once. In the format "arrow" ("Use with PyArrow") a batch is a table whose bytes are not copied;
+`collate_fn`, in the worker, writes them into memory that the training process shares (see batches.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
+from benchmarks.peers.batches import SharedBatches
+from benchmarks.peers.imagenet import SIZE, normalise
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
+
+# Batches that a worker has begun ahead; torch's default.
+PREFETCH_FACTOR = 2
 
 
 def prepare_jpeg(source: str, folder: str) -> None:
@@ -24,57 +31,52 @@ def prepare_jpeg(source: str, folder: str) -> None:
 def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
     import cv2
     import simplejpeg
-    from datasets import load_from_disk
-    from torch.utils.data import DataLoader
-
-    def load(records: Any) -> Any:
-        images = []
-        for jpeg in records["jpeg"]:
-            pixels = cv2.resize(simplejpeg.decode_jpeg(jpeg), (SIZE, SIZE))
-            images.append(np.subtract(pixels.transpose(2, 0, 1), PIXEL_MEAN, order="C"))
-            images[-1] *= PIXEL_SCALE
-        return {"pair": list(zip(images, records["number"], strict=True))}
-
-    dataset = load_from_disk(f"{folder}/photographs").with_transform(load)
-    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=threads, persistent_workers=True)
-    return Pairs(loader)
-
-
-class Pairs:
-    """Batches without the name of the column."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Any:
-        return (batch["pair"] for batch in self._loader)
-
-
-def prepare_pixels(source: str, folder: str) -> None:
-    from datasets import Array3D, Dataset, Features, Value
-
-    def read() -> Any:
-        for number, pixels in enumerate(np.load(source, mmap_mode="r")):
-            yield {"pixels": pixels, "number": number}
-
-    features = Features({"pixels": Array3D((SIZE, SIZE, 3), "uint8"), "number": Value("int64")})
-    dataset = Dataset.from_generator(read, features=features, cache_dir=f"{folder}/cache")
-    dataset.save_to_disk(f"{folder}/photographs")
-
-
-def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
     import torch
     from datasets import load_from_disk
     from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-    def collate(records: Any) -> Any:
-        batch = np.empty((len(records["number"]), 3, SIZE, SIZE), np.float32)
-        for image, pixels in zip(batch, records["pixels"], strict=True):
-            np.subtract(pixels.transpose(2, 0, 1), PIXEL_MEAN, out=image)
-            image *= PIXEL_SCALE
-        return torch.from_numpy(batch), records["number"]
+    memory = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
 
-    dataset = load_from_disk(f"{folder}/photographs").with_format("numpy")
+    def collate(table: Any) -> Any:
+        batch = memory.take(len(table))
+        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+        for image, jpeg in zip(batch.numpy(), table["jpeg"], strict=True):
+            cv2.resize(simplejpeg.decode_jpeg(np.frombuffer(jpeg.as_buffer(), np.uint8)), (SIZE, SIZE), dst=pixels)
+            normalise(pixels, image)
+        return batch, torch.from_numpy(table["number"].to_numpy())
+
+    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
+    dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
+    batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
+    return DataLoader(dataset, None, sampler=batches, num_workers=threads, persistent_workers=True, collate_fn=collate)
+
+
+def prepare_pixels(source: str, folder: str) -> None:
+    from datasets import Dataset
+
+    def read() -> Any:
+        for number, pixels in enumerate(np.load(source, mmap_mode="r")):
+            yield {"pixels": pixels.tobytes(), "number": number}
+
+    Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
+
+
+def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
+    import cv2
+    import torch
+    from datasets import load_from_disk
+    from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+
+    memory = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
+
+    def collate(table: Any) -> Any:
+        batch = memory.take(len(table))
+        for image, pixels in zip(batch.numpy(), table["pixels"], strict=True):
+            normalise(np.frombuffer(pixels.as_buffer(), np.uint8).reshape(SIZE, SIZE, 3), image)
+        return batch, torch.from_numpy(table["number"].to_numpy())
+
+    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
+    dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
     return DataLoader(dataset, None, sampler=batches, num_workers=threads, persistent_workers=True, collate_fn=collate)
 
@@ -87,5 +89,5 @@ LOADERS = (
         imports=("cv2", "simplejpeg", "datasets", "torch"),
         prepare=prepare_jpeg,
     ),
-    Loader("HF datasets", PRESAVED, load_pixels, imports=("datasets", "torch"), prepare=prepare_pixels),
+    Loader("HF datasets", PRESAVED, load_pixels, imports=("cv2", "datasets", "torch"), prepare=prepare_pixels),
 )

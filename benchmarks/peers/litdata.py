@@ -1,4 +1,6 @@
-"""LitData: github.com/Lightning-AI/litdata, "Speed up model training"."""
+"""LitData: github.com/Lightning-AI/litdata, "Speed up model training". Records stay bytes until `collate_fn`, in the
+worker, writes them into memory that the training process shares (see batches.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
+from benchmarks.peers.batches import SharedBatches
+from benchmarks.peers.imagenet import SIZE, normalise
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
+
+# Batches that a worker has begun ahead; torch's default.
+PREFETCH_FACTOR = 2
 
 
 def prepare_jpeg(source: str, folder: str) -> None:
@@ -25,50 +31,62 @@ def prepare_jpeg(source: str, folder: str) -> None:
 def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
     import cv2
     import simplejpeg
+    import torch
     from litdata import StreamingDataLoader, StreamingDataset
 
-    class Photographs(StreamingDataset):
-        def __getitem__(self, index: Any) -> Any:
-            record = super().__getitem__(index)
-            pixels = cv2.resize(simplejpeg.decode_jpeg(record["jpeg"]), (SIZE, SIZE))
-            image = np.subtract(pixels.transpose(2, 0, 1), PIXEL_MEAN, order="C")
-            image *= PIXEL_SCALE
-            return image, record["number"]
+    batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR * threads)
 
+    def collate(records: Any) -> Any:
+        batch = batches.take(len(records))
+        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+        for image, record in zip(batch.numpy(), records, strict=True):
+            cv2.resize(simplejpeg.decode_jpeg(record["jpeg"]), (SIZE, SIZE), dst=pixels)
+            normalise(pixels, image)
+        return batch, torch.tensor([record["number"] for record in records])
+
+    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
-    dataset = Photographs(folder, shuffle=True, batch_decode=0)
-    return StreamingDataLoader(dataset, batch_size=batch_size, num_workers=threads, persistent_workers=True)
+    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0)
+    return StreamingDataLoader(
+        dataset, batch_size=batch_size, num_workers=threads, persistent_workers=True, collate_fn=collate
+    )
 
 
 def prepare_pixels(source: str, folder: str) -> None:
     from litdata import optimize
 
-    pixels = np.load(source, mmap_mode="r")
+    images = np.load(source, mmap_mode="r")
 
     def read(number: int) -> Any:
-        return {"pixels": np.array(pixels[number]), "number": number}
+        return {"pixels": images[number].tobytes(), "number": number}
 
-    optimize(read, list(range(len(pixels))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
+    optimize(read, list(range(len(images))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
 
 
 def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
+    import cv2
+    import torch
     from litdata import StreamingDataLoader, StreamingDataset
 
-    class Photographs(StreamingDataset):
-        def __getitem__(self, index: Any) -> Any:
-            record = super().__getitem__(index)
-            image = np.subtract(record["pixels"].transpose(2, 0, 1), PIXEL_MEAN, order="C")
-            image *= PIXEL_SCALE
-            return image, record["number"]
+    batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR * threads)
 
+    def collate(records: Any) -> Any:
+        batch = batches.take(len(records))
+        for image, record in zip(batch.numpy(), records, strict=True):
+            normalise(np.frombuffer(record["pixels"], np.uint8).reshape(SIZE, SIZE, 3), image)
+        return batch, torch.tensor([record["number"] for record in records])
+
+    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
-    dataset = Photographs(folder, shuffle=True, batch_decode=0)
-    return StreamingDataLoader(dataset, batch_size=batch_size, num_workers=threads, persistent_workers=True)
+    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0)
+    return StreamingDataLoader(
+        dataset, batch_size=batch_size, num_workers=threads, persistent_workers=True, collate_fn=collate
+    )
 
 
 LOADERS = (
     Loader(
         "LitData, simplejpeg", RAW, load_jpeg, imports=("cv2", "simplejpeg", "litdata", "torch"), prepare=prepare_jpeg
     ),
-    Loader("LitData", PRESAVED, load_pixels, imports=("litdata", "torch"), prepare=prepare_pixels),
+    Loader("LitData", PRESAVED, load_pixels, imports=("cv2", "litdata", "torch"), prepare=prepare_pixels),
 )

@@ -40,10 +40,13 @@ class Loader:
 
     `load(folder, batch_size, threads)` gives an object that is iterated once an epoch and yields pairs of images,
     float32 of shape `(batch, 3, 224, 224)`, normalised, in memory of the CPU as numpy or torch takes it, and numbers
-    of the photographs, integers of shape `(batch,)`. `folder` is that of the photographs, `000017/photograph.jpg`, or
-    what `prepare(source, folder)` has filled from it, or for task "presaved" from a .npy of all pixels, uint8 of shape
-    `(photographs, 224, 224, 3)`. `imports` are imported before the clock starts. `channels_last` says that images lie
-    in memory as `(batch, 224, 224, 3)` under the shape above.
+    of the photographs, integers of shape `(batch,)`. A pair is valid until the next is asked for. Photographs are
+    decoded at full size, and none are kept in memory from one epoch to the next: the page cache is warm for all.
+
+    `folder` is that of the photographs, `000017/photograph.jpg`, or what `prepare(source, folder)` has filled from it,
+    or for task "presaved" from a .npy of all pixels, uint8 of shape `(photographs, 224, 224, 3)`. `imports` are
+    imported before the clock starts. `channels_last` says that images lie in memory as `(batch, 224, 224, 3)` under the
+    shape above.
     """
 
     name: str

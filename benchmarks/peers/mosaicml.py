@@ -1,4 +1,6 @@
-"""MosaicML Streaming: docs.mosaicml.com/projects/streaming, "Quick start"."""
+"""MosaicML Streaming: docs.mosaicml.com/projects/streaming, "Quick start". Records stay bytes until `collate_fn`, in
+the worker, writes them into memory that the training process shares (see batches.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
+from benchmarks.peers.batches import SharedBatches
+from benchmarks.peers.imagenet import SIZE, normalise
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
+
+# Batches that a worker has begun ahead; torch's default.
+PREFETCH_FACTOR = 2
 
 
 def prepare_jpeg(source: str, folder: str) -> None:
@@ -22,49 +28,60 @@ def prepare_jpeg(source: str, folder: str) -> None:
 def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
     import cv2
     import simplejpeg
+    import torch
     from streaming import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
 
-    class Photographs(StreamingDataset):
-        def __getitem__(self, index: Any) -> Any:
-            record = super().__getitem__(index)
-            pixels = cv2.resize(simplejpeg.decode_jpeg(record["jpeg"]), (SIZE, SIZE))
-            image = np.subtract(pixels.transpose(2, 0, 1), PIXEL_MEAN, order="C")
-            image *= PIXEL_SCALE
-            return image, record["number"]
+    batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR * threads)
 
+    def collate(records: Any) -> Any:
+        batch = batches.take(len(records))
+        pixels = np.empty((SIZE, SIZE, 3), np.uint8)
+        for image, record in zip(batch.numpy(), records, strict=True):
+            cv2.resize(simplejpeg.decode_jpeg(record["jpeg"]), (SIZE, SIZE), dst=pixels)
+            normalise(pixels, image)
+        return batch, torch.tensor([record["number"] for record in records])
+
+    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     clean_stale_shared_memory()
-    dataset = Photographs(local=folder, shuffle=True, batch_size=batch_size)
-    return DataLoader(dataset, batch_size, num_workers=threads, persistent_workers=True)
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size)
+    return DataLoader(dataset, batch_size, num_workers=threads, persistent_workers=True, collate_fn=collate)
 
 
 def prepare_pixels(source: str, folder: str) -> None:
     from streaming import MDSWriter
 
-    with MDSWriter(out=folder, columns={"pixels": f"ndarray:uint8:{SIZE},{SIZE},3", "number": "int"}) as writer:
+    with MDSWriter(out=folder, columns={"pixels": "bytes", "number": "int"}) as writer:
         for number, pixels in enumerate(np.load(source, mmap_mode="r")):
-            writer.write({"pixels": np.array(pixels), "number": number})
+            writer.write({"pixels": pixels.tobytes(), "number": number})
 
 
 def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
+    import cv2
+    import torch
     from streaming import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
 
-    class Photographs(StreamingDataset):
-        def __getitem__(self, index: Any) -> Any:
-            record = super().__getitem__(index)
-            image = np.subtract(record["pixels"].transpose(2, 0, 1), PIXEL_MEAN, order="C")
-            image *= PIXEL_SCALE
-            return image, record["number"]
+    batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR * threads)
 
+    def collate(records: Any) -> Any:
+        batch = batches.take(len(records))
+        for image, record in zip(batch.numpy(), records, strict=True):
+            normalise(np.frombuffer(record["pixels"], np.uint8).reshape(SIZE, SIZE, 3), image)
+        return batch, torch.tensor([record["number"] for record in records])
+
+    cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     clean_stale_shared_memory()
-    dataset = Photographs(local=folder, shuffle=True, batch_size=batch_size)
-    return DataLoader(dataset, batch_size, num_workers=threads, persistent_workers=True)
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size)
+    return DataLoader(dataset, batch_size, num_workers=threads, persistent_workers=True, collate_fn=collate)
 
+
+# `streaming` imports torchvision, of which it takes a base class.
+IMPORTS = ("benchmarks.peers.torchvision_without_cuda", "cv2", "streaming")
 
 LOADERS = (
-    Loader("MosaicML, simplejpeg", RAW, load_jpeg, imports=("cv2", "simplejpeg", "streaming"), prepare=prepare_jpeg),
-    Loader("MosaicML", PRESAVED, load_pixels, imports=("streaming",), prepare=prepare_pixels),
+    Loader("MosaicML, simplejpeg", RAW, load_jpeg, imports=(*IMPORTS, "simplejpeg"), prepare=prepare_jpeg),
+    Loader("MosaicML", PRESAVED, load_pixels, imports=IMPORTS, prepare=prepare_pixels),
 )

@@ -71,8 +71,21 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         loaded = function(*arguments)
         expected = np.load(request["expected"])
         check_epochs((loaded, loaded), expected, request["batch_size"], request["tolerance"], request["channels_last"])
+        if "cv2" in request["imports"]:
+            check_opencv()
         return {}
     return take_sample(function, arguments, request["records"], request["channels_last"], request["seconds_per_figure"])
+
+
+def check_opencv() -> None:
+    """Raise `DifferentWork` if OpenCV may start threads of its own in each of a loader's threads or workers."""
+    import cv2
+
+    if cv2.getNumThreads() > 1:
+        raise DifferentWork(
+            f"OpenCV may start {cv2.getNumThreads()} threads in each thread or worker of the loader, which slows it "
+            "down; call cv2.setNumThreads(1) before they start"
+        )
 
 
 def take_sample(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.console import print_table, say
+from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
 from benchmarks.peers.loader import OURS, PRESAVED, RAW, TASKS, Loader
 from benchmarks.peers.samples import Figures, Samples
 from benchmarks.peers.user_code import count_lines
@@ -30,12 +30,12 @@ COLUMNS = (
     "to prepare s",
 )
 CAPTION = (
-    "Medians over rounds. of ours: images/s over those of fair-etl in the same round, with a bootstrap interval; "
+    "Medians over rounds. of ours: images/s over those of fair-etl in the same round, the Hodges-Lehmann estimate over "
+    f"rounds with the interval of the signed-rank test, which needs {MIN_ROUNDS} rounds; "
     "waiting: with 50 ms of compute a batch that needs no CPU; first batch: from calling the user's code to a batch in "
     "memory; CPU and peak memory (with mapped pages of files) of the loader and its workers; lines: of user code to "
-    "load + to prepare."
+    "load + to prepare, without what several loaders share."
 )
-RESAMPLES = 10_000
 
 
 def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str], console: Console) -> None:
@@ -66,24 +66,21 @@ def find_ratios(theirs: Mapping[int, Figures], ours: Mapping[int, Figures]) -> l
     return [theirs[number]["images_per_second"] / ours[number]["images_per_second"] for number in rounds]
 
 
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95% percentile interval of the median, from resampled rounds; None for fewer than three."""
-    if len(values) < 3:
-        return None
-    drawn = np.random.default_rng(0).choice(np.array(values), (RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
-    return float(low), float(high)
-
-
 def _cells(loader: Loader, samples: Samples, ours: Mapping[int, Figures]) -> list[str]:
     ratios = find_ratios(samples.figures_of(loader.key), ours)
-    interval = None if loader.peer == OURS else bootstrap_interval(ratios)
+    ratio = ratio_interval(ratios) if ratios else None
+    if loader.peer == OURS:
+        shown = ""
+    elif ratio is None or ratio.low is None:
+        shown = f"none: {len(ratios)} of {MIN_ROUNDS} rounds"
+    else:
+        shown = f"{ratio.low:.2f} to {ratio.high:.2f}"
     lines = [str(count_lines(code)) for code in (loader.load, loader.prepare) if code is not None]
     seconds = samples.prepared_seconds(loader.key)
     return [
         f"{_median(samples, loader, 'images_per_second'):,.0f}",
-        f"{statistics.median(ratios):.2f}" if ratios else "n/a",
-        "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}",
+        "n/a" if ratio is None else f"{ratio.estimate:.2f}",
+        shown,
         f"{_median(samples, loader, 'waiting_images_per_second'):,.0f}",
         f"{_median(samples, loader, 'first_batch_seconds'):.2f}",
         f"{_median(samples, loader, 'cpu_seconds_per_1000'):.2f}",

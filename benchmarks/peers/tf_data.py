@@ -1,4 +1,10 @@
-"""tf.data: tensorflow.org/guide/data_performance."""
+"""tf.data: tensorflow.org/guide/data_performance: parallel `map`, `prefetch`, and arithmetic on whole batches.
+
+Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass where the operations
+alone take one pass each. Options (tensorflow.org/api_docs/python/tf/data/Options): one thread for each operation, as
+`map` is the parallel one; no order to be kept; and no tuning, as all numbers are given and an iterator ends only when
+its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its beginning: epochs of 1,600 images/s became some of 800.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +22,27 @@ class LoadRaw:
         import tensorflow as tf
 
         def load(file: Any, number: Any) -> Any:
+            # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
             pixels = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
-            pixels = tf.transpose(tf.image.resize(pixels, (SIZE, SIZE)), (2, 0, 1))
-            return (pixels - PIXEL_MEAN) * PIXEL_SCALE, number
+            return tf.image.resize(pixels, (SIZE, SIZE)), number
+
+        @tf.function(jit_compile=True)
+        def normalise(pixels: Any, numbers: Any) -> Any:
+            return (tf.transpose(pixels, (0, 3, 1, 2)) - PIXEL_MEAN) * PIXEL_SCALE, numbers
 
         files = [str(file) for file in sorted(Path(folder).glob("*/*.jpg"))]
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
+        options.threading.max_intra_op_parallelism = 1
+        options.deterministic = False
+        options.autotune.enabled = False
         self.dataset = (
             tf.data.Dataset.from_tensor_slices((files, range(len(files))))
             .shuffle(len(files))
             .map(load, num_parallel_calls=threads)
             .batch(batch_size)
-            .prefetch(tf.data.AUTOTUNE)
+            .map(normalise, num_parallel_calls=threads)
+            .prefetch(3)
             .with_options(options)
         )
 
@@ -36,38 +50,41 @@ class LoadRaw:
         return self.dataset.as_numpy_iterator()
 
 
-def prepare_tfrecord(source: str, folder: str) -> None:
-    import tensorflow as tf
-
-    with tf.io.TFRecordWriter(f"{folder}/photographs.tfrecord") as writer:
-        for number, pixels in enumerate(np.load(source, mmap_mode="r")):
-            feature = {
-                "pixels": tf.train.Feature(bytes_list=tf.train.BytesList(value=[pixels.tobytes()])),
-                "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
-            }
-            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+def prepare_files(source: str, folder: str) -> None:
+    for number, pixels in enumerate(np.load(source, mmap_mode="r")):
+        pixels.tofile(f"{folder}/{number:06d}.pixels")
 
 
-class LoadTFRecord:
+class LoadFiles:
+    """A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning."""
+
     def __init__(self, folder: str, batch_size: int, threads: int) -> None:
         import tensorflow as tf
 
-        fields = {"pixels": tf.io.FixedLenFeature([], tf.string), "number": tf.io.FixedLenFeature([], tf.int64)}
+        def read(file: Any, number: Any) -> Any:
+            return tf.io.read_file(file), number
 
-        def load(serialised: Any) -> Any:
-            batch = tf.io.parse_example(serialised, fields)
-            pixels = tf.reshape(tf.io.decode_raw(batch["pixels"], tf.uint8), (-1, SIZE, SIZE, 3))
-            pixels = tf.cast(tf.transpose(pixels, (0, 3, 1, 2)), tf.float32)
-            return (pixels - PIXEL_MEAN) * PIXEL_SCALE, batch["number"]
+        def load(records: Any, numbers: Any) -> Any:
+            return normalise(tf.io.decode_raw(records, tf.uint8)), numbers
 
+        @tf.function(jit_compile=True)
+        def normalise(pixels: Any) -> Any:
+            pixels = tf.transpose(tf.reshape(pixels, (-1, SIZE, SIZE, 3)), (0, 3, 1, 2))
+            return (tf.cast(pixels, tf.float32) - PIXEL_MEAN) * PIXEL_SCALE
+
+        files = [str(file) for file in sorted(Path(folder).glob("*.pixels"))]
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
+        options.threading.max_intra_op_parallelism = 1
+        options.deterministic = False
+        options.autotune.enabled = False
         self.dataset = (
-            tf.data.TFRecordDataset(f"{folder}/photographs.tfrecord")
-            .shuffle(2048)
+            tf.data.Dataset.from_tensor_slices((files, range(len(files))))
+            .shuffle(len(files))
+            .map(read, num_parallel_calls=threads)
             .batch(batch_size)
             .map(load, num_parallel_calls=threads)
-            .prefetch(tf.data.AUTOTUNE)
+            .prefetch(3)
             .with_options(options)
         )
 
@@ -77,12 +94,5 @@ class LoadTFRecord:
 
 LOADERS = (
     Loader("tf.data", RAW, LoadRaw, imports=("tensorflow",), note="its own decoder"),
-    Loader(
-        "tf.data, TFRecord",
-        PRESAVED,
-        LoadTFRecord,
-        imports=("tensorflow",),
-        prepare=prepare_tfrecord,
-        note="shuffled in a buffer of 2,048",
-    ),
+    Loader("tf.data, a file each", PRESAVED, LoadFiles, imports=("tensorflow",), prepare=prepare_files),
 )
