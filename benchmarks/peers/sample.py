@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.sample REQUEST ANSWER      both are files of JSON
 
-Needs numpy and psutil besides what the loader needs; the answer is `{"error": ...}` where anything goes wrong.
+Needs numpy, psutil and xxhash besides what the loader needs; the answer is `{"error": ...}` where anything goes wrong.
 """
 
 from __future__ import annotations
