@@ -102,7 +102,7 @@ def figures_table(report: Report) -> list[FigureGroup]:
             [
                 words(
                     "ratio of wall times",
-                    "median, each paired with the reference of its round",
+                    "each paired with the reference of its round",
                     lambda r: ratio(r.ratio.estimate) if r.ratio else NOT_MEASURED,
                 ),
                 words("95% interval", "signed-rank, from six rounds on", _bounds),
