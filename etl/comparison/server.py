@@ -13,13 +13,12 @@ import contextlib
 import json
 import os
 import sys
-import traceback
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-# What somebody else's input makes loading raise: for these the message says all.
-INPUT_ERRORS = (ValueError, OSError, MemoryError, LookupError)
+from etl.measuring.server import Failure
 
 
 def main() -> None:
@@ -147,15 +146,8 @@ def _serve(workload: Any, requests: Iterable[str], answers: TextIO) -> None:
 
 
 def _error(error: BaseException) -> dict[str, Any]:
-    is_input = isinstance(error, INPUT_ERRORS)
-    text = str(error) or type(error).__name__
-    return {
-        # The message of a key that is missing is the key.
-        "error": f"{type(error).__name__}: {text}" if isinstance(error, LookupError) else text,
-        "kind": type(error).__name__,
-        "is_input": is_input,
-        "traceback": "".join(traceback.format_exception(error)),
-    }
+    failure = asdict(Failure.of(error))
+    return {"error": failure.pop("message"), **failure}
 
 
 if __name__ == "__main__":
