@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import time
 
+import pytest
 import torch
 from doctor_cases import Batches, mlp
 
 from etl.backends import backend
+from etl.doctor import steps
 from etl.doctor.heap import look_at_heap
 from etl.doctor.pauses import watch_pauses
 from etl.doctor.setup import make_setup
@@ -66,3 +69,13 @@ def test_pauses_are_counted_by_generation_and_batch() -> None:
     assert len(pauses.per_batch) == 6
     assert all(each > 0 for each in pauses.per_batch)
     assert sum(pauses.per_batch) < pauses.seconds
+
+
+def test_a_pause_belongs_to_its_batch_however_long_the_loop_takes_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow() -> int:
+        time.sleep(0.02)
+        return 0
+
+    monkeypatch.setattr(steps, "_minor_faults", slow)
+    pauses = watch_pauses(make_setup(Collecting(), Batches(), backend("cpu"), None), 4)
+    assert all(each > 0 for each in pauses.per_batch)

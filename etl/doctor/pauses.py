@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,24 +39,17 @@ class Pauses:
 def watch_pauses(setup: Setup, batches: int) -> Pauses:
     """Train on `batches` and note every collection. Raises whatever training does."""
     found: list[Collection] = []
-    began = 0.0
 
     def around() -> ExitStack:
-        nonlocal began
         stack = ExitStack()
         stack.enter_context(CollectionWatch(found.append))
-        began = time.perf_counter()
         return stack
 
     times, _ = time_steps(setup, batches, around)
-    ends, end = [], began
-    for etl_seconds, compute_seconds in zip(times.etl, times.compute, strict=True):
-        end += etl_seconds + compute_seconds
-        ends.append(end)
     per_batch = [0.0] * batches
     for each in found:
         # What is left between two batches belongs to the one after it.
-        number = next((index for index, end in enumerate(ends) if each.began < end), batches - 1)
+        number = next((index for index, end in enumerate(times.ended) if each.began < end), batches - 1)
         per_batch[number] += each.seconds
     generations = [_pauses(generation, found) for generation in range(GENERATIONS)]
     return Pauses(batches, sum(times.etl) + sum(times.compute), generations, per_batch)

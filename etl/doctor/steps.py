@@ -17,12 +17,14 @@ WARM_UP_BATCHES = 3
 
 @dataclass
 class StepTimes:
-    """Seconds of each batch: the wait until it was loaded, and the training step on it; its records; and its minor page
-    faults, pages that the system gave this process for the first time.
+    """Seconds of each batch: the wait until it was loaded, and the training step on it; when that step ended
+    (`time.perf_counter`); its records; and its minor page faults, pages that the system gave this process for the first
+    time.
     """
 
     etl: list[float] = field(default_factory=list)
     compute: list[float] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
     records: list[int] = field(default_factory=list)
     faults: list[int] = field(default_factory=list)
 
@@ -59,8 +61,10 @@ def time_steps(
                 batch = next(batches)
                 loaded = time.perf_counter()
                 step(batch)
+                ended = time.perf_counter()
                 times.etl.append(loaded - asked)
-                times.compute.append(time.perf_counter() - loaded)
+                times.compute.append(ended - loaded)
+                times.ended.append(ended)
                 times.records.append(len(batch))
                 times.faults.append(_minor_faults() - faults)
     return times, batch
