@@ -143,7 +143,7 @@ def test_too_few_trials_choose_nothing() -> None:
 def test_a_batch_is_timed_when_loading_has_got_ahead(batches: int, prefetch_size: int, seconds: float) -> None:
     # The first takes 9 s, the next ones 5, 3, 2 and then 1 each.
     done = np.cumsum([9.0, 5.0, 3.0, 2.0, *[1.0] * 6][:batches])
-    times = EpochTimes(0.0, done, done, done, float(done[-1]), float(done[-1]), batches)
+    times = EpochTimes(0.0, done, done, done, done, *[float(done[-1])] * 3, batches)
     assert seconds_per_batch(times, prefetch_size) == pytest.approx(seconds)
 
 

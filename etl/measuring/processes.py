@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from .instruments import Instruments, instruments
 from .server import Answer, Failure, Request
 
 if TYPE_CHECKING:
@@ -93,9 +94,9 @@ class Server:
 
     def wait_until_ready(self) -> Answer:
         """Return the answer to the request that prepared the server."""
-        answer = self.receive()
-        self._is_ready, self.can_fork = True, bool(answer["can_fork"])
-        ready: Answer = answer["ready"]
+        message = self._receive()
+        self._is_ready, self.can_fork = True, bool(message["can_fork"])
+        ready: Answer = message["answer"]
         return ready
 
     def sample(self, request: Request) -> Answer:
@@ -127,6 +128,10 @@ class Server:
 
     def receive(self) -> Answer:
         """Return the answer to what was sent."""
+        answer: Answer = self._receive()["answer"]
+        return answer
+
+    def _receive(self) -> Answer:
         if self._process.stdout is None:
             raise RuntimeError("the process was started without pipes")
         if not select.select([self._process.stdout], [], [], self._timeout)[0]:
@@ -134,14 +139,17 @@ class Server:
         line = self._process.stdout.readline()
         if not line:
             raise self._ended()
-        answer: Answer = json.loads(line)
-        failure = Failure.from_json(answer)
-        if failure is not None:
-            message = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"
-            raise MeasurementError(f"{self.name} cannot be measured: {message}", failure.traceback, failure.is_input)
-        if "ended" in answer:
-            raise MeasurementError(f"the process of {self.name} {_describe_exit(answer['ended'])}", self._tail())
-        return answer
+        message: Answer = json.loads(line)
+        used = Instruments.from_json(message["instruments"])
+        if used != instruments():
+            raise MeasurementError(f"{self.name} was measured with the instruments {used}, not with {instruments()}")
+        if "failure" in message:
+            failure = Failure.from_json(message["failure"])
+            reason = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"
+            raise MeasurementError(f"{self.name} cannot be measured: {reason}", failure.traceback, failure.is_input)
+        if "ended" in message:
+            raise MeasurementError(f"the process of {self.name} {_describe_exit(message['ended'])}", self._tail())
+        return message
 
     def close(self) -> None:
         """End the process and everything that it has started."""

@@ -6,7 +6,8 @@ another measurement has been in it. Whatever is peculiar to the server, above al
 to all of its children: the samples of one server are one independent repetition.
 
 Requests and answers are lines of JSON. The first request prepares the server. Each further one opens a session in a
-forked process, which answers, takes the requests that follow, and ends at an empty one.
+forked process, which answers, takes the requests that follow, and ends at an empty one. Every answer tells which
+instruments took it: a server of another commit must not measure with that commit's clock.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from .instruments import instruments
 from .layout import draw_blocks
+from .values import JsonValues
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
@@ -43,7 +46,7 @@ INPUT_ERRORS = (ValueError, OSError, MemoryError, LookupError)
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(JsonValues):
     """An exception that a server or a session answers with.
 
     `is_input` says that the user's input is wrong: the message says all. Otherwise `traceback` is needed.
@@ -62,15 +65,6 @@ class Failure:
             message = f"{type(error).__name__}: {message}"
         trace = "".join(traceback.format_exception(error))
         return cls(type(error).__name__, message, trace, isinstance(error, INPUT_ERRORS))
-
-    def to_json(self) -> Answer:
-        """Return the answer that carries it."""
-        return {"failure": asdict(self)}
-
-    @classmethod
-    def from_json(cls, answer: Answer) -> Failure | None:
-        """Return the failure in `answer`, if there is one."""
-        return cls(**answer["failure"]) if "failure" in answer else None
 
 
 def main() -> None:
@@ -92,21 +86,22 @@ def serve(name: str) -> None:
             return dict(json.loads(requests.readline() or "{}"))
 
         def send(answer: Answer) -> None:
-            os.write(answers, json.dumps(answer).encode() + b"\n")
+            line = json.dumps({"instruments": instruments().to_json(), **answer})
+            os.write(answers, line.encode() + b"\n")
 
         try:
             module, _, function = name.partition(":")
             prepare: Prepare = getattr(importlib.import_module(module), function)
             ready, open_session = prepare(receive())
             can_fork = _has_one_thread()
-            send({"ready": ready, "can_fork": can_fork})
+            send({"answer": ready, "can_fork": can_fork})
         except BaseException as error:  # noqa: BLE001 - the client raises it
-            send(Failure.of(error).to_json())
+            send({"failure": Failure.of(error).to_json()})
             return
         while request := receive():
             if not can_fork:  # a child would inherit the locks of the other threads
                 if _run_session(request, open_session, receive, send) == ENDED:
-                    send({})
+                    send({"answer": {}})
                 return  # the next session gets a new server
             child = os.fork()
             if child == 0:
@@ -115,7 +110,7 @@ def serve(name: str) -> None:
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             if code == ENDED:
-                send({})  # now, and not before: its end is not to be beside the next session's work
+                send({"answer": {}})  # now, and not before: its end is not to be beside the next session's work
             elif code != FAILED:
                 send({"ended": code})
                 return
@@ -128,11 +123,11 @@ def _run_session(
     """Serve a session, and return `ENDED`, or `FAILED` if an answer said why."""
     try:
         with open_session(request) as (ready, turn):
-            send(ready)
+            send({"answer": ready})
             while request := receive():
-                send(turn(request))
+                send({"answer": turn(request)})
     except BaseException as error:  # noqa: BLE001 - the client raises it
-        send(Failure.of(error).to_json())
+        send({"failure": Failure.of(error).to_json()})
         return FAILED
     return ENDED
 

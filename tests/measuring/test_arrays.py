@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.measuring.arrays import BatchDigest, digest_of, page_count, touch
+from etl.measuring.arrays import BatchDigest, digest_of, page_count, record_digests, touch
 
 FEATURES = np.arange(24, dtype=np.float32).reshape(4, 6)
 LABELS = np.arange(4)
@@ -69,3 +69,17 @@ def test_touching_reads_each_page_that_an_array_reaches_into_wherever_it_begins(
         pages[:] = 0
         pages[page] = 1
         assert touch(etl.Batch(array, None)) > 0, f"page {page} was not read"
+
+
+def test_the_digest_of_a_record_is_the_same_wherever_it_is() -> None:
+    every = record_digests(batch())
+    assert len(set(every)) == len(every) == len(FEATURES)
+    order = [2, 0, 3, 1]
+    assert record_digests(batch(FEATURES[order], LABELS[order])) == [every[number] for number in order]
+    assert record_digests(batch(FEATURES[2:3], LABELS[2:3])) == [every[2]]
+
+
+def test_the_digest_of_a_record_changes_with_its_own_bits_alone() -> None:
+    assert record_digests(batch(changed()))[:-1] == record_digests(batch())[:-1]
+    assert record_digests(batch(changed()))[-1] != record_digests(batch())[-1]
+    assert not set(record_digests(batch(FEATURES.view(np.int32)))) & set(record_digests(batch()))

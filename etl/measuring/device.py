@@ -1,0 +1,123 @@
+"""Steps of a device with at most one in flight, and a device that is only simulated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .clock import Span, Step
+
+
+class Event(Protocol):
+    """A mark among the work that was given to a device; `torch.cuda.Event(enable_timing=True)` is one."""
+
+    def record(self) -> None:
+        """Put the mark after all work that was given to the device so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come to the mark."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Return the milliseconds from this mark to another one."""
+
+
+class OneInFlight:
+    """A `DeviceStep` that runs `step` on a device, with at most one step in flight.
+
+    That is a training loop that reads its loss every few steps: it loads the next batch while the device computes, and
+    does not queue one step behind another.
+
+    Parameters
+    ----------
+    step : callable
+        Gives the work on a batch to the device. The batch may be let go when it returns.
+    make_event : callable
+        Returns a new `Event` of the device.
+    waits : bool
+        Wait until each step is done, as a loop does that reads its loss after every one.
+    """
+
+    def __init__(self, step: Step, make_event: Callable[[], Event], waits: bool = False) -> None:
+        self._step = step
+        self._make_event = make_event
+        self._waits = waits
+        self._marks: list[tuple[Event, Event]] = []
+        # When each step was known to be done.
+        self._known: list[float] = []
+        # A mark of the device, and when the clock of this process was read as it was reached.
+        self._zero: tuple[Event, float] | None = None
+
+    def __call__(self, batch: Any) -> None:
+        if self._zero is None:
+            zero = self._make_event()
+            zero.record()
+            zero.synchronize()
+            self._zero = zero, time.perf_counter()
+        self._wait()
+        began, ended = self._make_event(), self._make_event()
+        began.record()
+        self._step(batch)
+        ended.record()
+        self._marks.append((began, ended))
+        if self._waits:
+            self._wait()
+
+    def finish(self) -> list[Span]:
+        """Wait until the last step is done, and return when each since the last call began and ended."""
+        self._wait()
+        if self._zero is None:
+            return []
+        zero, at = self._zero
+        marks = [(zero.elapsed_time(began) / 1e3, zero.elapsed_time(ended) / 1e3) for began, ended in self._marks]
+        # A mark is known a little after it was reached: the first one, too.
+        at = min(at, *(known - ended for known, (_, ended) in zip(self._known, marks, strict=True)))
+        self._marks, self._known, self._zero = [], [], None
+        return [(at + began, at + ended) for began, ended in marks]
+
+    def _wait(self) -> None:
+        if len(self._known) < len(self._marks):
+            self._marks[-1][1].synchronize()
+            self._known.append(time.perf_counter())
+
+
+class SimulatedDevice:
+    """A `DeviceStep` that takes so many `seconds` and no CPU, with one step running and none queued.
+
+    Parameters
+    ----------
+    seconds : float
+        Of a step.
+    waits : bool
+        Wait until each step is done.
+    """
+
+    def __init__(self, seconds: float, waits: bool = False) -> None:
+        self.seconds = seconds
+        self._waits = waits
+        self._spans: list[Span] = []
+
+    def __call__(self, batch: Any) -> None:  # noqa: ARG002 - nothing is done with it
+        self._wait()
+        began = time.perf_counter()
+        self._spans.append((began, began + self.seconds))
+        if self._waits:
+            self._wait()
+
+    def finish(self) -> list[Span]:
+        """Wait until the last step is done, and return when each since the last call began and ended."""
+        self._wait()
+        spans, self._spans = self._spans, []
+        return spans
+
+    def _wait(self) -> None:
+        if not self._spans:
+            return
+        began, ends = self._spans[-1]
+        if (left := ends - time.perf_counter()) <= 0:
+            return
+        time.sleep(left)
+        while time.perf_counter() < ends:  # a sleep may end early by the clock's grain
+            pass
+        # What the system is late by is the step's: it was waited for.
+        self._spans[-1] = began, time.perf_counter()
