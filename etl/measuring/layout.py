@@ -8,7 +8,10 @@ average out; the same for both sides, it would hide in a constant.
 
 from __future__ import annotations
 
+import importlib
 import random
+import string
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,8 +24,28 @@ MAX_GAP_NBYTES = 200_000
 # Pillow keeps the memory of its images, and all threads have one heap. Otherwise the gaps are without effect: the same
 # free block, as large as the image, is found again in all turns of a process, which is faster or slower than others.
 ENVIRONMENT = {"PILLOW_BLOCKS_MAX": "4", "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
+# Environment variables lie above the stack of a process: their size moves all of it.
+PADDING_VARIABLE = "FAIR_ETL_PADDING"
+MAX_PADDING = 4000
 
 _random = random.SystemRandom()
+
+
+def draw_environment() -> dict[str, str]:
+    """Return an environment variable of a length that is drawn anew, for a server that is to be started."""
+    length = _random.randrange(MAX_PADDING + 1)
+    return {PADDING_VARIABLE: "".join(_random.choices(string.ascii_letters, k=length))}
+
+
+def import_in_drawn_order(modules: Iterable[str]) -> None:
+    """Import `modules` in an order that is drawn anew.
+
+    What they have in common lies where the first of them needed it.
+    """
+    names = list(modules)
+    _random.shuffle(names)
+    for name in names:
+        importlib.import_module(name)
 
 
 def draw_blocks() -> list[bytearray]:
