@@ -10,7 +10,8 @@ import pytest
 from etl.comparison.candidate import STRATEGIES, Candidate
 from etl.comparison.recommendation import SIMPLEST_FIRST
 from etl.comparison.settings import Settings
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.threads import Threads
+from etl.comparison.workload import Workload
 from tests.comparison_workloads import make_workload
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from etl.comparison.candidate import Candidate
 from etl.comparison.prediction import predict_wall, side_by_side, stage_seconds
-from etl.comparison.workload import Threads
+from etl.comparison.threads import Threads
 from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3

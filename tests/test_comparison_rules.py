@@ -9,7 +9,7 @@ import pytest
 
 from etl.comparison.report import Check, Parts
 from etl.comparison.rules import RULES, Evidence, Terms, check_rules
-from etl.comparison.workload import Threads
+from etl.comparison.threads import Threads
 
 TERMS = Terms(
     affinity=[0, 1], memory_nbytes=10**9, cache="warm", simulated_seconds=None, rounds=6, unchecked=()

@@ -23,7 +23,8 @@ from etl.comparison.processes import MeasurementError, Processes
 from etl.comparison.settings import Settings
 from etl.comparison.splits import MAX_TRIALS, MIN_BATCHES, MIN_TRIALS, choose, seconds_per_batch, take_trials
 from etl.comparison.subset import Subset
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.threads import Threads
+from etl.comparison.workload import Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
 from etl.runtime.cpus import affinity_of, available_cpus

@@ -81,7 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compute",
         default="training",
         metavar="HOW",
-        help="training (default), or simulated:20ms, a wait for each batch that leaves the CPU free as a GPU does",
+        help="training (default), or simulated:20ms: a device that takes so long for each batch, and no CPU",
+    )
+    compute.add_argument(
+        "--sync-every-step",
+        action="store_true",
+        help="wait for the device after every step; by default one step is in flight while the next batch is loaded",
     )
     compute.add_argument("--backend", choices=BACKENDS, default="auto")
     how = parser.add_argument_group("how it is measured")
@@ -137,6 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         backend=arguments.backend,
         model=arguments.model,
         compute=arguments.compute,
+        sync_every_step=arguments.sync_every_step,
         cache=arguments.cache,
         threads=arguments.threads,
         rounds=arguments.rounds,

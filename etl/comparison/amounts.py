@@ -1,7 +1,7 @@
 """How much is done for each figure."""
 
 # Before anything of a sample is timed: allocators, caches and thread pools then are as in the middle of an epoch.
-WARM_UP_BATCHES = 4
+WARM_UP_BATCHES = 2
 # Before the trials of a split, which shows no figures, only which one is the fastest.
 SPLIT_WARM_UP_BATCHES = 2
 # Compute alone: so many steps, or more until so many seconds have gone, fewer where there is little time.

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -18,13 +17,16 @@ from etl.comparison.make_report import make_report
 from etl.comparison.measured import Measured
 from etl.comparison.plan import choose_records
 from etl.comparison.prediction import predict_wall
-from etl.comparison.processes import MeasurementError, Processes
+from etl.comparison.processes import Processes
 from etl.comparison.report import Report, Timeline
-from etl.comparison.rounds import Rounds
+from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
+from etl.comparison.samples import Checked, Profile, Spans, Written
 from etl.comparison.settings import Settings
-from etl.comparison.splits import Trials, choose
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.splits import SplitSeconds, choose
+from etl.comparison.threads import Threads
+from etl.comparison.workload import Workload
+from etl.measuring.processes import MeasurementError
 from etl.runtime.cpus import affinity_of, available_cpus
 
 # What the last phases need after the rounds.
@@ -86,23 +88,21 @@ class _Comparison:
         self._candidates = workload.candidates()
         self._extras = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
-        self._writing: dict[tuple[str, str], dict[str, Any]] = {}
-        self._checks: dict[Candidate, dict[str, Any]] = {}
+        self._writing: dict[tuple[str, str], Written] = {}
+        self._checks: dict[Candidate, Checked] = {}
         self._failed: dict[Candidate, str] = {}
-        self._profile: dict[str, Any] = {}
-        self._trials: dict[Candidate, Trials] = {}
-        self._is_on_device = False
+        self._trials: dict[Candidate, SplitSeconds] = {}
+        self._profile: Profile
 
     def run(self) -> Report:
         with Processes(self._workload, self._affinity) as processes:
             self._progress("profile", 0, 1)
             self._profile = processes.profile()
-            self._is_on_device = self._profile["device"] not in ("cpu", "none")
-            compute_seconds = self._profile["compute_seconds"]
+            compute_seconds = self._profile.compute_seconds
             self._workload.plain_compute = int(min(compute_seconds, key=compute_seconds.__getitem__))
             left = self._settings.budget_seconds - (time.monotonic() - self._began) - CLOSING_SECONDS
             left -= self._trial_seconds() * len(self._with_splits())
-            self._workload.select(choose_records(self._workload, self._profile, self._is_on_device, left))
+            self._workload.select(choose_records(self._workload, self._profile, left))
             self._write_stores(processes)
             # Of every split, before any is tried.
             predicted = {each: self._predict(each) for each in self._candidates}
@@ -119,7 +119,6 @@ class _Comparison:
             seconds=time.monotonic() - self._began,
             affinity=self._affinity,
             memory_nbytes=self._memory,
-            is_on_device=self._is_on_device,
             profile=self._profile,
             predictions=self._predictions,
             trials=self._trials,
@@ -147,7 +146,7 @@ class _Comparison:
     def _predict(self, candidate: Candidate) -> dict[Threads, float]:
         return {
             split: predict_wall(self._workload, candidate, split, self._profile)
-            for split in self._workload.splits(candidate, self._is_on_device)
+            for split in self._workload.splits(candidate, self._profile.is_on_device)
         }
 
     def _try_splits(self, processes: Processes) -> None:
@@ -168,7 +167,7 @@ class _Comparison:
 
     def _with_splits(self) -> list[Candidate]:
         """Return the candidates that have more than one way to split their CPUs."""
-        return [each for each in self._candidates if len(self._workload.splits(each, self._is_on_device)) > 1]
+        return [each for each in self._candidates if len(self._workload.splits(each, self._profile.is_on_device)) > 1]
 
     def _trial_seconds(self) -> float:
         return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
@@ -187,16 +186,15 @@ class _Comparison:
             name, reason = next(iter(self._failed.items()))
             raise MeasurementError(f"no strategy could be run; {self._workload.name(name)}: {reason}", reason)
 
-    def _measure(self, processes: Processes) -> Rounds:
-        def show(done: int, total: int | None) -> None:
-            self._progress("measure", done, total)
+    def _measure(self, processes: Processes) -> ComparisonRounds:
+        def show(done: int) -> None:
+            self._progress("measure", done, self._settings.rounds)
 
-        self._progress("measure", 0, self._settings.rounds)
-        rounds = Rounds(
+        show(0)
+        rounds = ComparisonRounds(
             [each for each in self._candidates if each in self._checks],
             [each for each in self._extras if each in self._checks],
-            processes.measure,
-            processes.load,
+            processes,
             rounds=self._settings.rounds,
             deadline=self._began + self._settings.budget_seconds - CLOSING_SECONDS,
             latest=self._began + self._settings.budget_seconds * PATIENCE,
@@ -207,15 +205,16 @@ class _Comparison:
         self._failed |= rounds.failed
         return rounds
 
-    def _trace(self, processes: Processes, rounds: Rounds) -> list[Timeline]:
+    def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
         """Of those that load ahead in threads what each thread did, in a run of its own; of the others, what the loop
         did in the first round.
         """
         timelines: list[Timeline] = []
-        chosen = [each for each in self._candidates if each in rounds.samples]
+        samples = rounds.samples
+        chosen = [each for each in self._candidates if each in samples]
         for number, candidate in enumerate(chosen):
             self._progress("trace", number, len(chosen))
-            spans = {**rounds.samples[candidate][0]["timeline"], "loads": []}
+            spans: Spans = samples[candidate][0].timeline
             try:
                 if not rounds.stopped_early and candidate.is_ahead and not candidate.worker_processes:
                     spans = processes.timeline(candidate)
@@ -223,14 +222,11 @@ class _Comparison:
                 rounds.stopped_early = True
             except MeasurementError as error:
                 self._failed[candidate] = f"its timeline could not be taken: {error}"
-            waits, computes, loads = ([tuple(each) for each in spans[name]] for name in ("waits", "computes", "loads"))
-            if not candidate.is_ahead:
-                loads = [(0, *wait, batch) for batch, wait in enumerate(waits)]  # the loop itself loads while it waits
-            timelines.append(Timeline(self._workload.name(candidate), waits, computes, loads))
+            timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
 
     def _threads(self, candidate: Candidate) -> Threads:
-        return self._workload.threads(candidate, self._is_on_device)
+        return self._workload.threads(candidate, self._profile.is_on_device)
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = None

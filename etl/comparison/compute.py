@@ -6,7 +6,6 @@ import importlib
 import inspect
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ from etl.backends import Backend
 from etl.backends import backend as find_backend
 from etl.batch import Batch
 from etl.comparison.settings import Settings
+from etl.measuring.clock import Step
+from etl.measuring.device import OneInFlight, SimulatedDevice
 from etl.training import TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
@@ -29,31 +30,37 @@ LEARNING_RATE = 0.01
 OUTPUTS_FILE = "outputs"
 
 
-class Wait:
-    """A wait of `seconds` for each batch, which leaves the CPU free as a GPU does."""
+class Simulated(SimulatedDevice):
+    """A device that only takes time for each batch, and no CPU."""
 
     score: float | None = None
     weights = ""
     device = "none"
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __call__(self, batch: Batch) -> None:  # noqa: ARG002 - nothing is done with it
-        until = time.perf_counter() + self.seconds
-        time.sleep(self.seconds)
-        while time.perf_counter() < until:  # a sleep may end early by the clock's grain
-            pass
+    @property
+    def step(self) -> Step:
+        """What the clock calls with each batch."""
+        return self
 
 
 class Training:
-    """The same model from the same initial weights, and one step of stochastic gradient descent on each batch; returns
-    when the device is done.
+    """The same model from the same initial weights, and one step of stochastic gradient descent on each batch.
 
-    `score` is the loss of the last batch, `weights` a digest of the initial weights.
+    On a CPU a step is done when it returns. On a device one is in flight, unless `waits`.
+
+    Attributes
+    ----------
+    step : callable
+        What the clock calls with each batch.
+    device : str
+        Where it computes.
+    weights : str
+        A digest of the initial weights.
     """
 
-    def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, labels: np.ndarray) -> None:
+    def __init__(
+        self, model: torch.nn.Module, backend: Backend, dtype: str, labels: np.ndarray, waits: bool = False
+    ) -> None:
         self._backend = backend
         backend.place(model, dtype).train()
         self.weights = _digest(model)
@@ -62,10 +69,12 @@ class Training:
         self._step = TrainingStep(model, optimizer, loss)
         self._score: Any = None
         self.device = str(backend.device)
+        self.step: Step = self._train
+        if backend.device.type != "cpu":
+            self.step = OneInFlight(self._train, lambda: torch.cuda.Event(enable_timing=True), waits)
 
-    def __call__(self, batch: Batch) -> None:
+    def _train(self, batch: Batch) -> None:
         self._score = self._step(self._backend.put(batch))
-        self._backend.synchronize()
 
     @property
     def score(self) -> float | None:
@@ -73,17 +82,17 @@ class Training:
         return None if self._score is None else float(self._score)
 
 
-def make_compute(workload: Workload, batch: Batch) -> Training | Wait:
+def make_compute(workload: Workload, batch: Batch) -> Training | Simulated:
     """What `workload` computes, for batches like `batch`.
 
     Raises `ValueError` where there are no labels to train for, or the model cannot be made.
     """
     settings = workload.settings
     if settings.simulated_seconds is not None:
-        return Wait(settings.simulated_seconds)
+        return Simulated(settings.simulated_seconds, settings.waits_for_steps)
     model = model_for(workload, batch)
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
-    return Training(model, find_backend(settings.backend), settings.dtype, labels)
+    return Training(model, find_backend(settings.backend), settings.dtype, labels, settings.waits_for_steps)
 
 
 def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:

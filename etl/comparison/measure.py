@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +26,16 @@ from etl.comparison.amounts import (
     compute_seconds,
 )
 from etl.comparison.candidate import Candidate
-from etl.comparison.compute import Training, Wait, is_on_device, make_compute
-from etl.comparison.process_memory import peak_memory, reset_peak_memory
+from etl.comparison.compute import Simulated, Training, is_on_device, make_compute
+from etl.comparison.samples import Checked, Loads, Sample, Spans, Trial, Trials
 from etl.comparison.splits import seconds_per_batch, take_trials
+from etl.comparison.threads import Threads
 from etl.comparison.watched_loader import WatchedLoader
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.workload import Workload
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.loading.loading import Loader
-from etl.measuring.arrays import digest_of, page_count, touch
-from etl.measuring.clock import EpochTimes, Step, run_epoch
+from etl.measuring.arrays import digest_of, page_count, record_digests, touch
+from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import (
     absent_pages,
@@ -43,121 +45,99 @@ from etl.measuring.page_cache import (
     release_pages,
     reports_pages,
 )
-from etl.measuring.process_tree import read_nbytes
+from etl.measuring.process_tree import PeakMemory, read_nbytes
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def check(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
-    """One epoch that is not timed: a digest of every batch, and the loss after a few steps. `compute_threads` are the
-    same for all candidates, so that sums are added up in the same order.
+def check(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> Checked:
+    """Run one epoch that is not timed: digest what is loaded, watch memory, and train for a few steps.
+
+    `compute_threads` are the same for all candidates, so that sums are added up in the same order.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     digests: list[str] = []
+    records: list[str] = []
     absent = pages = samples = 0
-    compute: Training | Wait | None = None
+    compute: Training | Simulated | None = None
     with ThreadPolicy(compute_threads), Epochs(workload, candidate, threads) as epochs:
         epochs.prepare(workload.files(candidate))
-        for batch in epochs.iterator:
-            touch(batch)
-            samples += len(batch)
-            pages += page_count(batch)
-            if compute is None and trains:
-                compute = make_compute(workload, batch)
-            absent += sum(absent_pages(array) for array in batch.arrays())
-            if compute is not None and len(digests) < CHECKED_STEPS:
-                compute(batch)
-            digests.append(digest_of(batch))
-            del batch
-    return {
-        "digests": digests,
-        "samples": samples,
-        "score": None if compute is None else compute.score,
-        "weights": None if compute is None else compute.weights,
-        "pages_touched": pages,
-        "pages_absent": absent,
-    }
+        with PeakMemory() as memory:
+            for batch in epochs.iterator:
+                touch(batch)
+                samples += len(batch)
+                pages += page_count(batch)
+                if compute is None and trains:
+                    compute = make_compute(workload, batch)
+                absent += sum(absent_pages(array) for array in batch.arrays())
+                if compute is not None and len(digests) < CHECKED_STEPS:
+                    compute.step(batch)
+                digests.append(digest_of(batch))
+                records += record_digests(batch)
+                del batch
+    return Checked(
+        digests=digests,
+        records=records,
+        samples=samples,
+        score=None if compute is None else compute.score,
+        weights=None if compute is None else compute.weights,
+        pages_touched=pages,
+        pages_absent=absent,
+        peak_memory=memory.nbytes,
+    )
 
 
-class Sampler:
-    """Takes samples of all figures of `candidate`, in one process, over the records that are chosen when it is made.
+def measure(
+    workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy], with_etl_alone: bool
+) -> Sample:
+    """Take one sample of all figures of `candidate`.
 
     A new process is slower for a while: allocators, caches and thread pools are not yet as in the middle of an epoch.
-    That is over before the first sample.
+    That is over before anything is timed. `policies` are in force, and audited by what they did.
     """
-
-    def __init__(
-        self, workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy] = ()
-    ) -> None:
-        self._alone_seconds = compute_seconds(workload.settings.budget_seconds)
-        self._files = workload.files(candidate)
-        threads = workload.threads(candidate, is_on_device(workload.settings))
-        with ExitStack() as entered:
-            # Audited once: by what they did while the first sample was taken.
-            self._unaudited = [*policies, entered.enter_context(ThreadPolicy(threads.compute))]
-            self._epochs = entered.enter_context(Epochs(workload, candidate, threads))
-            self._resident = _resident_batches(self._epochs.iterator)
-            self._compute = make_compute(workload, self._resident[0])
-            _warm_up(self._epochs.iterator, self._compute)
-            self._harness_seconds = _harness_seconds(self._resident[0])
-            self._mapped_nbytes = _mapped_nbytes(workload, candidate)
-            self._files_untold = sum(not reports_pages(each) for each in self._files)
-            self._entered = entered.pop_all()
-
-    def close(self) -> None:
-        """End its iterator, and give back its threads."""
-        self._entered.close()
-
-    def sample(self, with_etl_alone: bool) -> dict[str, Any]:
-        """One sample; seconds, of all records."""
-        epochs = self._epochs
-        # Since the last sample others have had the caches, and the system may have taken back idle pages.
-        self._compute(self._resident[0])
-        alone = compute_alone(self._compute, self._resident, self._alone_seconds)
-        probe = probe_speed()
+    files = workload.files(candidate)
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    with ThreadPolicy(threads.compute) as thread_policy, Epochs(workload, candidate, threads) as epochs:
+        resident = _resident_batches(epochs.iterator)
+        compute = make_compute(workload, resident[0])
+        _warm_up(epochs.iterator, compute.step)
+        alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), FEWEST_STEPS)
         loading: EpochTimes | None = None
         outside = 0
         if with_etl_alone:
-            outside += epochs.prepare(self._files)
+            outside += epochs.prepare(files)
             loading = run_epoch(epochs.iterator, None)
-        outside += epochs.prepare(self._files)
-        reset_peak_memory()
+        harness = _harness_seconds(resident[0])
+        probe = probe_speed()
+        outside += epochs.prepare(files)
         read = read_nbytes()
         with NoiseWatch() as noise:
-            times = run_epoch(epochs.iterator, self._compute)
+            times = run_epoch(epochs.iterator, compute.step)
         read = read_nbytes() - read
-        peak = peak_memory()
-        audits = [asdict(policy.audit()) for policy in self._unaudited]
-        self._unaudited = []
-        epochs.release()
-        return {
-            "batches": times.batches,
-            "samples": times.samples,
-            "wall": [times.wall.first, times.wall.rest],
-            "compute": [times.compute.first, times.compute.rest],
-            "stall": [times.stall.first, times.stall.rest],
-            "etl_alone": None if loading is None else [loading.wall.first, loading.wall.rest],
-            "compute_alone": alone,
-            "harness": self._harness_seconds,
-            "cpu_seconds": noise.own_seconds,
-            "peak_memory": peak,
-            "read_nbytes": read + self._mapped_nbytes,
-            "steal": noise.steal,
-            "other_processes": noise.other_processes,
-            "speed_probe": probe,
-            "frequencies": frequencies(),
-            "torch_threads": torch.get_num_threads(),
-            "device": self._compute.device,
-            "pages_astray": outside,
-            "files_untold": self._files_untold,
-            "timeline": _loop_spans(times),
-            "runtime": audits,
-        }
+        return Sample(
+            epoch=times.figures,
+            etl_alone=None if loading is None else loading.wall,
+            compute_alone=alone,
+            harness=harness,
+            cpu_seconds=noise.own_seconds,
+            read_nbytes=read + _mapped_nbytes(workload, candidate),
+            steal=noise.steal,
+            other_processes=noise.other_processes,
+            speed_probe=probe,
+            frequencies=frequencies(),
+            affinity=sorted(os.sched_getaffinity(0)),
+            torch_threads=torch.get_num_threads(),
+            device=compute.device,
+            pages_astray=outside,
+            files_untold=sum(not reports_pages(each) for each in files),
+            timeline=_loop_spans(times, candidate.is_ahead),
+            runtime=[policy.audit() for policy in (*policies, thread_policy)],
+        )
 
 
-def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> dict[str, Any]:
+def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
     """Train for a few batches with each split of the CPUs, in turns, for about `seconds` in all.
 
     All in one process, with the model that they train in turns: the samples of the rounds come from other processes.
@@ -172,7 +152,7 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> dict
         def run(split: Threads, batches: int) -> float:
             epochs[split].prepare(files)
             with ThreadPolicy(split.compute):
-                times = run_epoch(_FirstBatches(epochs[split].iterator, batches), compute)
+                times = run_epoch(_FirstBatches(epochs[split].iterator, batches), compute.step)
             epochs[split].release()
             return seconds_per_batch(times, workload.settings.prefetch_size)
 
@@ -185,11 +165,11 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> dict
             deadline=deadline,
             seed=workload.settings.seed,
         )
-    return {"trials": [{"threads": asdict(split), "seconds_per_batch": each} for split, each in trials.items()]}
+    return Trials([Trial(split, each) for split, each in trials.items()])
 
 
-def load(workload: Workload, candidate: Candidate) -> dict[str, Any]:
-    """One sample of loading alone; seconds of the first batch and of all others."""
+def load(workload: Workload, candidate: Candidate) -> Loads:
+    """Take one sample of loading alone."""
     threads = workload.threads(candidate, is_on_device(workload.settings))
     files = workload.files(candidate)
     with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
@@ -197,12 +177,13 @@ def load(workload: Workload, candidate: Candidate) -> dict[str, Any]:
             next(batches)
         outside = epochs.prepare(files)
         times = run_epoch(epochs.iterator, None)
-    return {"etl_alone": [times.wall.first, times.wall.rest], "pages_astray": outside}
+    return Loads(times.wall, outside)
 
 
-def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
-    """When the training loop waited and computed, and when threads loaded, in the first batches of an epoch: spans in
-    seconds from its start. A run of its own, since to write down who loads what costs time.
+def timeline(workload: Workload, candidate: Candidate) -> Spans:
+    """Return when the training loop waited and computed, and when threads loaded, in an epoch's first batches.
+
+    It is a run of its own, since it costs time to write down which thread loads what.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     watched: list[WatchedLoader] = []
@@ -213,10 +194,10 @@ def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
 
     with ThreadPolicy(threads.compute), workload.iterator(candidate, threads, watch) as iterator:
         compute = make_compute(workload, _copy_of_first(iterator))
-        _warm_up(iterator, compute)
+        _warm_up(iterator, compute.step)
         for each in watched:
             each.begin_anew()
-        times = run_epoch(_FirstBatches(iterator, TIMELINE_BATCHES), compute)
+        times = run_epoch(_FirstBatches(iterator, TIMELINE_BATCHES), compute.step)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
     loads = [
@@ -225,15 +206,20 @@ def timeline(workload: Workload, candidate: Candidate) -> dict[str, Any]:
         for span in each.merged()
         if span.start < last
     ]
-    return {**_loop_spans(times), "loads": loads}
+    return replace(_loop_spans(times, is_ahead=True), loads=loads)
 
 
-def _loop_spans(times: EpochTimes) -> dict[str, list[tuple[float, float]]]:
-    """When the training loop waited for the first batches, and computed on them, in seconds from the epoch's start."""
-    asked, loaded, done = (
-        (each[:TIMELINE_BATCHES] - times.started).tolist() for each in (times.asked, times.loaded, times.done)
+def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
+    """Return when nothing was computed for want of the first batches, and when they were computed on.
+
+    A plain strategy loads in the training loop itself, while that waits for a batch.
+    """
+    asked, stalled, loaded, began, done = (
+        (each[:TIMELINE_BATCHES] - times.started).tolist()
+        for each in (times.asked, times.stalled, times.loaded, times.began, times.done)
     )
-    return {"waits": list(zip(asked, loaded, strict=True)), "computes": list(zip(loaded, done, strict=True))}
+    loads = [] if is_ahead else [(0, *span, batch) for batch, span in enumerate(zip(asked, loaded, strict=True))]
+    return Spans(list(zip(stalled, loaded, strict=True)), list(zip(began, done, strict=True)), loads)
 
 
 class Epochs:
@@ -288,20 +274,6 @@ class _FirstBatches:
                 return
 
 
-def compute_alone(compute: Step, resident: list[Batch], at_least: float) -> float:
-    """Seconds of a training step on a batch that is in memory, with nothing else at work: the mean over the batches,
-    and over `at_least` so many seconds.
-    """
-    steps, started = 0, time.perf_counter()
-    while True:
-        for batch in resident:
-            compute(batch)
-        steps += len(resident)
-        seconds = time.perf_counter() - started
-        if steps >= FEWEST_STEPS and seconds >= at_least:
-            return seconds / steps
-
-
 def _resident_batches(iterator: BatchIterator) -> list[Batch]:
     """The first batch; where their shapes differ, all that have room. Copies: an iterator writes its own again."""
     first = _copy_of_first(iterator)
@@ -324,13 +296,13 @@ def _copy_of_first(iterator: BatchIterator) -> Batch:
         return map_batch(next(batches), np.array)
 
 
-def _warm_up(iterator: BatchIterator, compute: Step) -> None:
+def _warm_up(iterator: BatchIterator, step: Step) -> None:
     with _left_early(iterator) as batches:
         for _ in range(WARM_UP_BATCHES):
             batch = next(batches, None)
             if batch is None:
                 break
-            compute(batch)
+            step(batch)
 
 
 @contextmanager

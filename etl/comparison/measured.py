@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from etl.comparison.candidate import Candidate
 from etl.comparison.report import Timeline
-from etl.comparison.results import Sample, Scale
-from etl.comparison.splits import Trials
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.results import Scale
+from etl.comparison.samples import Checked, Loads, Profile, Sample, Written
+from etl.comparison.splits import SplitSeconds
+from etl.comparison.threads import Threads
+from etl.comparison.workload import Workload
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What `server.py` answered, by candidate, or for `writing` by format and stage: `samples` of those that are
+    """What processes answered, by candidate, or for `writing` by format and stage: `samples` of those that are
     compared, `loads` of those that tell where to cut. `failed` are the candidates that
     could not be run, with the reason. `predictions` are seconds of an epoch by name. `trials` are seconds of a batch
     with each split of the CPUs.
@@ -26,15 +27,14 @@ class Measured:
     seconds: float
     affinity: list[int]
     memory_nbytes: int
-    is_on_device: bool
-    profile: Mapping[str, Any]
+    profile: Profile
     predictions: Mapping[str, float]
-    trials: Mapping[Candidate, Trials]
-    writing: Mapping[tuple[str, str], Mapping[str, Any]]
-    checks: Mapping[Candidate, Mapping[str, Any]]
+    trials: Mapping[Candidate, SplitSeconds]
+    writing: Mapping[tuple[str, str], Written]
+    checks: Mapping[Candidate, Checked]
     failed: Mapping[Candidate, str]
     samples: Mapping[Candidate, Mapping[int, Sample]]
-    loads: Mapping[Candidate, Mapping[int, Sample]]
+    loads: Mapping[Candidate, Mapping[int, Loads]]
     rounds: int
     stopped_early: bool
     timelines: list[Timeline]
@@ -56,8 +56,8 @@ class Measured:
 
     def threads(self, candidate: Candidate) -> Threads:
         """Those that it was to have."""
-        return self.workload.threads(candidate, self.is_on_device)
+        return self.workload.threads(candidate, self.profile.is_on_device)
 
-    def written(self, candidate: Candidate) -> Mapping[str, Any] | None:
+    def written(self, candidate: Candidate) -> Written | None:
         """What writing its store cost; None for one that reads none."""
         return self.writing.get((str(candidate.format), str(candidate.stage))) if candidate.is_presaved else None

@@ -1,108 +1,100 @@
-"""The client of `server.py`: every strategy's figures from processes of its own."""
+"""Every figure of a comparison, from fresh processes: the client of `tasks.py`."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import signal
-import subprocess
+import random
 import sys
-import tempfile
-from collections.abc import Collection
-from dataclasses import asdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
 from etl.comparison.candidate import Candidate
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.samples import Checked, Loads, Profile, Sample, Spans, Trials, Written
+from etl.comparison.threads import Threads
+from etl.comparison.workload import Workload
+from etl.measuring.layout import draw_environment
+from etl.measuring.processes import MeasurementError, Server
+from etl.measuring.values import JsonValues, to_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
 # Not with -m, which looks for modules in the working folder first: that may be the folder with somebody else's data.
-# This very package is found where it was not installed, too.
+# This very package is found if it was not installed, too.
 START = """
 import sys
 sys.path[:] = [path for path in sys.path if path]
-sys.path.append(sys.argv[-1])
-from etl.comparison.server import main
+sys.path.append(sys.argv[1])
+from etl.measuring.server import main
 main()
 """
-# Free memory for a process to be kept, in units of the largest so far.
-ROOM_FACTOR = 4
+# Of the strings in a server.
+HASH_SEEDS = 2**32
+
+Answer = TypeVar("Answer", bound=JsonValues)
 
 
 class InputError(ValueError):
     """What was given to the comparison is wrong: its source, a record, the model, a setting."""
 
 
-class MeasurementError(RuntimeError):
-    """A figure could not be taken. `text` is the whole of what is known, a traceback where there is one."""
-
-    def __init__(self, message: str, text: str) -> None:
-        super().__init__(message)
-        self.text = text
-
-
 class Processes:
-    """A context manager around the server, which is started anew after a process that does not come back.
+    """A context manager around the server that forks a process for each figure.
 
-    Raises `InputError` for what is the caller's to mend, and `MeasurementError` for anything else.
+    Every method raises `InputError` for what the caller can mend, and `MeasurementError` for anything else. After
+    either, the next figure comes from a new server.
+
+    Parameters
+    ----------
+    workload : Workload
+        What is compared. Its records, and how the CPUs are split, may change from one figure to the next.
+    affinity : collection of int
+        The CPUs that every process is bound to.
     """
 
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
         self._workload = workload
         self._affinity = sorted(affinity)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._can_fork = True
-        self._keeps = True
-        self._largest_nbytes = 0
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
+        self._server: Server | None = None
 
-    def profile(self) -> dict[str, Any]:
-        """The profile of the raw pipeline."""
-        return self._ask("profile")
+    def renew(self) -> None:
+        """Start a new server, with everything in it laid out anew."""
+        self._stop()
+        with self._failing():
+            self._ready_server()
 
-    def write(self, format: str, stage: str, jobs: int) -> dict[str, Any]:
-        """Presave; seconds and bytes."""
-        return self._ask("write", format=format, stage=stage, jobs=jobs)
+    def profile(self) -> Profile:
+        """Return the profile of the raw pipeline."""
+        return self._ask("profile", Profile)
+
+    def write(self, format: str, stage: str, jobs: int) -> Written:
+        """Presave, and return what it took."""
+        return self._ask("write", Written, format=format, stage=stage, jobs=jobs)
 
     def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
-        """Seconds of a batch with each split of the CPUs, in short trials that take about `seconds` in all."""
-        found = self._ask("try_splits", candidate=candidate.as_dict(), seconds=seconds)
-        return {Threads(**each["threads"]): each["seconds_per_batch"] for each in found["trials"]}
+        """Return the seconds of a batch with each split of the CPUs, from short trials of about `seconds` in all."""
+        tried = self._ask("try_splits", Trials, candidate, seconds=seconds)
+        return {each.threads: each.seconds_per_batch for each in tried.trials}
 
-    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
-        """What an epoch of `candidate` holds, and what training on it ends with."""
-        return self._ask("check", candidate=candidate.as_dict(), compute_threads=compute_threads, trains=trains)
+    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> Checked:
+        """Return what an epoch of `candidate` holds, and what training on it ends with."""
+        return self._ask("check", Checked, candidate, compute_threads=compute_threads, trains=trains)
 
-    def measure(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
-        """One sample of all figures of `candidate`: from the process that took its last, with all that was made ready
-        there, where the machine has memory for one of each strategy, otherwise from a fresh one.
-        """
-        if psutil.virtual_memory().available < ROOM_FACTOR * self._largest_nbytes:
-            self._keeps = False
-        name = json.dumps(candidate.as_dict()) if self._keeps else None
-        sample = self._ask("measure", name, candidate=candidate.as_dict(), with_etl_alone=with_etl_alone)
-        self._largest_nbytes = max(self._largest_nbytes, sample["peak_memory"])
-        # A device's own memory is not looked at.
-        self._keeps = self._keeps and sample["device"] in ("cpu", "none")
-        return sample
+    def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
+        """Return one sample of all figures."""
+        return self._ask("measure", Sample, candidate, with_etl_alone=with_etl_alone)
 
-    def load(self, candidate: Candidate) -> dict[str, Any]:
-        """One sample of loading alone."""
-        return self._ask("load", candidate=candidate.as_dict())
+    def load(self, candidate: Candidate) -> Loads:
+        """Return one sample of loading alone."""
+        return self._ask("load", Loads, candidate)
 
-    def timeline(self, candidate: Candidate) -> dict[str, Any]:
-        """When `candidate` waited, computed and loaded."""
-        return self._ask("timeline", candidate=candidate.as_dict())
+    def timeline(self, candidate: Candidate) -> Spans:
+        """Return when `candidate` waited, computed and loaded."""
+        return self._ask("timeline", Spans, candidate)
 
     def __enter__(self) -> Self:
         return self
@@ -111,88 +103,55 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-        self._errors.close()
 
-    def _ask(self, task: str, keep: str | None = None, **arguments: Any) -> dict[str, Any]:
-        if self._process is None:
-            self._start()
+    def _ask(self, task: str, kind: type[Answer], candidate: Candidate | None = None, **arguments: Any) -> Answer:
         request = {
             "task": task,
-            "records": len(self._workload.records),
-            "plain_compute": self._workload.plain_compute,
-            "chosen": [
-                {"candidate": candidate.as_dict(), "threads": asdict(threads)}
-                for candidate, threads in self._workload.chosen.items()
-            ],
-            "affinity": self._affinity,
-            "keep": keep,
-            "end_kept": not self._keeps,
+            "candidate": to_json(candidate),
             "arguments": arguments,
+            "state": self._workload.state().to_json(),
+            "affinity": self._affinity,
         }
-        try:
-            answer = self._exchange(request, task)
-        except BaseException:  # interrupted, too: what it answers later would be taken for another's
+        with self._failing():
+            server = self._ready_server()
+            server.name = task if candidate is None else self._workload.name(candidate)
+            answer = server.sample(request)
+        if not server.can_fork:
             self._stop()
-            raise
-        if not self._can_fork:
-            self._stop()
-        return _figures(answer, task)
+        return kind.from_json(answer)
 
-    def _start(self) -> None:
-        # OpenBLAS starts its threads when it is loaded, and a server with threads could not be forked. How many compute
-        # has is set in the fork.
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", START, "etl.comparison.server", str(Path(etl.__file__).parents[1])],
-            # For processes that it starts in turn, as Python 3.11 and later have it.
-            env={**os.environ, **threads, "PYTHONSAFEPATH": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """End the server at any error: what it answers after an interruption would be taken for another's."""
         try:
-            answer = self._exchange(self._workload.as_dict(), "start")
-            self._can_fork = bool(_figures(answer, "start")["can_fork"])
+            yield
+        except MeasurementError as error:
+            self._stop()
+            if error.is_input:
+                raise InputError(error.reason) from error
+            raise
         except BaseException:
             self._stop()
             raise
 
-    def _exchange(self, message: Any, task: str) -> dict[str, Any]:
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
-            raise RuntimeError("the server was not started, or without pipes")
-        try:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError as error:
-            raise MeasurementError(f"the measuring process had ended before {task!r}", self._tail()) from error
-        if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
-            raise MeasurementError(f"no answer to {task!r} after {ANSWER_SECONDS:g} s", self._tail())
-        line = process.stdout.readline()
-        if not line:
-            raise MeasurementError(f"the measuring process ended at {task!r}", self._tail())
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def _ready_server(self) -> Server:
+        if self._server is None:
+            self._server = self._make_server()
+            self._server.wait_until_ready()
+        return self._server
+
+    def _make_server(self) -> Server:
+        return Server(
+            "the comparison",
+            [sys.executable, "-c", START, str(Path(etl.__file__).parents[1]), "etl.comparison.tasks:prepare"],
+            dict(self._workload.as_dict()),
+            timeout=ANSWER_SECONDS,
+            hash_seed=random.SystemRandom().randrange(HASH_SEEDS),
+            # For processes that it starts in turn, as Python 3.11 and later have it.
+            environment={"PYTHONSAFEPATH": "1", **draw_environment()},
+        )
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            # The whole session: what hangs is a child of the server.
-            with contextlib.suppress(ProcessLookupError):  # all of it has ended
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-    def _tail(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()[-4000:].decode(errors="replace")
-
-
-def _figures(answer: dict[str, Any], task: str) -> dict[str, Any]:
-    """`answer`; raises the error that it tells of."""
-    if "error" not in answer:
-        return answer
-    if answer["is_input"]:
-        raise InputError(answer["error"])
-    text = answer.get("traceback", answer["error"])
-    raise MeasurementError(f"{answer.get('kind', '')} at {task!r}: {answer['error']}".strip(), text)
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()

@@ -14,11 +14,14 @@ import numpy as np
 from etl.backends.tensors import map_batch
 from etl.comparison.candidate import Candidate
 from etl.comparison.compute import is_on_device, make_compute, usual_model
-from etl.comparison.measure import compute_alone
+from etl.comparison.report import SplitProfile, StageProfile
+from etl.comparison.samples import Profile
 from etl.comparison.source_files import source_files
 from etl.comparison.stage_clock import RecordRun, StageClock
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.threads import Threads
+from etl.comparison.workload import Workload
 from etl.cut import cut
+from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 from etl.several import flatten
@@ -31,11 +34,8 @@ RECORDS, RECORDS_LOOKED_AT = 512, 8
 COPIED_NBYTES = 64 << 20
 
 
-def profile(workload: Workload) -> dict[str, Any]:
-    """Seconds for a record of each stage in one thread, and bytes after it; seconds of compute alone for a batch, by
-    number of threads; for each split of the CPUs how fast its threads load, and how loading and compute slow each other
-    down; and how fast memory is copied.
-    """
+def profile(workload: Workload) -> Profile:
+    """Measure the stages one by one, compute alone, and both at once for each split of the CPUs."""
     # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
     workload.select(min(RECORDS, len(workload.whole)))
     files = source_files(workload.settings.source, workload.records)
@@ -53,34 +53,34 @@ def profile(workload: Workload) -> dict[str, Any]:
         clock = StageClock(workload.stages)
         for threads in alone:  # the first step with another number of threads starts them
             with ThreadPolicy(threads):
-                compute(batch)
+                compute.step(batch)
         records.load_for(seconds / 2, StageClock(workload.stages))
         for _ in range(TURNS):
             prepare(files)
             records.load_for(seconds, clock)
             for threads, steps in alone.items():
                 with ThreadPolicy(threads):
-                    steps.append(compute_alone(compute, [batch], seconds))
+                    steps.append(seconds_of_step(compute.step, [batch], seconds))
             for split in splits:
                 rate = _rate(records, split.threads.loading, seconds)
                 with ThreadPolicy(split.threads.compute):
                     beside, step = _rate_beside(
-                        records, split.threads.loading, lambda: compute_alone(compute, [batch], seconds)
+                        records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
                     )
                 split.rates.append(rate)
                 split.loading_slower.append(rate / beside)
                 split.compute_slower.append(step / alone[split.threads.compute][-1])
-    return {
-        "stages": [
-            {"name": name, "seconds_per_record": seconds, "nbytes_per_record": nbytes}
+    return Profile(
+        stages=[
+            StageProfile(name, seconds, nbytes)
             for (name, seconds), nbytes in zip(clock.seconds_per_record(), _stage_nbytes(workload), strict=True)
         ],
-        "compute_seconds": {str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
-        "splits": [each.as_dict() for each in splits],
-        "copy_bytes_per_second": _copy_rate(int(_row_nbytes(batch))),
-        "device": compute.device,
-        "model": usual_model(_first_features(batch).shape[1:]),
-    }
+        compute_seconds={str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
+        splits=[each.profile() for each in splits],
+        copy_bytes_per_second=_copy_rate(int(_row_nbytes(batch))),
+        device=compute.device,
+        model=usual_model(_first_features(batch).shape[1:]),
+    )
 
 
 @dataclass
@@ -94,15 +94,15 @@ class _SplitTimes:
     loading_slower: list[float] = field(default_factory=list)
     compute_slower: list[float] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields of `report.SplitProfile`."""
-        return {
-            "compute_threads": self.threads.compute,
-            "loading_threads": self.threads.loading,
-            "records_per_second": statistics.median(self.rates),
-            "compute_slowdown": max(1.0, statistics.median(self.compute_slower)),
-            "loading_slowdown": max(1.0, statistics.median(self.loading_slower)),
-        }
+    def profile(self) -> SplitProfile:
+        """Return the medians."""
+        return SplitProfile(
+            compute_threads=self.threads.compute,
+            loading_threads=self.threads.loading,
+            records_per_second=statistics.median(self.rates),
+            compute_slowdown=max(1.0, statistics.median(self.compute_slower)),
+            loading_slowdown=max(1.0, statistics.median(self.loading_slower)),
+        )
 
 
 def _rate(records: RecordRun, threads: int, seconds: float) -> float:

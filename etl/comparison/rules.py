@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.comparison.report import Check, Parts
-from etl.comparison.workload import Threads
+from etl.comparison.threads import Threads
 from etl.measuring.statistics import MIN_ROUNDS
 
 RULES = {

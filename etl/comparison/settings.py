@@ -19,6 +19,7 @@ CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
 TRAINING = "training"
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|min)?")
+SIMULATED = re.compile(r"simulated:(?P<duration>[^,]+)(?P<sync>,sync)?")
 UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0}
 
 
@@ -26,7 +27,9 @@ UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 6
 class Settings:
     """What is compared, with what, and for how long; JSON values only.
 
-    `compute` is "training" or "simulated:DURATION", a wait for each batch that leaves the CPU free as a GPU does.
+    `compute` is "training" or "simulated:DURATION", a device that takes so long for each batch and leaves the CPU free.
+    Steps run with at most one in flight, as in a loop that reads its loss every few steps. `sync_every_step`, or
+    "simulated:DURATION,sync", is the loop that waits for each.
     `until` is the stage after which the presaved strategies are cut, None the usual one. `records` to measure, None as
     many as there is time for. `threads` is how many CPUs every strategy has for loading and compute together, None all.
     `rounds` replaces `budget_seconds`. `memory_nbytes` is the most that a strategy may take, None what the machine has
@@ -44,6 +47,7 @@ class Settings:
     backend: str = "auto"
     model: str | None = None
     compute: str = TRAINING
+    sync_every_step: bool = False
     cache: str = "warm"
     threads: int | None = None
     rounds: int | None = None
@@ -88,10 +92,18 @@ class Settings:
         """Seconds of simulated compute a batch; None where a model is trained."""
         if self.compute == TRAINING:
             return None
-        kind, _, duration = self.compute.partition(":")
-        if kind != "simulated" or not duration:
-            raise ValueError(f"--compute must be {TRAINING} or simulated:20ms, not {self.compute!r}")
-        return parse_seconds(duration, "--compute simulated")
+        match = SIMULATED.fullmatch(self.compute)
+        if match is None:
+            raise ValueError(
+                f"--compute must be {TRAINING}, simulated:20ms or simulated:20ms,sync, not {self.compute!r}"
+            )
+        return parse_seconds(match["duration"], "--compute simulated")
+
+    @property
+    def waits_for_steps(self) -> bool:
+        """True if the training loop waits for the device after every step."""
+        match = SIMULATED.fullmatch(self.compute)
+        return self.sync_every_step or (match is not None and match["sync"] is not None)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""

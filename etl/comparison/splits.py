@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from etl.comparison.workload import Threads
+from etl.comparison.threads import Threads
 from etl.measuring.clock import EpochTimes
+from etl.measuring.rounds import Rounds
 
 # All splits are tried in turns: so many times each, if there is time. From fewer nothing is concluded.
 MAX_TRIALS, MIN_TRIALS = 5, 3
@@ -17,7 +17,7 @@ MIN_BATCHES = 4
 # A longer trial would tell little more, and its time is better spent on the rounds.
 LONGEST_TRIAL_SECONDS = 1.0
 
-Trials = Mapping[Threads, Sequence[float]]
+SplitSeconds = Mapping[Threads, Sequence[float]]
 
 
 def take_trials(
@@ -51,27 +51,24 @@ def take_trials(
     -------
     The seconds of a batch by split, one for each turn.
     """
-    trials: dict[Threads, list[float]] = {split: [] for split in splits}
-    order, shuffler = list(splits), random.Random(seed)
     batches = min(MIN_BATCHES, most_batches)
+    rounds = Rounds(splits, lambda split, _: run(split, batches), seed=seed)
     for turn in range(MAX_TRIALS):
-        shuffler.shuffle(order)
         started = now()
-        for split in order:
-            trials[split].append(run(split, batches))
+        rounds.take_round()
         seconds = (now() - started) / batches
         turns_left = MAX_TRIALS - turn - 1
         if turns_left:
             # Half of the time that is left is planned: a turn may take longer than the one before it.
-            turn_seconds = min((deadline - now()) / turns_left / 2, len(order) * LONGEST_TRIAL_SECONDS)
+            turn_seconds = min((deadline - now()) / turns_left / 2, len(splits) * LONGEST_TRIAL_SECONDS)
             with_room = turn_seconds / max(seconds, 1e-9)
             batches = min(max(MIN_BATCHES, int(with_room)), most_batches)
             if now() + seconds * batches > deadline:
                 break
-    return trials
+    return {split: list(each.values()) for split, each in rounds.samples.items()}
 
 
-def choose(trials: Trials) -> Threads | None:
+def choose(trials: SplitSeconds) -> Threads | None:
     """Return the split with the lowest median, or None if there are fewer than `MIN_TRIALS` of any."""
     if min(map(len, trials.values())) < MIN_TRIALS:
         return None

@@ -1,73 +1,72 @@
-"""What a measuring process can be asked for: functions of JSON values that return figures. Loads torch."""
+"""What a measuring process is asked for: the server that imports everything, and the tasks of its forked processes."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
-from etl.comparison import measure, profile, writing
+from etl.backends.choose import import_torch
 from etl.comparison.candidate import Candidate
-from etl.comparison.workload import Threads, Workload
+from etl.comparison.settings import Settings
+from etl.comparison.workload import State, Workload
+from etl.kernels import load_kernels
+from etl.measuring.layout import import_in_drawn_order
+from etl.measuring.server import Answer, OpenSession, Request, Turn
+from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy
 
-Policy = HeapPolicy | GcPolicy
+# Imported before forking, since it takes longer than measuring a strategy. torch.optim imports the second when the
+# first optimizer is made.
+MODULES = ("torch", "torch._dynamo", "etl.comparison.measure", "etl.comparison.profile", "etl.comparison.writing")
 
 
-class Tasks:
-    """The tasks of one process, by the names that `processes.py` asks for. `policies` are in force in it."""
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Make the workload of `Workload.as_dict`, and import all that measuring needs, in any order."""
+    workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
+    if importlib.util.find_spec("torch") is None:
+        import_torch()  # which raises an error that says how to install it
+    import_in_drawn_order(MODULES)
+    load_kernels()
 
-    def __init__(self, workload: Workload, policies: Sequence[Policy] = ()) -> None:
-        self._workload = workload
-        self._policies = policies
-        self._sampler: measure.Sampler | None = None
+    @contextmanager
+    def open_session(asked: Request) -> Iterator[tuple[Answer, Turn]]:
+        with ExitStack() as in_force:
+            yield _answer(workload, asked, in_force).to_json(), _no_turn
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The figures that `request` asks for; raises whatever taking them does."""
-        # Every strategy has the same CPUs, and no more.
-        os.sched_setaffinity(0, request["affinity"])
-        self._workload.select(request["records"])
-        self._workload.plain_compute = request["plain_compute"]
-        self._workload.chosen = {
-            Candidate(**each["candidate"]): Threads(**each["threads"]) for each in request["chosen"]
-        }
-        arguments = dict(request["arguments"])
-        if "candidate" in arguments:
-            arguments["candidate"] = Candidate(**arguments["candidate"])
-        figures: dict[str, Any] = getattr(self, request["task"])(**arguments)
-        return {**figures, "affinity": sorted(os.sched_getaffinity(0))}
+    return {}, open_session
 
-    def profile(self) -> dict[str, Any]:
-        """See `profile.profile`."""
-        return profile.profile(self._workload)
 
-    def write(self, format: str, stage: str, jobs: int) -> dict[str, Any]:
-        """See `writing.write`."""
-        return writing.write(self._workload, format, stage, jobs)
+def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
+    """Return the figures that `asked` is for."""
+    from etl.comparison import measure, profile, writing
 
-    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> dict[str, Any]:
-        """See `measure.check`."""
-        return measure.check(self._workload, candidate, compute_threads, trains)
+    # Every strategy has the same CPUs, and no more.
+    os.sched_setaffinity(0, asked["affinity"])
+    policies = (HeapPolicy(workload.settings.heap), GcPolicy(workload.settings.gc))
+    for policy in policies:
+        try:
+            in_force.enter_context(policy)
+        except RuntimeError as error:  # it says which setting cannot be had here, and what to set instead
+            raise ValueError(str(error)) from error
+    workload.restore(State.from_json(asked["state"]))
+    arguments = asked["arguments"]
+    if asked["candidate"] is None:
+        tasks: dict[str, Callable[..., JsonValues]] = {"profile": profile.profile, "write": writing.write}
+        return tasks[asked["task"]](workload, **arguments)
+    candidate = Candidate(**asked["candidate"])
+    if asked["task"] == "measure":
+        return measure.measure(workload, candidate, policies, **arguments)
+    of_candidates: dict[str, Callable[..., JsonValues]] = {
+        "check": measure.check,
+        "try_splits": measure.try_splits,
+        "load": measure.load,
+        "timeline": measure.timeline,
+    }
+    return of_candidates[asked["task"]](workload, candidate, **arguments)
 
-    def try_splits(self, candidate: Candidate, seconds: float) -> dict[str, Any]:
-        """See `measure.try_splits`."""
-        return measure.try_splits(self._workload, candidate, seconds)
 
-    def measure(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
-        """A sample of `measure.Sampler`, which stays for the next one."""
-        if self._sampler is None:
-            self._sampler = measure.Sampler(self._workload, candidate, self._policies)
-        return self._sampler.sample(with_etl_alone)
-
-    def load(self, candidate: Candidate) -> dict[str, Any]:
-        """See `measure.load`."""
-        return measure.load(self._workload, candidate)
-
-    def timeline(self, candidate: Candidate) -> dict[str, Any]:
-        """See `measure.timeline`."""
-        return measure.timeline(self._workload, candidate)
-
-    def close(self) -> None:
-        """End what `measure` has kept."""
-        if self._sampler is not None:
-            self._sampler.close()
+def _no_turn(asked: Request) -> Answer:
+    raise ValueError(f"a process is asked for one figure, not for {asked}, too")

@@ -12,10 +12,12 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.settings import TRAINING, Settings
 from etl.comparison.source_files import all_files, source_files
 from etl.comparison.subset import Subset
+from etl.comparison.threads import Threads
 from etl.cut import READ, cut, usual_cut
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator
 from etl.loading.loading import Loader
 from etl.measuring.page_cache import release_pages
+from etl.measuring.values import JsonValues
 from etl.padding import Padding
 from etl.pipeline import Pipeline
 from etl.records import Records, ragged_after
@@ -23,11 +25,20 @@ from etl.sources import open_source, usual_pipeline
 
 
 @dataclass(frozen=True)
-class Threads:
-    """Threads of compute, and threads (or processes) that load beside it; 0 where the training loop's own does."""
+class Split(JsonValues):
+    """How a candidate splits its CPUs."""
 
-    compute: int
-    loading: int
+    candidate: Candidate
+    threads: Threads
+
+
+@dataclass(frozen=True)
+class State(JsonValues):
+    """What of a workload changes while it is compared: how many records are measured, and how the CPUs are split."""
+
+    records: int
+    plain_compute: int | None
+    chosen: list[Split]
 
 
 class Workload:
@@ -63,6 +74,17 @@ class Workload:
         if count == len(self.records):
             return
         self.records = Subset(self.whole, count, self.settings.seed)
+
+    def state(self) -> State:
+        """Return what `restore` takes in another process."""
+        chosen = [Split(candidate, threads) for candidate, threads in self.chosen.items()]
+        return State(len(self.records), self.plain_compute, chosen)
+
+    def restore(self, state: State) -> None:
+        """Have what another process told with `state`."""
+        self.select(state.records)
+        self.plain_compute = state.plain_compute
+        self.chosen = {each.candidate: each.threads for each in state.chosen}
 
     def candidates(self) -> list[Candidate]:
         """Those that are compared: each strategy, and each that reads a store in every format."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
+from etl.comparison.samples import Written
 from etl.comparison.source_files import source_files
 from etl.comparison.workload import Workload
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 
 
-def write(workload: Workload, format: str, stage: str, jobs: int) -> dict[str, Any]:
-    """Write the chosen records after `stage`, their files read before or, for a cold comparison, dropped; seconds, and
-    bytes of the store's files.
-    """
+def write(workload: Workload, format: str, stage: str, jobs: int) -> Written:
+    """Write the chosen records after `stage`. Their files are read before or, for a cold comparison, dropped."""
     files = source_files(workload.settings.source, workload.records)
     if workload.settings.cache == "cold":
         drop_from_page_cache(files)
@@ -22,4 +20,4 @@ def write(workload: Workload, format: str, stage: str, jobs: int) -> dict[str, A
     started = time.perf_counter()
     with workload.write(format, stage, jobs) as store:
         seconds = time.perf_counter() - started
-        return {"seconds": seconds, "nbytes": store.nbytes, "records": len(store)}
+        return Written(seconds, store.nbytes, len(store))

@@ -9,7 +9,7 @@ computes, both are the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -129,10 +129,16 @@ class EpochTimes:
         return Split(float(waits[0]), float(waits[1:].sum() + self.exhausted - self.last_asked))
 
     @property
+    def stalled(self) -> np.ndarray:
+        """For each batch from when on nothing was computed, until it was loaded: float64 of shape (batches,)."""
+        free = np.concatenate([[self.started], self.done[:-1]])
+        stalled: np.ndarray = np.minimum(self.loaded, np.maximum(self.asked, free))
+        return stalled
+
+    @property
     def stall(self) -> Split:
         """Of these waits what the step before did not cover."""
-        free = np.concatenate([[self.started], self.done[:-1]])
-        waits = np.maximum(0.0, self.loaded - np.maximum(self.asked, free))
+        waits = self.loaded - self.stalled
         at_end = max(0.0, self.exhausted - max(self.last_asked, float(self.done[-1])))
         return Split(float(waits[0]), float(waits[1:].sum()) + at_end)
 
@@ -201,3 +207,20 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
         raise ValueError("the iterator gave no batch")
     began, done = (np.array(each) for each in zip(*spans, strict=True))
     return EpochTimes(started, np.array(asked), np.array(loaded), began, done, request, exhausted, ended, samples)
+
+
+def seconds_of_step(step: Step, batches: Sequence[Any], at_least: float, fewest: int = 1) -> float:
+    """Return the seconds of a step on a batch that is in memory, with nothing else at work.
+
+    It is the mean over whole passes through `batches`: at least `fewest` steps, and as many as begin within `at_least`
+    seconds.
+    """
+    finish = step.finish if isinstance(step, DeviceStep) else None
+    steps, started = 0, time.perf_counter()
+    while steps < fewest or time.perf_counter() - started < at_least:
+        for batch in batches:
+            step(batch)
+        steps += len(batches)
+    if finish is not None:
+        finish()
+    return (time.perf_counter() - started) / steps

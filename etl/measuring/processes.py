@@ -29,13 +29,15 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 class MeasurementError(RuntimeError):
     """A measurement could not be taken.
 
-    `text` is all that is known of it, a traceback if there is one. `is_input` says that the user's input is wrong.
+    `text` is all that is known of it, a traceback if there is one. `is_input` says that the user's input is wrong, and
+    `reason` what is wrong with it.
     """
 
-    def __init__(self, message: str, text: str = "", is_input: bool = False) -> None:
+    def __init__(self, message: str, text: str = "", is_input: bool = False, reason: str = "") -> None:
         super().__init__(message)
         self.text = text or message
         self.is_input = is_input
+        self.reason = reason or message
 
 
 class Server:
@@ -146,7 +148,8 @@ class Server:
         if "failure" in message:
             failure = Failure.from_json(message["failure"])
             reason = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"
-            raise MeasurementError(f"{self.name} cannot be measured: {reason}", failure.traceback, failure.is_input)
+            text = f"{self.name} cannot be measured: {reason}"
+            raise MeasurementError(text, failure.traceback, failure.is_input, reason)
         if "ended" in message:
             raise MeasurementError(f"the process of {self.name} {_describe_exit(message['ended'])}", self._tail())
         return message
