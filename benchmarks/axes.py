@@ -6,8 +6,8 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.cell import Cell
-from benchmarks.profile import STRATEGIES, Profile
+from benchmarks.cell import STRATEGIES, WORKERS, Cell
+from benchmarks.profile import Profile
 from benchmarks.stores import FORMATS, STAGES
 
 # Looked up without importing torch, which asv's own processes do not need. A driver without a usable device shows as a
@@ -34,14 +34,14 @@ class Axis:
 
 # By field of `Cell`.
 AXES = {
-    "strategy": Axis(STRATEGIES),
+    "strategy": Axis(tuple(STRATEGIES)),
     "batch_size": Axis((1, 32, 128)),
     "dtype": Axis(("float32", "float16", "bfloat16", "float64")),
     "backend": Axis(BACKENDS),
     "garbage_collection": Axis(("default", "off", "freeze")),
     "heap": Axis(("default", "retain")),
     "prefetch_size": Axis((0, 1, 2, 4, 8), DECODING, in_grid=False),
-    "workers": Axis(("thread 1", "thread 2", "process 2"), DECODING, in_grid=False),
+    "workers": Axis(tuple(WORKERS), DECODING, in_grid=False),
     "presave_format": Axis(tuple(FORMATS), in_grid=False),
     "presave_stage": Axis(STAGES, in_grid=False),
 }

@@ -141,11 +141,13 @@ def main(arguments: list[str] | None = None) -> None:
     table.add_column("")
     for column in ("images/s", "share", "CPU s per 1,000"):
         table.add_column(column, justify="right")
-    for name in results:
-        decoder = name.partition(",")[0]
-        shares = ratios(results, decoder_alone(decoder), name)
-        rate = options.photographs / statistics.median(results[name])
-        table.add_row(name, f"{rate:,.0f}", spread(shares), f"{np.median([each[name] for each in cpu]):.2f}")
+    for decoder in DECODERS:
+        for name in (decoder_alone(decoder), decoder):
+            if name not in results:
+                continue
+            shares = ratios(results, decoder_alone(decoder), name)
+            rate = options.photographs / statistics.median(results[name])
+            table.add_row(name, f"{rate:,.0f}", spread(shares), f"{np.median([each[name] for each in cpu]):.2f}")
     print_table(table, wide_console())
 
 

@@ -39,6 +39,15 @@ THREADS = 2
 NEEDS = {"npy": "numpy", "hdf5": "h5py", "pickle": "pickle", "torch": "torch", "safetensors": "safetensors"}
 ORDERS = ("sequential", "shuffled")
 KERNELS = ("numba", "numpy")
+# The names of the operations in which two threads share the work of a kernel.
+TWO_THREADS = {kernel: f"{kernel}, two threads" for kernel in KERNELS}
+# What the speed of an operation is a share of: that of memcpy, unless it is among these.
+LIMITS: dict[str, str | None] = {
+    "memcpy": None,
+    "fill": None,
+    **dict.fromkeys(KERNELS, "fill"),
+    **{together: kernel for kernel, together in TWO_THREADS.items()},
+}
 MEASURING_TIMEOUT_SECONDS = 3600
 # The aims of the direct run: what, over which limit, and at least which share of its speed.
 AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8, ("numba", "fill"): 0.8}
@@ -99,11 +108,11 @@ class SecondThread:
     setup_cache = Gather.setup_cache
 
     def setup(self, cache: Results, kernel: str) -> None:
-        require(cache, f"{kernel}, two threads")
+        require(cache, TWO_THREADS[kernel])
 
     def track_two_threads_over_one(self, cache: Results, kernel: str) -> dict[str, Any]:
         """Seconds with two threads over seconds with one."""
-        return as_samples(ratios(cache, f"{kernel}, two threads", kernel))
+        return as_samples(ratios(cache, TWO_THREADS[kernel], kernel))
 
     track_two_threads_over_one.unit = "ratio"  # type: ignore[attr-defined]
 
@@ -183,7 +192,7 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
         digests.add(outs[0].tobytes())
         operations[kernel] = lambda kernel=kernel: load(kernel, batches, outs[0])  # type: ignore[misc]
         if len(os.sched_getaffinity(0)) >= THREADS:
-            operations[f"{kernel}, two threads"] = lambda kernel=kernel: load_in_threads(kernel)  # type: ignore[misc]
+            operations[TWO_THREADS[kernel]] = lambda kernel=kernel: load_in_threads(kernel)  # type: ignore[misc]
     if len(digests) != 1:
         raise RuntimeError("the kernels do not give the same bits")
     return operations
@@ -206,7 +215,7 @@ def show(results: Results, rows: int, console: Console) -> None:
     table.add_column("")
     for column in ("ms", "images/s", "share", "range", "of", "aim"):
         table.add_column(column, justify="right")
-    comparisons = [(name, _limit(name)) for name in results] + [("hdf5 shuffled", "npy shuffled")]
+    comparisons = [(name, LIMITS.get(name, "memcpy")) for name in results] + [("hdf5 shuffled", "npy shuffled")]
     for name, limit in comparisons:
         seconds = statistics.median(results[name])
         figures = [f"{seconds * 1e3:,.1f}", f"{rows / seconds:,.0f}"]
@@ -221,14 +230,6 @@ def show(results: Results, rows: int, console: Console) -> None:
             ]
         table.add_row(name, *figures)
     print_table(table, console, first=("ms", "images/s", "share", "of"))
-
-
-def _limit(name: str) -> str | None:
-    if name in ("memcpy", "fill"):
-        return None
-    if name.endswith(", two threads"):
-        return name.removesuffix(", two threads")
-    return "fill" if name in KERNELS else "memcpy"
 
 
 def main(arguments: list[str] | None = None) -> None:

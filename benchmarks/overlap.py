@@ -61,11 +61,11 @@ class Overlap:
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
     def setup(self, cache: Results, workers: str, etl_over_compute: float) -> None:
-        require(cache, f"{workers} {etl_over_compute:g}")
+        require(cache, loading_beside(workers, etl_over_compute))
 
     def track_overlap(self, cache: Results, workers: str, etl_over_compute: float) -> dict[str, Any]:
         """The longer of loading alone and compute alone, over wall time: 1.0 is perfect."""
-        return as_samples(cache[f"{workers} {etl_over_compute:g}"])
+        return as_samples(cache[loading_beside(workers, etl_over_compute)])
 
     track_overlap.unit = "ratio"  # type: ignore[attr-defined]
 
@@ -108,6 +108,11 @@ class Wait:
             pass
 
 
+def loading_beside(workers: str, etl_over_compute: float) -> str:
+    """The name of the epochs in which `workers` load beside compute."""
+    return f"{workers} {etl_over_compute:g}"
+
+
 def workers() -> tuple[str, ...]:
     """Those of `WORKERS` that there are at this commit."""
     return tuple(each for each in WORKERS if each == "thread" or "processes" in signature(etl.AsyncIterator).parameters)
@@ -129,7 +134,7 @@ def measure_overlap(
     photographs: Path, wanted: tuple[float, ...], rounds: int, count: int, workers: str = "thread"
 ) -> Results:
     """For each ratio of ETL to compute the overlap, in each round between two epochs of loading alone."""
-    results: Results = {f"{workers} {ratio:g}": [] for ratio in wanted}
+    results: Results = {loading_beside(workers, ratio): [] for ratio in wanted}
     with make_iterator(photographs, count, workers=workers) as iterator:
         nothing = Wait(0)
         _run_epoch(iterator, nothing)
@@ -139,7 +144,7 @@ def measure_overlap(
                 wall, compute = _run_epoch(iterator, Wait(before / len(iterator) / ratio))
                 after, _ = _run_epoch(iterator, nothing)
                 # The machine's speed drifts: loading alone is what it took just before and just after.
-                results[f"{workers} {ratio:g}"].append(max((before + after) / 2, compute) / wall)
+                results[loading_beside(workers, ratio)].append(max((before + after) / 2, compute) / wall)
                 before = after
     return results
 
@@ -258,8 +263,9 @@ def main(arguments: list[str] | None = None) -> None:
     for column in ("workers", "ETL / compute", "max(ETL, compute) / wall", "aim"):
         table.add_column(column, justify="right")
     for each in workers():
-        for name, overlaps in measure_overlap(photographs, RATIOS, options.rounds, options.threads, each).items():
-            table.add_row(*name.split(), spread(overlaps, 3), f"{AIM}")
+        overlaps = measure_overlap(photographs, RATIOS, options.rounds, options.threads, each)
+        for ratio in RATIOS:
+            table.add_row(each, f"{ratio:g}", spread(overlaps[loading_beside(each, ratio)], 3), f"{AIM}")
     print_table(table, console, keys=2)
     machinery = measure_machinery(options.rounds)
     added = spread([each * 1e6 for each in machinery["empty batch"]], 0)

@@ -8,12 +8,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cell import Cell
+from benchmarks.cell import STRATEGIES, Cell
 
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
-STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
 # Raised when the way to take a figure changes: asv then drops the older figures instead of comparing the two.
 METHOD_VERSION = 1
 AXES = tuple(field.name for field in fields(Cell))
@@ -32,7 +31,7 @@ class Profile:
     rounds: int
     seconds_per_figure: float
     grid: bool
-    strategies: tuple[str, ...] = STRATEGIES
+    strategies: tuple[str, ...] = tuple(STRATEGIES)
     axes: tuple[str, ...] = AXES
     setting_rounds: int = 0
 

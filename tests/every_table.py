@@ -123,7 +123,9 @@ def show_decode() -> None:
 
 def show_overlap() -> None:
     overlap.find_photographs = lambda count: Path()
-    overlap.measure_overlap = lambda *given: {f"{given[-1]} 0.5": [0.9876, 0.99], f"{given[-1]} 2.0": [0.912, 0.9]}
+    overlap.measure_overlap = lambda *given: {
+        overlap.loading_beside(given[-1], ratio): [0.9876, 0.99] for ratio in overlap.RATIOS
+    }
     overlap.measure_machinery = lambda rounds: {"empty batch": [3e-5, 4e-5], "first batch": [1.01, 1.02]}
     overlap.measure_example = lambda: [(0.05, 0.001)]
     overlap.measure_beside_compute = lambda *given: {"wall over limit": [1.01, 1.02], "overlap": [0.8, 0.9]}

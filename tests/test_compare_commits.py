@@ -22,6 +22,7 @@ from benchmarks.aa.table import conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
 from benchmarks.compare_commits.table import as_json, summary
 from benchmarks.compare_commits.turns import LEAST_ROUNDS
+from benchmarks.compare_commits.work import FIGURES, WORKS, overlaps
 from benchmarks.judgement import CONFIDENCE, Judgement, Verdict, judge
 from benchmarks.measuring.statistics import signed_rank_interval
 from benchmarks.measuring.turns import BLOCKS, Pairs
@@ -272,6 +273,11 @@ def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_
     assert expected_ratio(study, key, 0.05) == pytest.approx(1.06)
     assert expected_ratio(study, wall, 0.05) is None
     assert "off by more than 3.0%; changes under 2.0%" in conclusions(study, 0.02)[0]
+
+
+def test_loading_and_compute_overlap_in_the_wall_time_of_what_loads_ahead_and_nowhere_else() -> None:
+    found = {(strategy, figure) for strategy in WORKS for figure in FIGURES if overlaps(strategy, figure)}
+    assert found == {("async-raw", "wall"), ("async-presaved", "wall")}
 
 
 def test_a_study_is_of_the_files_that_its_comparisons_are_made_with() -> None:

@@ -1,4 +1,4 @@
-"""Candidates: what each strategy's name means, and which of them a comparison has."""
+"""Candidates: which of them a comparison has, and what each is called."""
 
 from __future__ import annotations
 
@@ -7,37 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidate import STRATEGIES, Candidate
-from etl.comparison.recommendation import SIMPLEST_FIRST
+from etl.comparison.candidate import Candidate
 from etl.comparison.settings import Settings
 from etl.comparison.threads import Threads
 from etl.comparison.workload import Workload
 from tests.comparison_workloads import make_workload
 
 
-@pytest.mark.parametrize(
-    ("strategy", "ahead", "presaved", "processes"),
-    [
-        ("raw", False, False, False),
-        ("async-raw", True, False, False),
-        ("process-raw", True, False, True),
-        ("presaved", False, True, False),
-        ("async-presaved", True, True, False),
-    ],
-)
-def test_the_name_of_a_strategy_tells_how_it_loads(strategy: str, ahead: bool, presaved: bool, processes: bool) -> None:
-    candidate = Candidate(strategy)
-    assert (candidate.is_ahead, candidate.is_presaved, candidate.worker_processes) == (ahead, presaved, processes)
-    assert strategy in STRATEGIES
-
-
 def test_a_candidate_comes_back_from_json_as_it_was() -> None:
     candidate = Candidate("presaved", "hdf5", "resize")
     assert Candidate(**json.loads(json.dumps(candidate.as_dict()))) == candidate
-
-
-def test_the_recommendation_knows_how_simple_every_strategy_is() -> None:
-    assert set(SIMPLEST_FIRST) == set(STRATEGIES)
 
 
 def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from etl.comparison.charts.ratio_intervals import ratio_intervals
 from etl.comparison.page import page
 from etl.comparison.report import Report
 from etl.comparison.units import digits, nbytes, percent, ratio, seconds
+from etl.strategies import Strategy, register, registry
 from tests import comparison_reports
 from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE, REPORTS
@@ -216,6 +217,22 @@ def test_the_stretch_has_at_most_twelve_batches_and_a_fast_strategy_is_not_squee
     lanes = overlap_lanes(replace(report, timelines=[slow, report.timelines[3]]))
     assert lanes is not None
     assert [each.batches for each in lanes.strategies] == [0, BATCHES]
+
+
+def test_a_strategy_without_loading_threads_says_who_loads_whatever_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
+    register(Strategy("pool", reads="source", ahead="process"))
+    report = comparison_reports.photographs()
+    pool = replace(report.strategies[1], name="pool of 4", strategy="pool")
+    timelines = [comparison_reports.timeline(name, 0.01, 0.1, None) for name in ("raw", pool.name)]
+    lanes = overlap_lanes(replace(report, strategies=[report.strategies[0], pool], timelines=timelines))
+    assert lanes is not None
+    assert [each.note for each in lanes.strategies] == [
+        "It loads in the training loop itself: while the loop waits, it loads.",
+        "Its worker processes load, which cannot be seen from here.",
+    ]
 
 
 @pytest.mark.parametrize("high", [1.003, 1.02, 1.2, 2.0, 9.0, 70.0, 4000.0, 3e9])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_compute_bound_means_that_all_are_within_2_percent_and_nothing_waits() -
     assert len(only) == 1
     assert only[0].startswith("Compute-bound: all strategies are within 2% of each other")
     assert "how photographs/ is loaded does not matter here; stay with raw, the simplest" in only[0]
+
+
+@pytest.mark.parametrize(
+    ("simple", "other"), combinations(("raw", "async-raw", "presaved", "async-presaved", "process-raw"), 2)
+)
+def test_workers_a_store_and_processes_each_make_a_strategy_less_simple(simple: str, other: str) -> None:
+    (only,) = recommended([result(other, 10.0, 10.0), result(simple, 10.0, 10.0)])
+    assert f"stay with {simple}, the simplest" in only
 
 
 def test_all_within_2_percent_while_training_waits_is_not_called_compute_bound() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import presave
-from etl.comparison.candidate import BY_DEFAULT, STRATEGIES
 from etl.comparison.settings import Settings, parse_seconds
+from etl.strategies import default_names, names
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"strategies": ("raw", "turbo")}, "--strategies: unknown 'turbo'; known: raw, async-raw"),
@@ -46,8 +46,8 @@ def test_a_wrong_setting_is_named_with_what_there_is(settings: dict[str, Any], m
 
 
 def test_every_strategy_and_format_there_is_may_be_asked_for() -> None:
-    Settings("photographs", strategies=STRATEGIES, formats=tuple(presave.formats()))
-    assert Settings("photographs").strategies == BY_DEFAULT
+    Settings("photographs", strategies=names(), formats=tuple(presave.formats()))
+    assert Settings("photographs").strategies == default_names()
 
 
 @pytest.mark.parametrize(

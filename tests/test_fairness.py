@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cell import Cell
-from benchmarks.profile import STRATEGIES, Profile
+from benchmarks.cell import STRATEGIES, Cell
+from benchmarks.profile import Profile
 from benchmarks.rounds import CellServer, Unfair, check_same_work, measure_cells
 from benchmarks.workload import DATA_VARIABLE, Data, make_data
 

@@ -19,9 +19,10 @@ from benchmarks.measuring.turns import DifferentWork
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import suites, turns
-from benchmarks.settings.setting import AXES, DEFAULT, Axis, Setting, why_not_here
+from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Axis, Setting, on_backend, why_not_here
 from benchmarks.settings.table import WORDS, as_json, judge_settings, show
 from benchmarks.settings.turns import Measured, keys, memory_ratios, take_turns
+from benchmarks.settings.workloads import WORKLOADS
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
 PAIR_SECONDS = 0.01
@@ -57,6 +58,12 @@ def test_every_axis_tries_the_default_against_itself_and_each_value_is_a_setting
         assert replace(each, **{name: getattr(axis.base, name)}) == axis.base
         assert Setting(**json.loads(json.dumps(each.as_dict()))) == each
         assert why_not_here(each) == ""
+
+
+def test_every_workload_that_an_axis_names_is_there_and_knows_its_backend() -> None:
+    assert {workload for axis in AXES.values() for workload in axis.workloads} == set(WORKLOADS)
+    for backend in BACKENDS:
+        assert {WORKLOADS[on_backend(name, backend)].backend for name in ("training", "product")} == {backend}
 
 
 def test_what_a_commit_lacks_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from benchmarks.aa.study import CLOCK, SAME, SLOWED, TWICE, Comparison, Study
 from benchmarks.compare_commits.table import NAMES, percent
 from benchmarks.compare_commits.turns import Key
+from benchmarks.compare_commits.work import overlaps
 from benchmarks.console import print_table, say
 from benchmarks.judgement import Verdict
 
@@ -54,11 +55,10 @@ def expected_ratio(study: Study, key: Key, slower: float) -> float | None:
     share that the copy slower by 100% shows to be spent in loading. None where these were not measured, and where
     loading is hidden behind compute, which does not grow in proportion.
     """
-    strategy, figure = key
     if slower == SAME:
         return 1.0
     clock, twice = study.of(CLOCK), study.of(TWICE)
-    if not (clock and twice) or (strategy.startswith("async-") and figure == "wall"):
+    if not (clock and twice) or overlaps(*key):
         return None
     least = clock[0].judgements[key].ratio
     return least + slower * (twice[0].judgements[key].ratio - least) / TWICE

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.compare_commits.arm import Arm, open_arm
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.work import ETL, FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS
+from benchmarks.compare_commits.work import ETL, FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS, overlaps
 from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
 
 # Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
@@ -71,7 +71,7 @@ def _take_turns_at(
         request = {
             "figure": figure,
             "epochs": epochs[strategy, figure],
-            "cpus": _cpus(number, strategy.startswith("async-") and figure == WALL),
+            "cpus": _cpus(number, overlaps(strategy, figure)),
         }
 
         def take(arm: int, request: dict[str, Any] = request) -> float:

@@ -29,3 +29,8 @@ WORKS = {
     "presaved": Work(Cell("presaved", batch_size=16), PHOTOGRAPHS),
     "async-presaved": Work(Cell("async-presaved", batch_size=16), PHOTOGRAPHS),
 }
+
+
+def overlaps(strategy: str, figure: str) -> bool:
+    """Whether loading and compute go on at the same time in what `figure` of `strategy` measures."""
+    return figure == WALL and WORKS[strategy].cell.is_async

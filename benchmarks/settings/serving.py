@@ -17,7 +17,7 @@ from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.settings.setting import DEFAULT, Setting
-from benchmarks.settings.workloads import open_workload, warm_up
+from benchmarks.settings.workloads import WORKLOADS, Workload, warm_up
 from benchmarks.workload import Data
 
 # OpenMP's threads of the other side go on spinning for a moment after its turn.
@@ -34,15 +34,16 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
         settle_on(request["cpus"])
         is_one_thread = len(request["cpus"]) == 1
-        with _turns(request["workload"], Setting(**request["setting"]), data, is_one_thread) as turns:
+        workload = WORKLOADS[request["workload"]]
+        with _turns(workload, Setting(**request["setting"]), data, is_one_thread) as turns:
             yield turns
 
     return {}, open_session
 
 
 @contextmanager
-def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Answer, Turn]]:
-    warm_up(setting, data, "cuda" if workload.endswith("cuda") else "cpu")
+def _turns(workload: Workload, setting: Setting, data: Data, is_one_thread: bool) -> Iterator[tuple[Answer, Turn]]:
+    warm_up(setting, data, workload.backend)
     before = PeakMemory()
     before.look()
     with (
@@ -51,7 +52,7 @@ def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> 
         ExitStack() as stack,
     ):
         with PeakMemory() as peak:  # sampling takes time, which turns are not to pay for
-            epoch = stack.enter_context(open_workload(workload, setting, data))
+            epoch = stack.enter_context(workload.open(setting, data))
             stack.enter_context(etl.runtime.GcPolicy(setting.garbage_collection))
             result = epoch()
         started = time.perf_counter()
@@ -64,12 +65,12 @@ def _turns(workload: str, setting: Setting, data: Data, is_one_thread: bool) -> 
             etl.runtime.batch_boundary()  # time that was waited is not of the window
             return {"seconds": seconds_of(lambda: [epoch() for _ in range(epochs)], is_one_thread) / epochs}
 
-        yield {"memory": _taken(peak, before, workload), "result": result}, turn
+        yield {"memory": _taken(peak, before, workload.backend), "result": result}, turn
 
 
-def _taken(peak: PeakMemory, before: PeakMemory, workload: str) -> int:
+def _taken(peak: PeakMemory, before: PeakMemory, backend: str) -> int:
     """Bytes at the peak, of the device that computes."""
-    if workload.endswith("cuda"):
+    if backend == "cuda":
         import torch
 
         return int(torch.cuda.max_memory_allocated())

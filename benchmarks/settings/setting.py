@@ -60,8 +60,14 @@ class Axis:
         return self.base if value == DEFAULT else replace(self.base, **{name: self.field_values.get(value, value)})
 
 
-COMPUTE = tuple(f"{name}, {backend}" for backend in BACKENDS for name in ("training", "product"))
-TAKING_MEMORY = ("training, cpu", "decoding", "new batches")
+def on_backend(name: str, backend: str) -> str:
+    """What the workload `name` is called where it computes on `backend`."""
+    return f"{name}, {backend}"
+
+
+TRAINING = on_backend("training", "cpu")
+COMPUTE = tuple(on_backend(name, backend) for backend in BACKENDS for name in ("training", "product"))
+TAKING_MEMORY = (TRAINING, "decoding", "new batches")
 
 # What is in force where the heap is not in question: as glibc is by itself, the same training was seen to take 0.11 to
 # 0.20 s from process to process.
@@ -71,7 +77,7 @@ QUIET_HEAP = "retain"
 AXES = {
     "garbage_collection": Axis(
         (DEFAULT, "off", "freeze", "window:250", "thresholds:10000,10,10"),
-        ("annotations", "training, cpu"),
+        ("annotations", TRAINING),
         Setting(heap=QUIET_HEAP),
         turn_seconds=1.0,
     ),
@@ -79,7 +85,7 @@ AXES = {
     "allocator": Axis((DEFAULT, *ALLOCATORS_HERE), TAKING_MEMORY),
     "threads": Axis(
         (DEFAULT, "1", "all CPUs", "twice the CPUs"),
-        ("training, cpu", "training beside decoding"),
+        (TRAINING, "training beside decoding"),
         Setting(heap=QUIET_HEAP, threads=0),
         {"1": 1, "all CPUs": CPUS, "twice the CPUs": 2 * CPUS},
         is_on_one_cpu=False,

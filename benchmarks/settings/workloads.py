@@ -9,15 +9,18 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import etl
+from benchmarks.axes import BACKENDS
 from benchmarks.cell import Cell
 from benchmarks.measuring.arrays import touch
 from benchmarks.measuring.clock import run_epoch
-from benchmarks.settings.setting import Setting
+from benchmarks.settings.setting import Setting, on_backend
 from benchmarks.workload import SEED, Data, Training, make_iterator, make_pipeline, open_source
 
 Epoch = Callable[[], float]
@@ -129,14 +132,6 @@ def _annotation(number: int) -> dict[str, Any]:
     return {"id": number, "category": number % 80, "box": [corner, [10.5, 20.5]], "area": 215.25}
 
 
-def open_workload(name: str, setting: Setting, data: Data) -> AbstractContextManager[Epoch]:
-    """The workload called `name`."""
-    kind, _, backend = name.partition(", ")
-    if backend:
-        return ON_BACKENDS[kind](setting, data, backend)
-    return ON_CPU[kind](setting, data)
-
-
 def warm_up(setting: Setting, data: Data, backend: str) -> None:
     """What libraries take memory for once, whatever it is that they compute."""
     import torch
@@ -148,10 +143,20 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
     _ = small @ small
 
 
-ON_BACKENDS = {"training": training, "product": product}
-ON_CPU = {
-    "training beside decoding": training_beside_decoding,
-    "decoding": decoding,
-    "new batches": new_batches,
-    "annotations": parsing_annotations,
+@dataclass(frozen=True)
+class Workload:
+    """A workload, and the backend that it computes on."""
+
+    open: Callable[[Setting, Data], AbstractContextManager[Epoch]]
+    backend: str = "cpu"
+
+
+# By the name that `setting.AXES` calls them by.
+WORKLOADS = {
+    **{on_backend("training", each): Workload(partial(training, backend=each), each) for each in BACKENDS},
+    **{on_backend("product", each): Workload(partial(product, backend=each), each) for each in BACKENDS},
+    "training beside decoding": Workload(training_beside_decoding),
+    "decoding": Workload(decoding),
+    "new batches": Workload(new_batches),
+    "annotations": Workload(parsing_annotations),
 }

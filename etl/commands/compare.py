@@ -13,11 +13,10 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import presave
-from etl import comparison
+from etl import comparison, strategies
 from etl.commands.output import check_file_path, save_json, save_text, show_error
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison import ContradictionError, MeasurementError, Settings
-from etl.comparison.candidate import BY_DEFAULT, STRATEGIES
 from etl.comparison.page import page
 from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
@@ -52,9 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--strategies",
         type=_names,
-        default=BY_DEFAULT,
+        default=strategies.default_names(),
         metavar="NAME,...",
-        help=f"of {', '.join(STRATEGIES)}; the others are compared with the first (default: {','.join(BY_DEFAULT)})",
+        help=f"of {', '.join(strategies.names())}; the others are compared with the first "
+        f"(default: {','.join(strategies.default_names())})",
     )
     what.add_argument(
         "--formats",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-STRATEGIES = ("raw", "async-raw", "process-raw", "presaved", "async-presaved")
-BY_DEFAULT = ("raw", "async-raw", "presaved", "async-presaved")
+from etl import strategies
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,17 @@ class Candidate:
     @property
     def is_ahead(self) -> bool:
         """Whether it loads while compute is at work."""
-        return not self.strategy.startswith(("raw", "presaved"))
+        return strategies.find(self.strategy).loads_ahead
 
     @property
     def is_presaved(self) -> bool:
         """Whether it reads a store."""
-        return self.strategy.endswith("presaved")
+        return strategies.find(self.strategy).reads_store
 
     @property
     def worker_processes(self) -> bool:
         """Whether processes load, and not threads."""
-        return self.strategy.startswith("process-")
+        return strategies.find(self.strategy).uses_processes
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, from which `Candidate(**values)` is this one again."""

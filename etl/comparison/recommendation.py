@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from etl import strategies
 from etl.comparison.report import StrategyResult
 from etl.comparison.units import nbytes, seconds
 from etl.measuring.statistics import Interval
 
 # Below this, a difference is not worth a change, whether it is real or not.
 NEGLIGIBLE = 0.02
-SIMPLEST_FIRST = ("raw", "async-raw", "presaved", "async-presaved", "process-raw")
 
 
 def recommend(
@@ -55,8 +55,11 @@ def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mappin
     return (ratio.low <= 1 and ratio.estimate <= 1 + 2 * NEGLIGIBLE) or ratio.estimate <= 1 + NEGLIGIBLE
 
 
-def _simplicity(result: StrategyResult) -> tuple[int, int]:
-    return SIMPLEST_FIRST.index(result.strategy), 0 if result.presaving is None else result.presaving.nbytes
+def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, int]:
+    """Return what to sort by, simplest first: worker processes cost most, then a store, the larger the more."""
+    strategy = strategies.find(result.strategy)
+    stored = 0 if result.presaving is None else result.presaving.nbytes
+    return strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
 
 
 def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:

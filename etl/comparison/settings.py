@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
-from etl.comparison.candidate import BY_DEFAULT, STRATEGIES
 from etl.dtypes import find_dtype
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
+from etl.strategies import default_names, names
 from etl.whole_number import whole_number
 
 CACHES = ("warm", "cold")
@@ -39,7 +39,7 @@ class Settings:
     """
 
     source: str
-    strategies: tuple[str, ...] = BY_DEFAULT
+    strategies: tuple[str, ...] = field(default_factory=default_names)
     formats: tuple[str, ...] = ("npy",)
     until: str | None = None
     batch_size: int = 32
@@ -65,7 +65,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_names("--strategies", self.strategies, STRATEGIES)
+        _check_names("--strategies", self.strategies, names())
         _check_names("--formats", self.formats, presave.formats())
         _check_names("--decoder", (self.decoder,), tuple(DECODERS))
         _check_names("--cache", (self.cache,), CACHES)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import presave
+from etl import strategies
 from etl.comparison.candidate import Candidate
 from etl.comparison.settings import TRAINING, Settings
 from etl.comparison.source_files import all_files, source_files
 from etl.comparison.subset import Subset
 from etl.comparison.threads import Threads
 from etl.cut import READ, cut, usual_cut
-from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator
+from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.loading import Loader
 from etl.measuring.page_cache import release_pages
 from etl.measuring.values import JsonValues
@@ -90,7 +91,7 @@ class Workload:
         """Those that are compared: each strategy, and each that reads a store in every format."""
         chosen: list[Candidate] = []
         for strategy in self.settings.strategies:
-            if Candidate(strategy).is_presaved:
+            if strategies.find(strategy).reads_store:
                 chosen += [Candidate(strategy, each, self.cut) for each in self.settings.formats]
             else:
                 chosen.append(Candidate(strategy))
@@ -98,7 +99,7 @@ class Workload:
 
     def stage_candidates(self) -> list[Candidate]:
         """The same way to load from a store that was cut after each stage; none where nothing is presaved."""
-        presaved = [name for name in self.settings.strategies if Candidate(name).is_presaved]
+        presaved = [name for name in self.settings.strategies if strategies.find(name).reads_store]
         return [Candidate(presaved[-1], self.settings.formats[0], stage) for stage in self.stages] if presaved else []
 
     def name(self, candidate: Candidate) -> str:
@@ -154,13 +155,7 @@ class Workload:
             iterator = self.raw()
         if watch is not None:
             iterator.watch_loader(watch)
-        if not candidate.is_ahead:
-            return iterator
-        if candidate.worker_processes:
-            return AsyncIterator(
-                iterator, self.settings.prefetch_size, workers="process", processes=max(1, threads.loading)
-            )
-        return AsyncIterator(iterator, self.settings.prefetch_size, threads=max(1, threads.loading))
+        return strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
 
     def raw(self) -> RawIterator:
         """What strategy raw trains from."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from etl import strategies
 from etl.comparison.charts.axis import LinearAxis
 from etl.comparison.charts.drawing import Drawing
 from etl.comparison.charts.rows import Row, draw_axis, draw_grid
@@ -52,9 +53,7 @@ def overlap_lanes(report: Report) -> OverlapLanes | None:
     marks = [(axis.position(mark), scale.mark(mark)) for mark in axis.marks(scale.size)]
     grid = [place for place, _ in marks]
     kinds = {each.name: each.strategy for each in report.strategies}
-    return OverlapLanes(
-        [_lanes(each, kinds.get(each.strategy, ""), axis, grid) for each in timelines], draw_axis(marks)
-    )
+    return OverlapLanes([_lanes(each, kinds[each.strategy], axis, grid) for each in timelines], draw_axis(marks))
 
 
 def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float]) -> Lanes:
@@ -104,6 +103,6 @@ def _draw_spans(
 
 
 def _why_no_threads(strategy: str) -> str:
-    if strategy.startswith("process-"):
+    if strategies.find(strategy).uses_processes:
         return "Its worker processes load, which cannot be seen from here."
     return "It loads in the training loop itself: while the loop waits, it loads."
