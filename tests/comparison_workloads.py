@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from etl.comparison.report import SplitProfile, StageProfile
+from etl.comparison.samples import Profile, Sample, Spans
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
+from etl.measuring.clock import EpochFigures, Split
 
 COLUMNS = 4
 
@@ -33,25 +37,51 @@ def make_workload(folder: Path, rows: int = 200, cpus: int = 2, **settings: Any)
     return Workload(Settings(source=str(table), **chosen), folder, cpus)
 
 
-def make_split(compute: int, loading: int, records_per_second: float, slowdown: float = 1.0) -> dict[str, Any]:
+def make_split(compute: int, loading: int, records_per_second: float, slowdown: float = 1.0) -> SplitProfile:
     """One split of a profile, in which compute and loading each take `slowdown` times as long as alone."""
-    return {
-        "compute_threads": compute,
-        "loading_threads": loading,
-        "records_per_second": records_per_second,
-        "compute_slowdown": slowdown,
-        "loading_slowdown": slowdown,
-    }
+    return SplitProfile(compute, loading, records_per_second, slowdown, slowdown)
 
 
-def make_profile(load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **figures: Any) -> Any:
+def make_profile(
+    load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **figures: Any
+) -> Profile:
     """A profile of a pipeline whose stages together take `load` seconds a record, and a training step `compute`."""
-    return {
-        "stages": [
-            {"name": name, "seconds_per_record": load / len(stages), "nbytes_per_record": 16.0} for name in stages
-        ],
-        "compute_seconds": {"1": compute, "2": compute},
-        "splits": [make_split(1, 1, 1 / load), make_split(1, 2, 1 / load), make_split(2, 2, 1 / load)],
-        "copy_bytes_per_second": 1e9,
-        **figures,
-    }
+    profile = Profile(
+        stages=[StageProfile(name, load / len(stages), 16.0) for name in stages],
+        compute_seconds={"1": compute, "2": compute},
+        splits=[make_split(1, 1, 1 / load), make_split(1, 2, 1 / load), make_split(2, 2, 1 / load)],
+        copy_bytes_per_second=1e9,
+        device="cpu",
+        model="mlp",
+    )
+    return replace(profile, **figures)
+
+
+def make_sample(**figures: Any) -> Sample:
+    """A sample of 10 batches of 10 records, each loaded in 10 ms and computed on in 10 ms; `figures` replace its own,
+    or those of its epoch.
+    """
+    loading, steps = Split(0.01, 0.09), Split(0.01, 0.09)
+    epoch = EpochFigures(
+        batches=10, samples=100, wall=Split(0.02, 0.18), compute=steps, stall=loading, host_wait=loading
+    )
+    of_epoch = {name: figures.pop(name) for name in list(figures) if name in EpochFigures.__dataclass_fields__}
+    sample = Sample(
+        epoch=replace(epoch, **of_epoch),
+        etl_alone=loading,
+        compute_alone=0.01,
+        harness=0.0,
+        cpu_seconds=0.2,
+        read_nbytes=1000,
+        steal=0.0,
+        other_processes=0.0,
+        speed_probe=0.001,
+        frequencies=[],
+        affinity=[0, 1],
+        torch_threads=2,
+        device="cpu",
+        pages_astray=0,
+        files_untold=0,
+        timeline=Spans([], [], []),
+    )
+    return replace(sample, **figures)

@@ -323,7 +323,7 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
     assert report.stopped_early
     assert report.rounds == 2
     assert [figures.round for figures in report.strategies[0].rounds] == [0, 1]
-    assert not [child for child in psutil.Process().children() if "etl.comparison.server" in child.cmdline()]
+    assert not [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
 
 
 def test_an_interruption_before_the_first_round_is_one(photographs: Path) -> None:

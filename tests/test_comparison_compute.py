@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import etl
-from etl.comparison.compute import Training, Wait, make_compute, make_model, usual_model
+from etl.comparison.compute import Simulated, Training, make_compute, make_model, usual_model
 from etl.comparison.settings import Settings
 from etl.comparison.subset import Subset
 from etl.comparison.workload import Workload
@@ -133,7 +133,7 @@ def test_training_is_the_same_for_the_same_batches_to_the_bit(tmp_path: Path) ->
         assert isinstance(compute, Training)
         assert compute.score is None
         for _ in range(3):
-            compute(batch)
+            compute.step(batch)
         scores.append((compute.weights, compute.score))
     assert scores[0] == scores[1]
     assert len(scores[0][0]) == 32
@@ -143,10 +143,10 @@ def test_training_lowers_the_loss_of_a_batch(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, backend="cpu")
     batch = batch_of(workload)
     compute = make_compute(workload, batch)
-    compute(batch)
+    compute.step(batch)
     first = compute.score
     for _ in range(50):
-        compute(batch)
+        compute.step(batch)
     assert first is not None
     assert compute.score is not None
     assert compute.score < first
@@ -174,7 +174,7 @@ def test_targets_are_trained_for_by_the_squared_error(tmp_path: Path, own: Own) 
     )
     batch = batch_of(workload)
     compute = make_compute(workload, batch)
-    compute(batch)
+    compute.step(batch)
     # Weights of 0 foretell 0.
     assert compute.score == pytest.approx(float(np.mean(np.square(batch.labels))), rel=1e-6)
 
@@ -228,13 +228,32 @@ def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: P
     with pytest.raises(ValueError, match=r"has no labels to train for: .* --label, .* --compute simulated:20ms"):
         make_compute(workload, batch)
     waiting = make_workload(tmp_path, table_options={"features": ["column0"]}, compute="simulated:5ms")
-    assert isinstance(make_compute(waiting, batch_of(waiting)), Wait)
+    assert isinstance(make_compute(waiting, batch_of(waiting)), Simulated)
 
 
-def test_a_wait_is_never_shorter_than_it_was_to_be() -> None:
-    wait = Wait(0.003)
+def test_a_simulated_step_is_never_shorter_than_it_was_to_be() -> None:
+    simulated = Simulated(0.003)
     for _ in range(20):
-        started = time.perf_counter()
-        wait(etl.Batch(np.zeros(1), None))
-        assert time.perf_counter() - started >= 0.003
-    assert (wait.score, wait.weights, wait.device) == (None, "", "none")
+        simulated.step(etl.Batch(np.zeros(1), None))
+    assert all(ended - began >= 0.003 for began, ended in simulated.finish())
+    assert (simulated.score, simulated.weights, simulated.device) == (None, "", "none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        ({"compute": "simulated:5ms"}, False),
+        ({"compute": "simulated:5ms,sync"}, True),
+        ({"compute": "simulated:5ms", "sync_every_step": True}, True),
+    ],
+)
+def test_the_loop_waits_for_a_step_only_if_it_is_to(tmp_path: Path, settings: dict[str, Any], waits: bool) -> None:
+    workload = make_workload(tmp_path, **settings)
+    batch = batch_of(workload)
+    simulated = make_compute(workload, batch)
+    started = time.perf_counter()
+    simulated.step(batch)
+    came_back = time.perf_counter()
+    (span,) = simulated.finish()
+    assert (came_back >= span[1]) is waits
+    assert span[0] >= started

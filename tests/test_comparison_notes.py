@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -10,8 +10,9 @@ import psutil
 from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
 from etl.comparison.notes import notes
+from etl.comparison.samples import Written
 from etl.runtime import Audit
-from tests.comparison_workloads import make_workload
+from tests.comparison_workloads import make_profile, make_sample, make_workload
 
 RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
 
@@ -24,14 +25,13 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         seconds=60.0,
         affinity=[0],
         memory_nbytes=10**9,
-        is_on_device=False,
-        profile={},
+        profile=make_profile(),
         predictions={},
         trials={},
-        writing={("npy", "read"): {"seconds": 1.0, "nbytes": nbytes}},
+        writing={("npy", "read"): Written(1.0, int(nbytes), 200)},
         checks={},
         failed={},
-        samples={RAW: {0: {"runtime": []}}, SAVED: {0: {"runtime": []}}},
+        samples={RAW: {0: make_sample()}, SAVED: {0: make_sample()}},
         loads={},
         rounds=1,
         stopped_early=False,
@@ -52,7 +52,7 @@ def test_a_setting_that_is_not_in_force_is_noted_with_its_strategy_and_what_to_d
     alarm = "heap policy retain was asked for, and freed memory is given back: remove that call."
     inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", alarm)
     works = Audit("gc", "off", "automatic collection off", "no collections")
-    samples = {RAW: {0: {"runtime": [asdict(inert), asdict(works)]}, 1: {"runtime": []}}}
+    samples = {RAW: {0: make_sample(runtime=[inert, works]), 1: make_sample()}}
     assert notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting was not in force: {alarm}"]
 
 

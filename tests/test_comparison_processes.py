@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,9 +14,11 @@ import pytest
 
 from etl.comparison import processes as processes_module
 from etl.comparison.candidate import Candidate
-from etl.comparison.processes import InputError, MeasurementError, Processes
+from etl.comparison.processes import InputError, Processes
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
+from etl.measuring.layout import PADDING_VARIABLE
+from etl.measuring.processes import MeasurementError
 from tests.comparison_workloads import make_workload
 
 RAW = Candidate("raw")
@@ -72,37 +75,47 @@ def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
 
 def servers() -> list[psutil.Process]:
     """Those that run."""
-    return [child for child in psutil.Process().children() if "etl.comparison.server" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
 
 
 def assert_figures_come(processes: Processes, faults: Callable[[str], Path]) -> None:
     faults("")
     seen = processes.check(RAW, 1, trains=True)
-    assert (seen["samples"], len(seen["digests"])) == (200, 20)
-    assert seen["affinity"] == [min(os.sched_getaffinity(0))]
+    assert (seen.samples, len(seen.digests), len(set(seen.records))) == (200, 20, 200)
+    assert seen.peak_memory > 10e6
 
 
 def test_each_figure_is_taken_in_a_process_of_its_own(processes: Processes, faults: Callable[[str], Path]) -> None:
     assert_figures_come(processes, faults)
     (server,) = servers()
     assert server.children() == []
-    assert processes.check(RAW, 1, trains=True) == processes.check(RAW, 1, trains=True)
+    one, other = (replace(processes.check(RAW, 1, trains=True), peak_memory=0) for _ in range(2))
+    assert one == other
+    assert processes.measure(RAW, with_etl_alone=False).affinity == [min(os.sched_getaffinity(0))]
     assert servers() == [server]
 
 
-def test_samples_of_a_strategy_come_from_one_process_and_those_of_others_from_their_own(
-    processes: Processes, faults: Callable[[str], Path]
-) -> None:
+def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Callable[[str], Path]) -> None:
     assert_figures_come(processes, faults)
     (server,) = servers()
-    ahead = Candidate("async-raw")
+    for with_etl_alone in (True, False):
+        for candidate in (RAW, Candidate("async-raw")):
+            sample = processes.measure(candidate, with_etl_alone)
+            assert (sample.epoch.samples, sample.etl_alone is not None) == (200, with_etl_alone)
+            assert server.children() == []
+
+
+def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[[str], Path]) -> None:
+    assert_figures_come(processes, faults)
+    found = set()
     for _ in range(2):
-        for candidate in (RAW, ahead):
-            assert processes.measure(candidate, with_etl_alone=True)["samples"] == 200
-    kept = server.children()
-    assert len(kept) == 2
-    assert processes.measure(RAW, with_etl_alone=False)["etl_alone"] is None
-    assert server.children() == kept
+        (server,) = servers()
+        environment = server.environ()
+        found.add((environment["PYTHONHASHSEED"], environment[PADDING_VARIABLE]))
+        processes.renew()
+        assert not server.is_running()
+    assert len(found) == 2
+    assert_figures_come(processes, faults)
 
 
 def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path, tmp_path: Path) -> None:
@@ -111,43 +124,27 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
     workload = Workload(settings, tmp_path, 2)
     workload.plain_compute = 2
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
-        audits = {each["setting"]: each for each in processes.measure(RAW, with_etl_alone=False)["runtime"]}
-    assert (audits["threads"]["requested"], "opencv 1" in audits["threads"]["in_force"]) == ("2", True)
-    assert {name: each["alarm"] for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
-
-
-def test_without_memory_for_a_process_of_each_strategy_none_is_kept(
-    processes: Processes, faults: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_figures_come(processes, faults)
-    (server,) = servers()
-    # Ended in the order in which they were last asked: the first is older than the second, which inherited its pipes.
-    for candidate in (RAW, Candidate("async-raw")):
-        processes.measure(candidate, with_etl_alone=False)
-    assert len(server.children()) == 2
-    monkeypatch.setattr("etl.comparison.processes.ROOM_FACTOR", 1e9)
-    monkeypatch.setattr(processes, "_keeps", True)
-    processes.measure(RAW, with_etl_alone=False)
-    assert server.children() == []
+        audits = {each.setting: each for each in processes.measure(RAW, with_etl_alone=False).runtime}
+    assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)
+    assert {name: each.alarm for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
 
 
 def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:
     assert_figures_come(processes, faults)
-    before = servers()
     faults("killed")
-    with pytest.raises(MeasurementError, match="at 'check': killed by signal 9"):
+    with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
         processes.check(RAW, 1, trains=True)
+    assert servers() == []
     assert_figures_come(processes, faults)
-    assert servers() == before
 
 
 def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_code(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:
     faults("exit")
-    with pytest.raises(MeasurementError, match="at 'check': ended with exit code 3"):
+    with pytest.raises(MeasurementError, match="the process of raw ended with exit code 3"):
         processes.check(RAW, 1, trains=True)
     assert_figures_come(processes, faults)
 
@@ -156,7 +153,7 @@ def test_a_child_that_raises_is_an_error_with_its_traceback(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:
     faults("error")
-    with pytest.raises(MeasurementError, match="SystemExit at 'check': the model went away") as raised:
+    with pytest.raises(MeasurementError, match="raw cannot be measured: SystemExit: the model went away") as raised:
         processes.check(RAW, 1, trains=True)
     assert "own_model.py" in raised.value.text
     assert_figures_come(processes, faults)
@@ -202,7 +199,7 @@ def test_a_server_that_was_killed_between_two_figures_is_an_error_at_the_next(
     (server,) = servers()
     server.kill()
     psutil.wait_procs([server], timeout=10)
-    with pytest.raises(MeasurementError, match="the measuring process had ended before 'check'"):
+    with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
         processes.check(RAW, 1, trains=True)
 
 
@@ -210,7 +207,7 @@ def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypa
     before = servers()
     monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.01)
     with Processes(make_workload(tmp_path), [0]) as processes:
-        with pytest.raises(MeasurementError, match=r"no answer to 'start' after 0\.01 s"):
+        with pytest.raises(MeasurementError, match=r"the comparison gave no answer for 0\.01 s"):
             processes.profile()
         assert servers() == before
 
@@ -220,7 +217,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_and_figures_still_
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading\n"
-        "if 'etl.comparison.server' in sys.orig_argv:\n"
+        "if 'etl.comparison.tasks:prepare' in sys.orig_argv:\n"
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     root = str(Path(__file__).parents[1])
@@ -230,8 +227,8 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_and_figures_still_
         first = processes.check(RAW, 1, trains=True)
         assert servers() == before  # a process that has computed is not used again
         second = processes.check(RAW, 1, trains=True)
-    assert first == second
-    assert first["samples"] == 200
+    assert first.digests == second.digests
+    assert first.samples == 200
 
 
 def test_a_source_that_cannot_be_opened_there_is_told_when_the_server_starts(tmp_path: Path) -> None:

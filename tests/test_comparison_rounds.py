@@ -12,8 +12,12 @@ import pytest
 
 from etl.comparison import rounds as rounds_module
 from etl.comparison.candidate import Candidate
-from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE, Rounds, ratio_widths
+from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
+from etl.comparison.samples import Loads, Sample
+from etl.measuring.clock import Split
+from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import MIN_ROUNDS
+from tests.comparison_workloads import make_sample
 
 RAW, AHEAD, SAVED = Candidate("raw"), Candidate("async-raw"), Candidate("presaved", "npy", "resize")
 BOTH = Candidate("async-presaved", "npy", "resize")
@@ -31,15 +35,19 @@ class Machine:
         self._random = np.random.default_rng(0)
         self._stop = stop
         self.asked: list[tuple[Candidate, bool]] = []
+        self.servers = 0
 
-    def __call__(self, candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
+    def renew(self) -> None:
+        self.servers += 1
+
+    def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
         self._ask(candidate, with_etl_alone)
         wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
-        return {"wall": [wall / 2, wall / 2], "number": len(self.asked)}
+        return make_sample(wall=Split(wall / 2, wall / 2), speed_probe=len(self.asked))
 
-    def load(self, candidate: Candidate) -> dict[str, Any]:
+    def load(self, candidate: Candidate) -> Loads:
         self._ask(candidate, True)
-        return {"etl_alone": [0.1, 0.4], "number": len(self.asked)}
+        return Loads(Split(0.1, 0.4), len(self.asked))
 
     def _ask(self, candidate: Candidate, with_etl_alone: bool) -> None:
         if len(self.asked) == self._stop:
@@ -47,22 +55,23 @@ class Machine:
         self.asked.append((candidate, with_etl_alone))
 
 
-def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more: Any) -> Rounds:
+def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more: Any) -> ComparisonRounds:
     settings: dict[str, Any] = {
         "rounds": None,
         "deadline": time.monotonic() + LATER,
         "seed": 0,
-        "progress": lambda done, total: None,
+        "progress": lambda done: None,
         **more,
     }
-    return Rounds(candidates, EXTRAS, machine, machine.load, **{"latest": settings["deadline"], **settings})
+    processes: Any = machine
+    return ComparisonRounds(candidates, EXTRAS, processes, **{"latest": settings["deadline"], **settings})
 
 
-def rounds_of(made: Rounds, candidate: Candidate) -> list[int]:
+def rounds_of(made: ComparisonRounds, candidate: Candidate) -> list[int]:
     return sorted({**made.samples, **made.loads}[candidate])
 
 
-def in_round(made: Rounds, number: int) -> set[Candidate]:
+def in_round(made: ComparisonRounds, number: int) -> set[Candidate]:
     return {each for each, samples in {**made.samples, **made.loads}.items() if number in samples}
 
 
@@ -135,18 +144,21 @@ def test_a_deadline_that_has_passed_leaves_the_fewest_rounds() -> None:
 def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(rounds_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    machine = Machine()
 
-    def measure(candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
-        clock.now += 1.0
-        return machine(candidate, with_etl_alone)
+    class Timed(Machine):
+        def renew(self) -> None:
+            clock.now += 0.5
+
+        def _ask(self, candidate: Candidate, with_etl_alone: bool) -> None:
+            clock.now += 1.0
+            super()._ask(candidate, with_etl_alone)
 
     # Three rounds of 4 candidates and 2 extras take 18 s; three of the candidates 12, and then each three.
-    made = make(machine, deadline=37.5)
-    made._measure, made._load = measure, lambda candidate: measure(candidate, True)
+    # A server starts in half a second.
+    made = make(Timed(), deadline=41.5)
     made.run()
     assert made.done == MIN_ROUNDS + 2
-    assert clock.now == 18 + 12 + 6
+    assert clock.now == 18 + 12 + 6 + 8 * 0.5
 
 
 def test_rounds_go_on_beyond_the_deadline_until_there_are_enough_for_an_interval() -> None:
@@ -173,17 +185,44 @@ def test_an_interruption_before_a_whole_round_is_raised(measured: int) -> None:
         make(Machine(measured)).run()
 
 
+class Failing(Machine):
+    """Cannot measure `candidate` for the second time."""
+
+    def __init__(self, candidate: Candidate, error: Exception) -> None:
+        super().__init__()
+        self._failing = candidate
+        self._error = error
+
+    def _ask(self, candidate: Candidate, with_etl_alone: bool) -> None:
+        if candidate == self._failing and self.servers == 2:
+            raise self._error
+        super()._ask(candidate, with_etl_alone)
+
+
 def test_an_error_while_measuring_is_not_taken_for_an_end() -> None:
-    def fail(candidate: Candidate, with_etl_alone: bool) -> dict[str, Any]:
-        raise RuntimeError("no figure")
-
-    made = make(Machine(), rounds=1)
-    made._measure = fail
     with pytest.raises(RuntimeError, match="no figure"):
-        made.run()
+        make(Failing(SAVED, RuntimeError("no figure")), rounds=3).run()
 
 
-def test_progress_tells_the_round_that_is_measured() -> None:
-    told: list[tuple[int, int | None]] = []
-    make(Machine(), [RAW, AHEAD], rounds=4, progress=lambda done, total: told.append((done, total))).run()
-    assert told == [(number, 4) for number in range(4) for _ in range(4 if number < 3 else 2)]
+def test_a_candidate_that_fails_is_left_out_with_its_samples() -> None:
+    made = make(Failing(SAVED, MeasurementError("it was killed")), rounds=3)
+    made.run()
+    assert made.failed == {SAVED: "it was killed"}
+    assert sorted(made.samples, key=CANDIDATES.index) == [RAW, AHEAD, BOTH]
+
+
+def test_without_the_reference_there_is_no_comparison() -> None:
+    with pytest.raises(MeasurementError, match="it was killed"):
+        make(Failing(RAW, MeasurementError("it was killed")), rounds=3).run()
+
+
+def test_every_round_has_a_server_of_its_own() -> None:
+    machine = Machine()
+    make(machine, rounds=5).run()
+    assert machine.servers == 5
+
+
+def test_progress_tells_the_rounds_that_are_done() -> None:
+    told: list[int] = []
+    make(Machine(), [RAW, AHEAD], rounds=4, progress=told.append).run()
+    assert told == [number for number in range(4) for _ in range(4 if number < 3 else 2)]

@@ -28,7 +28,7 @@ from etl.comparison.workload import Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
 from etl.runtime.cpus import affinity_of, available_cpus
-from tests.comparison_workloads import make_workload
+from tests.comparison_workloads import make_profile, make_sample, make_workload
 
 AHEAD, PLAIN, PROCESSES = Candidate("async-raw"), Candidate("raw"), Candidate("process-raw")
 HALVES, SHARED = Threads(1, 1), Threads(2, 2)
@@ -215,14 +215,13 @@ def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) 
         seconds=60.0,
         affinity=[0, 1],
         memory_nbytes=10**9,
-        is_on_device=False,
-        profile={},
+        profile=make_profile(),
         predictions={},
         trials=trials,
         writing={},
         checks={},
         failed={},
-        samples={each: {0: {"runtime": []}} for each in (PLAIN, AHEAD, PROCESSES)},
+        samples={each: {0: make_sample()} for each in (PLAIN, AHEAD, PROCESSES)},
         loads={},
         rounds=1,
         stopped_early=False,
@@ -269,7 +268,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     def try_splits(self: Processes, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
         asked.append((candidate, seconds))
         if candidate == PROCESSES:
-            raise MeasurementError("no memory", "")
+            raise MeasurementError("no memory")
         fast, slow = (SHARED, HALVES) if candidate == AHEAD else (HALVES, SHARED)
         return {HALVES: [0.5] * 3, SHARED: [0.5] * 3, fast: [0.1] * 3, slow: [0.2] * 3}
 

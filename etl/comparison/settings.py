@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
+from etl.comparison.candidate import Candidate
 from etl.dtypes import find_dtype
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
@@ -65,7 +66,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_names("--strategies", self.strategies, names())
+        _check_strategies(self.strategies)
         _check_names("--formats", self.formats, presave.formats())
         _check_names("--decoder", (self.decoder,), tuple(DECODERS))
         _check_names("--cache", (self.cache,), CACHES)
@@ -122,6 +123,20 @@ def parse_seconds(text: str, option: str) -> float:
     if match is None:
         raise ValueError(f"{option} must be a time such as 60s, 20ms or 2min, not {text!r}")
     return float(match[1]) * UNIT_SECONDS[match[2]]
+
+
+def _check_strategies(given: tuple[str, ...]) -> None:
+    if not given:
+        raise ValueError(f"--strategies needs at least one of {', '.join(names())}")
+    for each in given:
+        try:
+            Candidate.named(each)
+        except ValueError as error:
+            raise ValueError(f"--strategies: {error}") from None
+    if len({each.rpartition("=")[0] or each for each in given}) < len(given):
+        raise ValueError(
+            f"--strategies: {', '.join(given)} names one of them twice; another name is given as again=raw"
+        )
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -90,23 +90,28 @@ class Workload:
     def candidates(self) -> list[Candidate]:
         """Those that are compared: each strategy, and each that reads a store in every format."""
         chosen: list[Candidate] = []
-        for strategy in self.settings.strategies:
-            if strategies.find(strategy).reads_store:
-                chosen += [Candidate(strategy, each, self.cut) for each in self.settings.formats]
+        for candidate in self._asked_for():
+            if candidate.is_presaved:
+                chosen += [replace(candidate, format=each, stage=self.cut) for each in self.settings.formats]
             else:
-                chosen.append(Candidate(strategy))
+                chosen.append(candidate)
         return chosen
 
     def stage_candidates(self) -> list[Candidate]:
         """The same way to load from a store that was cut after each stage; none where nothing is presaved."""
-        presaved = [name for name in self.settings.strategies if strategies.find(name).reads_store]
-        return [Candidate(presaved[-1], self.settings.formats[0], stage) for stage in self.stages] if presaved else []
+        presaved = [each for each in self._asked_for() if each.is_presaved][-1:]
+        return [
+            replace(each, format=self.settings.formats[0], stage=stage) for each in presaved for stage in self.stages
+        ]
+
+    def _asked_for(self) -> list[Candidate]:
+        return [Candidate.named(each) for each in self.settings.strategies]
 
     def name(self, candidate: Candidate) -> str:
         """What reports call it: the strategy, with what tells it from the others of the same."""
         several = candidate.is_presaved and len(self.settings.formats) > 1
         cut = f"@{candidate.stage}" if candidate.stage not in (None, self.cut) else ""
-        return f"{candidate.strategy}{f':{candidate.format}' if several else ''}{cut}"
+        return f"{candidate.label or candidate.strategy}{f':{candidate.format}' if several else ''}{cut}"
 
     def threads(self, candidate: Candidate, is_on_device: bool) -> Threads:
         """The split of `splits` that was chosen for `candidate`, or for the same strategy with the usual cut; the first
