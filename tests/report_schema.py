@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+from inspect import getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
 import etl.comparison
 from etl.comparison.report import SCHEMA_VERSION, Report
+from etl.comparison.section import Section
 
 SCHEMA = Path(etl.comparison.__file__).with_name("report.schema.json")
 
 
 def make_schema() -> dict[str, Any]:
-    """What the classes of etl/comparison/report.py and their docstrings say."""
+    """What the classes of etl/comparison/report.py and their docstrings say, of fields and of properties."""
     schema: dict[str, Any] = TypeAdapter(Report).json_schema(mode="serialization")
+    for section in Section.__subclasses__():
+        definition = schema if section is Report else schema["$defs"][section.__name__]
+        for name in section.published():
+            if name not in definition["properties"]:
+                derived = getattr(section, name).fget
+                adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(derived)["return"])
+                title = {"title": name.replace("_", " ").title(), "description": getdoc(derived)}
+                definition["properties"][name] = {**title, **adapter.json_schema()}
+                definition["required"].append(name)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"]["schema_version"]["const"] = SCHEMA_VERSION
     return schema

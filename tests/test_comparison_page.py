@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from etl.comparison.charts.axis import LinearAxis, RatioAxis
 from etl.comparison.charts.epoch_bars import epoch_bars
@@ -20,7 +22,9 @@ from etl.comparison.charts.point_names import place_names
 from etl.comparison.charts.ratio_intervals import ratio_intervals
 from etl.comparison.page import page
 from etl.comparison.report import Report
+from etl.comparison.table import show_report
 from etl.comparison.units import digits, nbytes, percent, ratio, seconds
+from etl.measuring.statistics import Interval
 from etl.strategies import Strategy, register, registry
 from tests import comparison_reports
 from tests.browser import find_chromium, render, serve
@@ -158,7 +162,7 @@ def test_the_table_has_the_figures_of_the_report() -> None:
     assert row_of(html, "95% interval") == ["–", "0.67 to 0.73", "0.50 to 0.55", "0.50 to 0.55"]  # noqa: RUF001
     assert row_of(html, "error") == ["+3.4%"] * 4
     assert row_of(html, "disk, MB") == ["–", "–", "301", "301"]  # noqa: RUF001
-    assert row_of(html, "pays off after") == ["–", "–", "1.1 epochs", "1.1 epochs"]  # noqa: RUF001
+    assert row_of(html, "pays off after") == ["–", "–", "3.1 epochs", "3.0 epochs"]  # noqa: RUF001
     assert row_of(page(comparison_reports.never_pays_off()), "pays off after")[1] == "never"
 
 
@@ -172,6 +176,25 @@ def test_a_bar_ends_at_the_wall_time_even_where_interference_is_below_zero(make:
         assert left + width == pytest.approx(result.parts.wall_seconds / longest * 100, abs=0.01)
 
 
+def test_host_wait_has_a_row_only_if_it_is_not_the_stall() -> None:
+    report = comparison_reports.photographs()
+    assert "host wait" not in page(report)
+    strategies = [replace(each, host_wait_seconds=each.parts.stall_seconds + 0.5) for each in report.strategies]
+    ahead = replace(report, strategies=strategies)
+    assert row_of(page(ahead), "host wait, s") == ["3.65", "1.15", "0.666", "0.538"]
+    for shown, has_column in ((report, False), (ahead, True)):
+        console = Console(file=io.StringIO(), width=250)
+        show_report(shown, console)
+        assert ("host wait" in console.file.getvalue()) is has_column
+
+
+def test_where_every_strategy_needs_a_store_none_is_said_to_pay_off_or_not() -> None:
+    report = comparison_reports.photographs()
+    html = page(replace(report, strategies=report.strategies[2:]))
+    assert row_of(html, "pays off after") == ["–", "–"]  # noqa: RUF001
+    assert "never" not in words_of(html)
+
+
 def test_negative_interference_is_not_drawn_but_stands_in_the_table() -> None:
     report = comparison_reports.faster_beside_loading()
     assert row_of(page(report), "interference, s")[1] == "−0.050"  # noqa: RUF001
@@ -181,18 +204,17 @@ def test_negative_interference_is_not_drawn_but_stands_in_the_table() -> None:
 def test_a_disqualified_strategy_is_striped_and_says_why() -> None:
     last = epoch_bars(comparison_reports.disqualified()).rows[-1]
     assert 'class="hatch"' in last.drawing
-    assert last.warning.startswith("disqualified: Same samples: batch 3 has other bytes")
+    assert last.warning.startswith("disqualified: samples: batch 3 has other bytes")
     others = epoch_bars(comparison_reports.disqualified()).rows[:-1]
     assert all("hatch" not in row.drawing and not row.warning for row in others)
 
 
 def test_only_a_difference_that_was_shown_is_drawn_in_colour() -> None:
     report = comparison_reports.photographs()
-    verdicts = ("reference", "faster", "no difference shown", "disqualified")
-    report = replace(
-        report,
-        strategies=[replace(each, verdict=verdict) for each, verdict in zip(report.strategies, verdicts, strict=True)],
-    )
+    reference, faster, unclear, broken = report.strategies
+    unclear = replace(unclear, ratio=Interval(0.98, 0.95, 1.02, 9))
+    checks = [replace(report.checks[0], held=False, broken_by={broken.name: "other pixels"})]
+    report = replace(report, strategies=[reference, faster, unclear, broken], checks=checks)
     chart = ratio_intervals(report)
     assert chart is not None
     kinds = [re.findall(r'class="point (\w+)"', row.drawing) for row in chart.rows]

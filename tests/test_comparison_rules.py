@@ -14,7 +14,7 @@ from etl.comparison.threads import Threads
 TERMS = Terms(
     affinity=[0, 1], memory_nbytes=10**9, cache="warm", simulated_seconds=None, rounds=6, unchecked=()
 )  # two CPUs for all
-PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001, 0.009)
+PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 
 
 def sample(**figures: Any) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def test_loaded_is_broken_by_pages_that_were_not_in_memory_when_compute_began() 
 
 @pytest.mark.parametrize("unexplained", [0.03, -0.03])
 def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: float) -> None:
-    found = checks(replace(evidence(), parts=replace(PARTS, unexplained_seconds=unexplained)))
+    found = checks(replace(evidence(), parts=replace(PARTS, stall_seconds=0.799 - unexplained)))
     assert_broken("sum", f"{unexplained / 2:.2%} of its wall time is unexplained", found)
 
 
@@ -194,7 +194,7 @@ def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: s
         with_round(0, samples=1, affinity=[7], pages_astray=9),
         check={**evidence(is_presaved=True, digests=[], weights="", pages_absent=1).check},
         is_presaved=True,
-        parts=replace(PARTS, unexplained_seconds=1.0),
+        parts=replace(PARTS, wall_seconds=3.0),
     )
     found = checks(hopeless, replace(TERMS, rounds=1, unchecked=(rule,)))
     assert found[rule].held is None

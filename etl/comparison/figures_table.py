@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from etl.comparison.report import Report, StrategyResult
-from etl.comparison.units import NOT_MEASURED, Scale, byte_scale, digits, percent, ratio, time_scale
+from etl.comparison.units import NOT_MEASURED, Scale, bounds, byte_scale, digits, percent, ratio, time_scale
 
 Get = Callable[[StrategyResult], float | None]
 
@@ -45,6 +45,8 @@ def figures_table(report: Report) -> list[FigureGroup]:
     def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> FigureRow:
         return FigureRow(name, "", meaning, [get(each) for each in results])
 
+    meaning = "in which the training loop waits for batches; the stall is the time in which the device does"
+    host_waits = [times("host wait", meaning, lambda r: r.host_wait_seconds, epoch)] if report.shows_host_wait() else []
     return [
         FigureGroup(
             "Time of one epoch",
@@ -71,6 +73,7 @@ def figures_table(report: Report) -> list[FigureGroup]:
                     lambda r: percent(r.parts.unexplained_seconds / r.parts.wall_seconds),
                 ),
                 times("first batch", "from the start of the epoch until it is there", lambda r: r.first_batch_seconds),
+                *host_waits,
             ],
         ),
         FigureGroup(
@@ -103,9 +106,9 @@ def figures_table(report: Report) -> list[FigureGroup]:
                 words(
                     "ratio of wall times",
                     "each paired with the reference of its round",
-                    lambda r: ratio(r.ratio.estimate) if r.ratio else NOT_MEASURED,
+                    lambda r: ratio(r.ratio.estimate if r.ratio else None),
                 ),
-                words("95% interval", "signed-rank, from six rounds on", _bounds),
+                words("95% interval", "signed-rank, from six rounds on", lambda r: bounds(r.ratio) or NOT_MEASURED),
                 words("rounds", "measurements, in a process of its own", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],
@@ -151,20 +154,15 @@ def figures_table(report: Report) -> list[FigureGroup]:
                 words(
                     "pays off after",
                     "epochs until the time of writing is won back",
-                    lambda r: break_even(r.presaving.break_even_epochs) if r.presaving else NOT_MEASURED,
+                    lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
                 ),
             ],
         ),
     ]
 
 
-def break_even(epochs: float | None) -> str:
-    """`1.3 epochs`, or "never" for None."""
-    return "never" if epochs is None else f"{digits(epochs, 2)} epochs"
-
-
-def _bounds(result: StrategyResult) -> str:
-    interval = result.ratio
-    if interval is None or interval.low is None or interval.high is None:
+def pays_off(epochs: float | None, report: Report) -> str:
+    """`1.3 epochs`, or "never" for None; no figure if there is no strategy without a store to compare with."""
+    if all(each.stage is not None for each in report.strategies):
         return NOT_MEASURED
-    return f"{ratio(interval.low)} to {ratio(interval.high)}"
+    return "never" if epochs is None else f"{digits(epochs, 2)} epochs"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from dataclasses import replace
 
 from etl.comparison.candidate import Candidate
 from etl.comparison.machine import describe_machine, describe_versions
 from etl.comparison.measured import Measured
-from etl.comparison.noise_report import report_noise
 from etl.comparison.notes import notes, splits_of
 from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import recommend
@@ -24,12 +23,13 @@ from etl.comparison.report import (
 from etl.comparison.results import (
     audits_of,
     etl_alone_seconds,
+    host_wait_seconds,
     middle,
+    noise_of,
     parts_of,
     presaving_of,
     ratio_of,
     round_figures,
-    verdict,
 )
 from etl.comparison.rules import Evidence, Terms, check_rules
 from etl.comparison.stage_results import stage_results
@@ -48,19 +48,8 @@ def make_report(measured: Measured) -> Report:
         rounds=measured.rounds,
         unchecked=settings.unchecked,
     )
-    checks = check_rules(evidence, terms)
-    broken = {
-        name: [f"{check.rule}: {check.broken_by[name]}" for check in checks if name in check.broken_by]
-        for name in evidence
-    }
-    without_store = min(
-        (each.parts.wall_seconds for name, each in evidence.items() if not each.is_presaved and not broken[name]),
-        default=None,
-    )
-    strategies = _strategies(measured, evidence, broken, without_store)
-    reference = strategies[0].name
     model = None if settings.simulated_seconds is not None else settings.model or str(measured.profile["model"])
-    return Report(
+    report = Report(
         schema_version=SCHEMA_VERSION,
         title=f"{settings.source}: {len(workload.whole):,} records, batches of {settings.batch_size}",
         settings={**settings.as_dict(), "threads": workload.cpus, "until": workload.cut, "model": model},
@@ -71,19 +60,17 @@ def make_report(measured: Measured) -> Report:
         source_records=len(workload.whole),
         measured_records=len(workload.records),
         batch_size=settings.batch_size,
-        reference=reference,
-        rounds=measured.rounds,
         stopped_early=measured.stopped_early,
-        unchecked=list(settings.unchecked),
-        recommendation=recommend(strategies, _to_fastest(measured, strategies), reference, settings.source),
+        recommendation=[],
         notes=notes(measured),
-        strategies=strategies,
-        stages=stage_results(measured, without_store),
+        strategies=[_strategy(measured, each, evidence[measured.name(each)]) for each in measured.compared],
+        stages=stage_results(measured),
         profile=_profile(measured),
-        checks=checks,
-        noise=report_noise([sample for samples in measured.samples.values() for sample in samples.values()]),
+        checks=check_rules(evidence, terms),
+        noise=noise_of(sample for samples in measured.samples.values() for sample in samples.values()),
         timelines=measured.timelines,
     )
+    return replace(report, recommendation=recommend(report, _to_fastest(measured, report), settings.source))
 
 
 def _evidence(measured: Measured) -> dict[str, Evidence]:
@@ -100,53 +87,32 @@ def _evidence(measured: Measured) -> dict[str, Evidence]:
     }
 
 
-def _strategies(
-    measured: Measured,
-    evidence: Mapping[str, Evidence],
-    broken: Mapping[str, list[str]],
-    without_store: float | None,
-) -> list[StrategyResult]:
-    """`broken` are the rules that each has broken; `without_store` is the wall time, in seconds, of the fastest
-    strategy that needs no store and has broken none.
-    """
-    scale, reference = measured.scale, measured.compared[0]
-    results = []
-    for candidate in measured.compared:
-        name, samples, threads = measured.name(candidate), measured.samples[candidate], measured.threads(candidate)
-        parts, writing = evidence[name].parts, evidence[name].writing
-        etl_alone = etl_alone_seconds(samples, scale)
-        ratio = None if candidate == reference else ratio_of(samples, measured.samples[reference], scale)
-        results.append(
-            StrategyResult(
-                name=name,
-                strategy=candidate.strategy,
-                format=candidate.format,
-                stage=candidate.stage,
-                compute_threads=threads.compute,
-                loading_threads=threads.loading,
-                parts=parts,
-                first_batch_seconds=middle(samples, lambda sample: sample["stall"][0]),
-                samples_per_second=scale.records / parts.wall_seconds,
-                etl_alone_seconds=etl_alone,
-                overlap=max(etl_alone, parts.compute_alone_seconds) / parts.wall_seconds,
-                cpu_seconds_per_1000=middle(samples, lambda sample: sample["cpu_seconds"]) / scale.measured * 1000,
-                peak_memory_nbytes=max(int(sample["peak_memory"]) for sample in samples.values()),
-                read_nbytes=round(scale.amount(middle(samples, lambda sample: sample["read_nbytes"]))),
-                ratio=ratio,
-                verdict="disqualified" if broken[name] else "reference" if ratio is None else verdict(ratio),
-                presaving=None if writing is None else presaving_of(writing, parts.wall_seconds, without_store, scale),
-                prediction=_prediction(measured, candidate, parts.wall_seconds),
-                runtime=audits_of(samples),
-                splits=splits_of(measured, candidate),
-                rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
-                disqualified=broken[name],
-            )
-        )
-    return results
+def _strategy(measured: Measured, candidate: Candidate, evidence: Evidence) -> StrategyResult:
+    scale, reference, samples, threads = measured.scale, measured.compared[0], evidence.samples, evidence.threads
+    return StrategyResult(
+        name=measured.name(candidate),
+        strategy=candidate.strategy,
+        format=candidate.format,
+        stage=candidate.stage,
+        compute_threads=threads.compute,
+        loading_threads=threads.loading,
+        parts=evidence.parts,
+        host_wait_seconds=host_wait_seconds(samples, scale),
+        first_batch_seconds=middle(samples, scale, lambda sample: sample["stall"][0]),
+        etl_alone_seconds=etl_alone_seconds(samples, scale),
+        cpu_seconds_per_1000=middle(samples, scale, lambda sample: sample["cpu_seconds"]) / scale.measured * 1000,
+        peak_memory_nbytes=max(int(sample["peak_memory"]) for sample in samples.values()),
+        read_nbytes=round(scale.amount(middle(samples, scale, lambda sample: sample["read_nbytes"]))),
+        ratio=None if candidate == reference else ratio_of(samples, measured.samples[reference], scale),
+        presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
+        prediction=_prediction(measured, candidate),
+        runtime=audits_of(samples),
+        splits=splits_of(measured, candidate),
+        rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
+    )
 
 
-def _prediction(measured: Measured, candidate: Candidate, wall_seconds: float) -> Prediction:
-    before = measured.predictions[measured.name(candidate)]
+def _prediction(measured: Measured, candidate: Candidate) -> Prediction:
     threads = measured.threads(candidate)
     beside = [
         float(sample["compute_alone"])
@@ -155,13 +121,15 @@ def _prediction(measured: Measured, candidate: Candidate, wall_seconds: float) -
         for sample in measured.samples[each].values()
     ]
     profile = {**measured.profile, "compute_seconds": {str(threads.compute): statistics.median(beside)}}
-    at_speed = predict_wall(measured.workload, candidate, threads, profile)
-    return Prediction(before, before / wall_seconds - 1, at_speed, at_speed / wall_seconds - 1)
+    return Prediction(
+        wall_seconds=measured.predictions[measured.name(candidate)],
+        at_speed_seconds=predict_wall(measured.workload, candidate, threads, profile),
+    )
 
 
-def _to_fastest(measured: Measured, strategies: list[StrategyResult]) -> dict[str, Interval | None]:
+def _to_fastest(measured: Measured, report: Report) -> dict[str, Interval | None]:
     """The wall time of each over that of the fastest that broke no rule, paired within rounds."""
-    valid = [each for each in strategies if not each.disqualified]
+    valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
         return {}
     fastest = min(valid, key=lambda each: each.parts.wall_seconds).name

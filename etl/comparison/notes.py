@@ -13,6 +13,7 @@ from etl.comparison.report import SplitTrial
 from etl.comparison.results import audits_of
 from etl.comparison.splits import MIN_TRIALS
 from etl.comparison.units import seconds
+from etl.comparison.workload import Threads
 
 
 def notes(measured: Measured) -> list[str]:
@@ -45,14 +46,12 @@ def notes(measured: Measured) -> list[str]:
 
 def splits_of(measured: Measured, candidate: Candidate) -> list[SplitTrial]:
     """The splits of the CPUs that `candidate` was tried with."""
-    taken = measured.threads(candidate)
     return [
         SplitTrial(
             compute_threads=split.compute,
             loading_threads=split.loading,
             trials=len(each),
             epoch_seconds=statistics.median(each) * measured.scale.batches,
-            is_taken=split == taken,
         )
         for split, each in measured.trials.get(candidate, {}).items()
     ]
@@ -60,26 +59,27 @@ def splits_of(measured: Measured, candidate: Candidate) -> list[SplitTrial]:
 
 def _of_splits(measured: Measured, candidate: Candidate) -> Iterator[str]:
     """Which split of the CPUs was taken, and what the others gave."""
-    tried = splits_of(measured, candidate)
+    tried = {Threads(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
     if not tried:
         return
+    threads = measured.threads(candidate)
+    taken = tried.pop(threads)
     kind = "worker processes" if candidate.worker_processes else "loading threads"
-    (taken,) = (each for each in tried if each.is_taken)
-    others = ", ".join(f"{_split(each)} {seconds(each.epoch_seconds)}" for each in tried if not each.is_taken)
-    if min(each.trials for each in tried) < MIN_TRIALS:
+    has = f"{measured.name(candidate)} has {_split(threads)} compute threads + {kind}"
+    if min(each.trials for each in (taken, *tried.values())) < MIN_TRIALS:
         yield (
-            f"{measured.name(candidate)} has {_split(taken)} compute threads + {kind}; other splits of the CPUs could "
-            f"not be tried {MIN_TRIALS} times in the time there was: give it more with --budget."
+            f"{has}; other splits of the CPUs could not be tried {MIN_TRIALS} times in the time there was: give it "
+            "more with --budget."
         )
         return
+    others = ", ".join(f"{_split(split)} {seconds(each.epoch_seconds)}" for split, each in tried.items())
     cpus = measured.workload.cpus
-    is_shared = taken.compute_threads + taken.loading_threads > cpus
+    is_shared = threads.compute + threads.loading > cpus
     yield (
-        f"{measured.name(candidate)} has {_split(taken)} compute threads + {kind}"
-        f"{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in {taken.trials} short trials, "
-        f"with {seconds(taken.epoch_seconds)} an epoch; {others}."
+        f"{has}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in {taken.trials} short "
+        f"trials, with {seconds(taken.epoch_seconds)} an epoch; {others}."
     )
 
 
-def _split(trial: SplitTrial) -> str:
-    return f"{trial.compute_threads} + {trial.loading_threads}"
+def _split(threads: Threads) -> str:
+    return f"{threads.compute} + {threads.loading}"

@@ -13,7 +13,7 @@ from etl.comparison.charts.overlap_lanes import BATCHES, overlap_lanes
 from etl.comparison.charts.ratio_intervals import describe_interval, ratio_intervals
 from etl.comparison.charts.stage_bar import stage_bar, stage_parts
 from etl.comparison.charts.stage_points import stage_name, stage_points
-from etl.comparison.figures_table import break_even, figures_table
+from etl.comparison.figures_table import figures_table, pays_off
 from etl.comparison.report import Check, Report
 from etl.comparison.units import digits, nbytes, percent, ratio, seconds
 
@@ -56,7 +56,7 @@ def page(report: Report) -> str:
         ],
         stage_name=stage_name,
         describe_interval=describe_interval,
-        break_even=break_even,
+        pays_off=pays_off,
     )
     # File names that are no UTF-8 come with lone surrogates, which no file in UTF-8 can hold.
     return html.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from etl import strategies
-from etl.comparison.report import StrategyResult
+from etl.comparison.report import Report, StrategyResult
 from etl.comparison.units import nbytes, seconds
 from etl.measuring.statistics import Interval
 
@@ -13,11 +13,9 @@ from etl.measuring.statistics import Interval
 NEGLIGIBLE = 0.02
 
 
-def recommend(
-    results: Sequence[StrategyResult], to_fastest: Mapping[str, Interval | None], reference: str, source: str
-) -> list[str]:
+def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source: str) -> list[str]:
     """Sentences. `to_fastest` has the wall time of each over that of the fastest, paired within rounds."""
-    valid = [each for each in results if not each.disqualified]
+    valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
         return ["Nothing can be recommended: every strategy broke a rule of fairness, as told below."]
     fastest = min(valid, key=lambda each: each.parts.wall_seconds)
@@ -36,7 +34,7 @@ def recommend(
             f"matter here; stay with {simplest.name}, the simplest."
         ]
     chosen = min((each for each in valid if _as_good(each, fastest, to_fastest)), key=_simplicity)
-    sentences = [_choice(chosen, next((each for each in valid if each.name == reference), None))]
+    sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
         sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
     if chosen.presaving is not None:

@@ -1,27 +1,35 @@
 """What a comparison found: every figure of it, as it is shown, and as JSON.
 
-The fields of these classes are the schema of `etl compare --json`, in version `SCHEMA_VERSION`. Seconds, bytes and
-records are in their names; a ratio is a plain number, 0.25 for a quarter. What was not measured is None.
+The fields and properties of these classes are the schema of `etl compare --json`, in version `SCHEMA_VERSION`. Seconds,
+bytes and records are in their names; a ratio is a plain number, 0.25 for a quarter. What was not measured is None.
+
+Version 4 adds `host_wait_seconds` to each strategy: the time in which the training loop waited for batches, while stall
+is now the time in which the device did. The reference is always the first strategy, and a prediction always has
+`error`, `at_speed_seconds` and `at_speed_error`. All other names and meanings are those of version 3.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import statistics
+from dataclasses import dataclass, field
 from typing import Any
 
+from etl.comparison.section import Section
 from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+# Shares of all CPU time above which a report warns, and the spread of a fixed calculation.
+STEAL_LIMIT, OTHERS_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(Section["StrategyResult"]):
     """Where the wall time of an epoch goes, in seconds: the first is the sum of the others.
 
     `compute_alone` is what the training steps take on a batch that is in memory, with nothing else at work;
-    `interference` what they take longer in the epoch; `stall` the waits for a batch until it is readable at memory
-    speed; `harness` the clock's own loop, as calibrated without loading; `unexplained` what is left.
+    `interference` what they take longer in the epoch; `stall` the time in which the device waited for a batch until it
+    was readable at memory speed; `harness` the clock's own loop, as calibrated without loading.
     """
 
     wall_seconds: float
@@ -29,7 +37,12 @@ class Parts:
     interference_seconds: float
     stall_seconds: float
     harness_seconds: float
-    unexplained_seconds: float
+
+    @property
+    def unexplained_seconds(self) -> float:
+        """What is left."""
+        known = self.compute_alone_seconds + self.interference_seconds + self.stall_seconds + self.harness_seconds
+        return self.wall_seconds - known
 
 
 @dataclass(frozen=True)
@@ -52,51 +65,66 @@ class RoundFigures:
 
 
 @dataclass(frozen=True)
-class Presaving:
-    """What a store costs before its first epoch. All for the whole source; `break_even_epochs` is None where it never
-    pays off.
-    """
+class Presaving(Section["StrategyResult"]):
+    """What a store costs before its first epoch, for the whole source."""
 
     write_seconds: float
     nbytes: int
-    break_even_epochs: float | None
+
+    @property
+    def break_even_epochs(self) -> float | None:
+        """Epochs after which the time to write has come back; None if it never does."""
+        return self.parent.parent.break_even_epochs(self.write_seconds, self.parent.parts.wall_seconds)
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The wall time of an epoch as foretold from the profile alone, and by how much of the measured one it was wrong:
-    0.05 is 5% too long. The speed of a machine changes: `at_speed_seconds` and `at_speed_error` are the same with
-    compute alone as it was during the rounds, measured beside all strategies.
+class Prediction(Section["StrategyResult"]):
+    """The wall time of an epoch as foretold from the profile alone.
+
+    The speed of a machine changes: `at_speed_seconds` is the same with compute alone as it was during the rounds,
+    measured beside all strategies.
     """
 
     wall_seconds: float
-    error: float | None
-    at_speed_seconds: float | None
-    at_speed_error: float | None
+    at_speed_seconds: float
+
+    @property
+    def error(self) -> float:
+        """The share of the measured wall time by which it was wrong: 0.05 is 5% too long."""
+        return self.wall_seconds / self.parent.parts.wall_seconds - 1
+
+    @property
+    def at_speed_error(self) -> float:
+        """The same for `at_speed_seconds`."""
+        return self.at_speed_seconds / self.parent.parts.wall_seconds - 1
 
 
 @dataclass(frozen=True)
-class SplitTrial:
+class SplitTrial(Section["StrategyResult"]):
     """One way to split the CPUs between compute and loading, which share them if both together have more threads than
     there are CPUs. `epoch_seconds` is the median of `trials` short ones, without the first batch, for the whole source;
-    no such trial is among the rounds. `is_taken` is true for the split that the rounds measured.
+    no such trial is among the rounds.
     """
 
     compute_threads: int
     loading_threads: int
     trials: int
     epoch_seconds: float
-    is_taken: bool
+
+    @property
+    def is_taken(self) -> bool:
+        """True for the split that the rounds measured."""
+        taken = (self.parent.compute_threads, self.parent.loading_threads)
+        return (self.compute_threads, self.loading_threads) == taken
 
 
 @dataclass(frozen=True)
-class StrategyResult:
+class StrategyResult(Section["Report"]):
     """One strategy. Seconds and bytes are those of one epoch over the whole source.
 
-    `ratio` is its wall time over the reference's, paired within rounds; `verdict` is "reference", "faster", "slower",
-    "no difference shown", "too few rounds" or "disqualified", with the reasons in `disqualified`. `overlap` is
-    max(ETL alone, compute alone) / wall. `splits` are the ways to split the CPUs that were tried, empty if there is
-    only one. `runtime` are the settings of its process: requested, in force, and to what
+    `host_wait_seconds` is the time in which the training loop waited for batches; without a device it is the stall.
+    `ratio` is the wall time over the reference's, paired within rounds. `splits` are the ways to split the CPUs that
+    were tried, empty if there is only one. `runtime` are the settings of its process: requested, in force, and to what
     effect.
     """
 
@@ -107,25 +135,51 @@ class StrategyResult:
     compute_threads: int
     loading_threads: int
     parts: Parts
+    host_wait_seconds: float
     first_batch_seconds: float
-    samples_per_second: float
     etl_alone_seconds: float
-    overlap: float
     cpu_seconds_per_1000: float
     peak_memory_nbytes: int
     read_nbytes: int
     ratio: Interval | None
-    verdict: str
     presaving: Presaving | None
     prediction: Prediction | None
     rounds: list[RoundFigures]
     runtime: list[Audit]
     splits: list[SplitTrial] = field(default_factory=list)
-    disqualified: list[str] = field(default_factory=list)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Records that are trained on in a second of wall time."""
+        return self.parent.source_records / self.parts.wall_seconds
+
+    @property
+    def overlap(self) -> float:
+        """The longer of ETL alone and compute alone, over wall."""
+        return max(self.etl_alone_seconds, self.parts.compute_alone_seconds) / self.parts.wall_seconds
+
+    @property
+    def disqualified(self) -> list[str]:
+        """The rules that it broke, each with what was seen."""
+        broken = [check for check in self.parent.checks if self.name in check.broken_by]
+        return [f"{check.rule}: {check.broken_by[self.name]}" for check in broken]
+
+    @property
+    def verdict(self) -> str:
+        """One of disqualified, reference, too few rounds, no difference shown, faster and slower."""
+        if self.disqualified:
+            return "disqualified"
+        if self.name == self.parent.reference:
+            return "reference"
+        if self.ratio is None or self.ratio.low is None:
+            return "too few rounds"
+        if not self.ratio.excludes_one:
+            return "no difference shown"
+        return "faster" if self.ratio.estimate < 1 else "slower"
 
 
 @dataclass(frozen=True)
-class StageResult:
+class StageResult(Section["Report"]):
     """Presaving after one stage: `stage` "raw" is no store at all, "read" the encoded records in a store.
 
     Loading alone with the strategy `strategy`, of the whole source. The wall time of an epoch and its `ratio` were
@@ -139,12 +193,22 @@ class StageResult:
     write_seconds: float
     nbytes: int
     etl_alone_seconds: float
-    etl_samples_per_second: float
     wall_seconds: float
     wall_is_estimated: bool
     ratio: Interval | None
-    break_even_epochs: float | None
     disqualified: list[str] = field(default_factory=list)
+
+    @property
+    def etl_samples_per_second(self) -> float:
+        """Records loaded in a second, with nothing else at work."""
+        return self.parent.source_records / self.etl_alone_seconds
+
+    @property
+    def break_even_epochs(self) -> float | None:
+        """Epochs after which the time to write has come back; None if it never does, and without a store."""
+        if self.stage == "raw":
+            return None
+        return self.parent.break_even_epochs(self.write_seconds, self.wall_seconds)
 
 
 @dataclass(frozen=True)
@@ -193,19 +257,63 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Noise:
-    """What else the machine did while epochs were timed: shares of all CPU time, medians and the highest of all.
+class Noise(Section["Report"]):
+    """What else the machine did while epochs were timed: shares of all CPU time, medians and the highest of all rounds.
 
-    `speed_spread` is the highest over the lowest time of one fixed calculation, repeated before each measurement.
+    `frequency_mhz` are the lowest and the highest clock of a CPU, empty if the system does not tell them.
     """
 
-    steal_median: float
-    steal_highest: float
-    other_processes_median: float
-    other_processes_highest: float
-    speed_spread: float
     frequency_mhz: list[float]
-    warnings: list[str]
+
+    @property
+    def steal_median(self) -> float:
+        """Taken by the hypervisor."""
+        return statistics.median(self._all("steal"))
+
+    @property
+    def steal_highest(self) -> float:
+        """Taken by the hypervisor, in the worst round."""
+        return max(self._all("steal"))
+
+    @property
+    def other_processes_median(self) -> float:
+        """Taken by other processes."""
+        return statistics.median(self._all("other_processes"))
+
+    @property
+    def other_processes_highest(self) -> float:
+        """Taken by other processes, in the worst round."""
+        return max(self._all("other_processes"))
+
+    @property
+    def speed_spread(self) -> float:
+        """The highest over the lowest time of one fixed calculation, repeated before each measurement."""
+        probes = self._all("speed_probe_seconds")
+        return max(probes) / min(probes)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence for each of them that was too high."""
+        found = []
+        if self.steal_highest > STEAL_LIMIT:
+            found.append(
+                f"The hypervisor took up to {self.steal_highest:.0%} of the CPU time (median {self.steal_median:.1%}): "
+                "other virtual machines were at work."
+            )
+        if self.other_processes_highest > OTHERS_LIMIT:
+            found.append(
+                f"Other processes had up to {self.other_processes_highest:.0%} of the CPU time (median "
+                f"{self.other_processes_median:.1%}): end them and compare again."
+            )
+        if self.speed_spread > SPEED_LIMIT:
+            found.append(
+                f"The speed of the CPU changed by a factor of {self.speed_spread:.2f} during the comparison; ratios "
+                "are paired within rounds, times are not."
+            )
+        return found
+
+    def _all(self, name: str) -> list[float]:
+        return [getattr(figures, name) for result in self.parent.strategies for figures in result.rounds]
 
 
 @dataclass(frozen=True)
@@ -222,11 +330,12 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All of it. `unchecked` are the rules that were switched off; `stopped_early` tells that it was interrupted.
+class Report(Section[None]):
+    """All of it. `stopped_early` tells that it was interrupted.
 
     `settings` is what was asked for, with all defaults filled in, `command` the command line. Figures of an epoch are
-    of `source_records` records; measured were `measured_records` of them, in batches of `batch_size`.
+    of `source_records` records; measured were `measured_records` of them, in batches of `batch_size`. There is at least
+    one strategy.
     """
 
     schema_version: int
@@ -239,10 +348,7 @@ class Report:
     source_records: int
     measured_records: int
     batch_size: int
-    reference: str
-    rounds: int
     stopped_early: bool
-    unchecked: list[str]
     recommendation: list[str]
     notes: list[str]
     strategies: list[StrategyResult]
@@ -253,10 +359,35 @@ class Report:
     timelines: list[Timeline]
     command: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
+    @property
+    def reference(self) -> str:
+        """The name of the strategy that the others are compared with, the first."""
+        return self.strategies[0].name
 
-    def strategy(self, name: str) -> StrategyResult:
-        """The result called `name`."""
-        return next(each for each in self.strategies if each.name == name)
+    @property
+    def rounds(self) -> int:
+        """How many there were: the reference is measured in each."""
+        return len(self.strategies[0].rounds)
+
+    @property
+    def unchecked(self) -> list[str]:
+        """The rules that were switched off."""
+        return [check.rule for check in self.checks if check.held is None]
+
+    def break_even_epochs(self, write_seconds: float, wall_seconds: float) -> float | None:
+        """Return the epochs of `wall_seconds` after which a store has paid for the time to write it.
+
+        It is compared with the fastest strategy that needs no store and broke no rule; None if it saves nothing against
+        that, or there is no such strategy.
+        """
+        without = [each.parts.wall_seconds for each in self.strategies if each.stage is None and not each.disqualified]
+        if not without or wall_seconds >= min(without):
+            return None
+        return write_seconds / (min(without) - wall_seconds)
+
+    def shows_host_wait(self) -> bool:
+        """Return whether the host wait of a strategy differs from its stall by more than 1% of its wall time."""
+        return any(
+            abs(each.host_wait_seconds - each.parts.stall_seconds) > 0.01 * each.parts.wall_seconds
+            for each in self.strategies
+        )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.comparison.report import Parts, Presaving, RoundFigures
+from etl.comparison.report import Noise, Parts, Presaving, RoundFigures
 from etl.measuring.clock import Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
@@ -47,25 +47,34 @@ class Scale:
 
 
 def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
-    """Where the wall time of an epoch goes: the mean of the middle half of the rounds."""
-    each = [_parts(sample, scale) for sample in samples.values()]
-    walls = [parts.wall_seconds for parts in each]
+    """Where the wall time of an epoch goes."""
+
+    def of_epoch(name: str) -> float:
+        return middle(samples, scale, lambda sample: scale.epoch_seconds(sample[name]))
+
+    def of_batches(name: str) -> float:
+        return middle(samples, scale, lambda sample: float(sample[name]) * scale.batches)
+
+    alone = of_batches("compute_alone")
     return Parts(
-        **{name: central_mean([getattr(parts, name) for parts in each], walls) for name in Parts.__dataclass_fields__}
+        wall_seconds=of_epoch("wall"),
+        compute_alone_seconds=alone,
+        interference_seconds=of_epoch("compute") - alone,
+        stall_seconds=of_epoch("stall"),
+        harness_seconds=of_batches("harness"),
     )
 
 
-def _parts(sample: Sample, scale: Scale) -> Parts:
-    wall, compute, stall = (scale.epoch_seconds(sample[name]) for name in ("wall", "compute", "stall"))
-    alone = float(sample["compute_alone"]) * scale.batches
-    harness = float(sample["harness"]) * scale.batches
-    return Parts(wall, alone, compute - alone, stall, harness, wall - compute - stall - harness)
+def host_wait_seconds(samples: Mapping[int, Sample], scale: Scale) -> float:
+    """Seconds of an epoch in which the training loop waited for batches."""
+    # A sample without host waits was taken by a clock to which they are the stalls.
+    return middle(samples, scale, lambda sample: scale.epoch_seconds(sample.get("host_wait", sample["stall"])))
 
 
-def middle(samples: Mapping[int, Sample], figure: Any) -> float:
+def middle(samples: Mapping[int, Sample], scale: Scale, figure: Callable[[Sample], float]) -> float:
     """The mean of `figure(sample)` over the rounds whose wall time is in the middle half."""
     return central_mean(
-        [figure(sample) for sample in samples.values()], [sum(each["wall"]) for each in samples.values()]
+        [figure(sample) for sample in samples.values()], [scale.wall_seconds(sample) for sample in samples.values()]
     )
 
 
@@ -83,34 +92,11 @@ def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: 
     return ratio_interval(ratios) if ratios else None
 
 
-def verdict(ratio: Interval) -> str:
-    """Return what a ratio of wall times says of the strategy above the line."""
-    if ratio.low is None or ratio.high is None:
-        return "too few rounds"
-    if not ratio.excludes_one:
-        return "no difference shown"
-    return "faster" if ratio.high < 1 else "slower"
-
-
-def presaving_of(
-    writing: Mapping[str, Any], wall_seconds: float, without_store: float | None, scale: Scale
-) -> Presaving:
-    """What a store costs, and after how many epochs it has paid for itself: against `without_store`, the wall time of
-    the fastest strategy that needs none, None where none was measured.
-    """
-    seconds = scale.amount(float(writing["seconds"]))
+def presaving_of(writing: Mapping[str, Any], scale: Scale) -> Presaving:
+    """What a store costs for the whole source."""
     return Presaving(
-        write_seconds=seconds,
-        nbytes=round(scale.amount(float(writing["nbytes"]))),
-        break_even_epochs=break_even_epochs(seconds, wall_seconds, without_store),
+        write_seconds=scale.amount(float(writing["seconds"])), nbytes=round(scale.amount(float(writing["nbytes"])))
     )
-
-
-def break_even_epochs(write_seconds: float, wall_seconds: float, without_store: float | None) -> float | None:
-    """Epochs after which the time to write has come back; None where it never does, or nothing is known to compare."""
-    if without_store is None or wall_seconds >= without_store:
-        return None
-    return write_seconds / (without_store - wall_seconds)
 
 
 def round_figures(number: int, sample: Sample) -> RoundFigures:
@@ -128,6 +114,12 @@ def round_figures(number: int, sample: Sample) -> RoundFigures:
         other_processes=sample["other_processes"],
         speed_probe_seconds=sample["speed_probe"],
     )
+
+
+def noise_of(samples: Iterable[Sample]) -> Noise:
+    """What disturbed them, beside what the figures of their rounds tell."""
+    frequencies = [float(each) for sample in samples for each in sample["frequencies"]]
+    return Noise([min(frequencies), max(frequencies)] if frequencies else [])
 
 
 def audits_of(samples: Mapping[int, Sample]) -> list[Audit]:

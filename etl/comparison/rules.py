@@ -87,6 +87,11 @@ def different_batches(digests: Sequence[str], expected: Sequence[str], reference
     return f"{len(wrong)} of {len(expected)} batches differ from those of {reference}, the first is batch {wrong[0]}"
 
 
+def pages_astray(samples: Mapping[int, Mapping[str, Any]]) -> int:
+    """Return how many pages of its files were not in the page cache, or out of it, as they were to be."""
+    return sum(int(sample["pages_astray"]) for sample in samples.values())
+
+
 _Found = tuple[str, dict[str, str]]
 
 
@@ -159,7 +164,7 @@ def _cache(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     wanted = "in" if terms.cache == "warm" else "out of"
     broken = {}
     for name, each in evidence.items():
-        astray = sum(int(sample["pages_astray"]) for sample in each.samples.values())
+        astray = pages_astray(each.samples)
         if astray:
             broken[name] = f"{astray:,} pages of its files were not {wanted} the page cache"
     how = "read" if terms.cache == "warm" else "dropped with posix_fadvise"

@@ -8,14 +8,13 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
 from etl.comparison.prediction import split_profile, wall_seconds
 from etl.comparison.report import StageResult
-from etl.comparison.results import Sample, etl_alone_seconds, middle, parts_of, presaving_of, ratio_of
-from etl.comparison.rules import different_batches
+from etl.comparison.results import Sample, etl_alone_seconds, parts_of, presaving_of, ratio_of
+from etl.comparison.rules import different_batches, pages_astray
 
 
-def stage_results(measured: Measured, without_store: float | None) -> list[StageResult]:
+def stage_results(measured: Measured) -> list[StageResult]:
     """The strategy that loads from its source in the way in which the stores are read, ahead or not, and then a store
-    cut after each stage; nothing where nothing is presaved. `without_store` is the wall time, in seconds, of the
-    fastest strategy that needs no store.
+    cut after each stage; nothing where nothing is presaved.
     """
     cuts = [each for each in measured.workload.stage_candidates() if _samples(measured, each)]
     if not cuts:
@@ -31,7 +30,7 @@ def stage_results(measured: Measured, without_store: float | None) -> list[Stage
         if raw is not None and candidate != raw and not is_estimated:
             ratio = ratio_of(samples, measured.samples[raw], scale)
         written = measured.written(candidate)
-        cost = None if written is None else presaving_of(written, wall, without_store, scale)
+        cost = None if written is None else presaving_of(written, scale)
         results.append(
             StageResult(
                 stage=candidate.stage or "raw",
@@ -40,11 +39,9 @@ def stage_results(measured: Measured, without_store: float | None) -> list[Stage
                 write_seconds=0.0 if cost is None else cost.write_seconds,
                 nbytes=0 if cost is None else cost.nbytes,
                 etl_alone_seconds=etl_alone,
-                etl_samples_per_second=scale.records / etl_alone,
                 wall_seconds=wall,
                 wall_is_estimated=is_estimated,
                 ratio=ratio,
-                break_even_epochs=None if cost is None else cost.break_even_epochs,
                 disqualified=_faults(measured, candidate),
             )
         )
@@ -62,7 +59,7 @@ def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> flo
     # A strategy that failed has no compute of its own; that of any other way to load in the same way is the same.
     alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
     compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
-    compute = middle(measured.samples[compared], lambda sample: sample["compute_alone"])
+    compute = parts_of(measured.samples[compared], measured.scale).compute_alone_seconds / batches
     split = split_profile(measured.profile, measured.threads(candidate))
     return wall_seconds(batches, etl_alone / batches, compute, split)
 
@@ -75,7 +72,7 @@ def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:
 
 def _faults(measured: Measured, candidate: Candidate) -> list[str]:
     unchecked = measured.workload.settings.unchecked
-    astray = sum(int(sample["pages_astray"]) for sample in _samples(measured, candidate).values())
+    astray = pages_astray(_samples(measured, candidate))
     if astray and "cache" not in unchecked:
         return [f"{astray:,} pages of its files were not as --cache {measured.workload.settings.cache} wants them"]
     if "samples" in unchecked:

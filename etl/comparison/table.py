@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from etl.comparison.figures_table import pays_off
 from etl.comparison.report import Prediction, Report, StrategyResult
-from etl.comparison.units import Scale, time_scale
-from etl.measuring.statistics import Interval
+from etl.comparison.units import Scale, bounds, time_scale
 from etl.tables import Bar, print_table
 
 # The characters and styles of what is drawn to scale.
@@ -55,7 +55,8 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     """Return the table of the strategies: `wall` heads the wall times, `epoch` is the scale of all times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
-    for column in (wall, "ETL alone", "compute", "stall", "samples/s", "ratio", "95% interval"):
+    host_wait = ["host wait"] if report.shows_host_wait() else []
+    for column in (wall, "ETL alone", "compute", "stall", *host_wait, "samples/s", "ratio", "95% interval"):
         table.add_column(column, justify="right")
     table.add_column("verdict")
     for column in ("predicted", "CPU s/1,000", "peak MB", "read MB", "pays off after"):
@@ -70,15 +71,16 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             epoch.number(each.etl_alone_seconds),
             epoch.number(parts.compute_alone_seconds + parts.interference_seconds),
             epoch.number(parts.stall_seconds),
+            *(epoch.number(each.host_wait_seconds) for _ in host_wait),
             f"{each.samples_per_second:,.0f}",
             "1" if each.ratio is None else f"{each.ratio.estimate:.2f}",
-            _interval(each.ratio),
+            bounds(each.ratio),
             _verdict(each),
             "" if each.prediction is None else _prediction(each.prediction, epoch),
             f"{each.cpu_seconds_per_1000:.2f}",
             f"{each.peak_memory_nbytes / 1e6:,.0f}",
             f"{each.read_nbytes / 1e6:,.0f}",
-            "" if each.presaving is None else _pays_off(each.presaving.break_even_epochs, report),
+            "" if each.presaving is None else pays_off(each.presaving.break_even_epochs, report),
             _bar(each, longest),
             style="dim strike" if each.disqualified else "",
         )
@@ -103,7 +105,7 @@ def _stages(report: Report) -> Table:
             f"{stage.nbytes / 1e6:,.1f}",
             write.number(stage.write_seconds),
             f"{'about ' if stage.wall_is_estimated else ''}{epoch.number(stage.wall_seconds)}",
-            "" if stage.stage == "raw" else _pays_off(stage.break_even_epochs, report),
+            "" if stage.stage == "raw" else pays_off(stage.break_even_epochs, report),
             _halves(stage.etl_samples_per_second / fastest, stage.nbytes / largest),
             style="dim strike" if stage.disqualified else "",
         )
@@ -123,28 +125,14 @@ def _show_checks(report: Report, console: Console) -> None:
         console.print(f"  {check.rule} {word}: {broken or check.evidence}", style="red", highlight=False)
 
 
-def _interval(ratio: Interval | None) -> str:
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return ""
-    return f"{ratio.low:.2f} to {ratio.high:.2f}"
-
-
 def _verdict(result: StrategyResult) -> str:
     if result.verdict == "too few rounds" and result.ratio is not None:
         return f"{result.ratio.count} rounds: too few"
     return result.verdict
 
 
-def _pays_off(epochs: float | None, report: Report) -> str:
-    """After how many epochs, or never; nothing where there is no strategy without a store to compare with."""
-    if all(each.stage is not None for each in report.strategies):
-        return ""
-    return "never" if epochs is None else f"{epochs:,.1f} epochs"
-
-
 def _prediction(prediction: Prediction, epoch: Scale) -> str:
-    errors = [f"{error:+.0%}" for error in (prediction.error, prediction.at_speed_error) if error is not None]
-    return f"{epoch.number(prediction.wall_seconds)} ({', '.join(errors)})"
+    return f"{epoch.number(prediction.wall_seconds)} ({prediction.error:+.0%}, {prediction.at_speed_error:+.0%})"
 
 
 def _bar(result: StrategyResult, longest: float) -> Bar:

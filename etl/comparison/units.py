@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import floor, log10
 
+from etl.measuring.statistics import Interval
+
 NOT_MEASURED = "–"  # noqa: RUF001  an en dash stands for no figure
 
 # (at least so much, in so large a unit, called so): minutes only where there are two of them, as 90 s is read at once.
@@ -82,6 +84,13 @@ def ratio(number: float | None) -> str:
     if number is None:
         return NOT_MEASURED
     return f"{number:,.2f}" if number >= 0.1 else digits(number, 2)
+
+
+def bounds(interval: Interval | None) -> str:
+    """Both ends of the interval of a ratio, `0.50 to 0.55`; nothing without one."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"{ratio(interval.low)} to {ratio(interval.high)}"
 
 
 def _suiting(quantities: Iterable[float | None], units: tuple[tuple[float, float, str], ...], none: Scale) -> Scale:

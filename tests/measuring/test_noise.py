@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.noise_report import report_noise
 from etl.measuring import noise
 from etl.measuring.noise import NoiseWatch, cpu_times, frequencies, probe_speed
 from etl.measuring.process_tree import cpu_seconds
@@ -120,28 +119,3 @@ def test_a_machine_that_tells_no_frequencies_has_none(tmp_path: Path, monkeypatc
     assert frequencies() == []
     (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2449.998\nflags : fpu\ncpu MHz\t\t: 2450.0\n")
     assert frequencies() == [2449.998, 2450.0]
-
-
-def quiet(**figures: object) -> dict[str, object]:
-    return {"steal": 0.0, "other_processes": 0.01, "speed_probe": 0.01, "frequencies": [2000.0, 2400.0], **figures}
-
-
-def test_a_quiet_machine_gives_no_warning() -> None:
-    found = report_noise([quiet(), quiet(speed_probe=0.0105), quiet(frequencies=[])])
-    assert found.warnings == []
-    assert found.frequency_mhz == [2000.0, 2400.0]
-    assert found.speed_spread == pytest.approx(1.05)
-
-
-@pytest.mark.parametrize(
-    ("figures", "warning"),
-    [
-        ({"steal": 0.3}, "The hypervisor took up to 30% of the CPU time (median 0.0%)"),
-        ({"other_processes": 0.2}, "Other processes had up to 20% of the CPU time (median 1.0%)"),
-        ({"speed_probe": 0.013}, "The speed of the CPU changed by a factor of 1.30"),
-    ],
-)
-def test_one_disturbed_measurement_is_told_in_a_sentence(figures: dict[str, object], warning: str) -> None:
-    found = report_noise([quiet(), quiet(), quiet(**figures)])
-    assert len(found.warnings) == 1
-    assert found.warnings[0].startswith(warning)

@@ -6,7 +6,7 @@ from etl.comparison.charts.axis import RatioAxis
 from etl.comparison.charts.drawing import Drawing
 from etl.comparison.charts.rows import Row, RowChart, draw_axis, draw_grid
 from etl.comparison.report import Report, StrategyResult
-from etl.comparison.units import ratio
+from etl.comparison.units import bounds, ratio
 from etl.measuring.statistics import Interval
 
 HEIGHT = 36
@@ -27,9 +27,8 @@ def ratio_intervals(report: Report) -> RowChart | None:
 
 def describe_interval(interval: Interval | None) -> str:
     """`0.24 (0.22 to 0.28)`; without bounds, where there are none, the median alone."""
-    if interval is None or interval.low is None or interval.high is None:
-        return ratio(interval.estimate if interval is not None else None)
-    return f"{ratio(interval.estimate)} ({ratio(interval.low)} to {ratio(interval.high)})"
+    estimate, ends = ratio(None if interval is None else interval.estimate), bounds(interval)
+    return f"{estimate} ({ends})" if ends else estimate
 
 
 def _row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Row:
