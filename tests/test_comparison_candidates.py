@@ -16,7 +16,7 @@ from tests.comparison_workloads import make_workload
 
 def test_a_candidate_comes_back_from_json_as_it_was() -> None:
     candidate = Candidate("presaved", "hdf5", "resize")
-    assert Candidate(**json.loads(json.dumps(candidate.as_dict()))) == candidate
+    assert Candidate.from_json(json.loads(json.dumps(candidate.to_json()))) == candidate
 
 
 def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp_path: Path) -> None:

@@ -19,19 +19,24 @@ from etl.comparison.results import (
     ratio_of,
     round_figures,
 )
+from etl.comparison.samples import Sample, Written
+from etl.measuring.clock import Split
 from etl.measuring.statistics import central_mean
+from tests.comparison_workloads import make_sample
 
 SIGNS = {"wall": 1, "compute": -1, "stall": -1}
+
 WHOLE = Scale(records=512, measured=512, batch_size=64)
 
 
-def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -> dict[str, Any]:
+def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -> Sample:
     """The seconds of an epoch of 8 batches, a quarter of each in the first."""
     figures = {
-        "wall": [wall / 4, wall * 3 / 4],
-        "stall": [stall / 4, stall * 3 / 4],
-        "compute": [compute / 4, compute * 3 / 4],
-        "etl_alone": [0.5, 0.5],
+        "wall": Split(wall / 4, wall * 3 / 4),
+        "stall": Split(stall / 4, stall * 3 / 4),
+        "host_wait": Split(stall / 4, stall * 3 / 4),
+        "compute": Split(compute / 4, compute * 3 / 4),
+        "etl_alone": Split(0.5, 0.5),
         "compute_alone": compute / 10,
         "harness": 1e-5,
         "batches": 8,
@@ -39,19 +44,18 @@ def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -
         "steal": 0.01,
         "other_processes": 0.02,
         "speed_probe": 0.003,
-        "runtime": [],
     }
-    return {**figures, **more}
+    return make_sample(**{**figures, **more})
 
 
-def unexplained(samples: dict[int, dict[str, Any]], scale: Scale) -> float:
+def unexplained(samples: dict[int, Sample], scale: Scale) -> float:
     """What each round leaves unexplained, averaged as the parts are."""
     rest = {
-        name: sum(sign * scale.epoch_seconds(each[part]) for part, sign in SIGNS.items())
-        - each["harness"] * scale.batches
+        name: sum(sign * scale.epoch_seconds(getattr(each.epoch, part)) for part, sign in SIGNS.items())
+        - each.harness * scale.batches
         for name, each in samples.items()
     }
-    return central_mean(list(rest.values()), [scale.epoch_seconds(each["wall"]) for each in samples.values()])
+    return central_mean(list(rest.values()), [scale.epoch_seconds(each.epoch.wall) for each in samples.values()])
 
 
 @pytest.mark.parametrize("rounds", range(1, 13))
@@ -83,20 +87,16 @@ def test_compute_alone_is_a_step_times_the_batches_and_interference_what_the_ste
 def test_scaled_to_four_times_the_records_the_first_batch_counts_once() -> None:
     scale = Scale(records=2048, measured=512, batch_size=64)
     each = 0.1
-    assert scale.epoch_seconds([5.0, 7 * each]) == pytest.approx(5.0 + 31 * each)
+    assert scale.epoch_seconds(Split(5.0, 7 * each)) == pytest.approx(5.0 + 31 * each)
 
 
 def test_a_source_smaller_than_a_batch_takes_the_time_that_was_measured() -> None:
     scale = Scale(records=10, measured=10, batch_size=32)
     parts = parts_of(
         {
-            0: {
-                "wall": [1.0, 0.0],
-                "stall": [0.3, 0.0],
-                "compute": [0.7, 0.0],
-                "compute_alone": 0.7,
-                "harness": 0.0,
-            }
+            0: make_sample(
+                wall=Split(1.0, 0.0), stall=Split(0.3, 0.0), compute=Split(0.7, 0.0), compute_alone=0.7, harness=0.0
+            )
         },
         scale,
     )
@@ -105,12 +105,12 @@ def test_a_source_smaller_than_a_batch_takes_the_time_that_was_measured() -> Non
 
 def test_a_part_of_a_batch_that_was_measured_is_scaled_by_its_records() -> None:
     scale = Scale(records=1000, measured=10, batch_size=32)
-    assert scale.epoch_seconds([0.02, 0.0]) == pytest.approx(2.0)
+    assert scale.epoch_seconds(Split(0.02, 0.0)) == pytest.approx(2.0)
     assert 0.02 * scale.batches == pytest.approx(2.0)
 
 
 def test_a_last_batch_that_is_not_full_changes_nothing_in_an_epoch_that_was_measured_whole() -> None:
-    assert Scale(records=100, measured=100, batch_size=64).epoch_seconds([0.5, 0.2]) == pytest.approx(0.7)
+    assert Scale(records=100, measured=100, batch_size=64).epoch_seconds(Split(0.5, 0.2)) == pytest.approx(0.7)
 
 
 def test_the_ratio_is_paired_within_rounds_that_both_have() -> None:
@@ -127,17 +127,17 @@ def test_there_is_no_ratio_without_a_common_round() -> None:
 
 
 def test_rounds_without_loading_alone_leave_its_figure_to_those_that_have_it() -> None:
-    samples = {0: sample(1.0), 1: sample(1.0, etl_alone=[0.2, 0.4]), 2: sample(1.0, etl_alone=None)}
+    samples = {0: sample(1.0), 1: sample(1.0, etl_alone=Split(0.2, 0.4)), 2: sample(1.0, etl_alone=None)}
     assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
 
 
 def test_a_figure_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
     samples = {number: sample(float(number + 1), cpu_seconds=float(number)) for number in range(4)}
-    assert middle(samples, WHOLE, lambda each: each["cpu_seconds"]) == pytest.approx(1.5)
+    assert middle(samples, WHOLE, lambda each: each.cpu_seconds) == pytest.approx(1.5)
 
 
 def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
-    assert presaving_of({"seconds": 2.0, "nbytes": 1000}, Scale(2000, 500, 50)) == Presaving(8.0, 4000)
+    assert presaving_of(Written(2.0, 1000, 500), Scale(2000, 500, 50)) == Presaving(8.0, 4000)
 
 
 def test_a_round_is_reported_as_it_was_measured() -> None:
@@ -151,7 +151,7 @@ def test_host_wait_is_scaled_as_the_stall_is_which_it_is_without_a_device() -> N
     scale = Scale(records=2048, measured=512, batch_size=64)
     samples = {number: sample(wall, stall=wall / 3) for number, wall in enumerate((1.0, 1.5, 9.0, 2.0, 1.2))}
     assert host_wait_seconds(samples, scale) == parts_of(samples, scale).stall_seconds
-    ahead = {number: {**each, "host_wait": [0.5, 0.7]} for number, each in samples.items()}
+    ahead = {number: sample(1.0, host_wait=Split(0.5, 0.7)) for number in samples}
     assert host_wait_seconds(ahead, scale) == pytest.approx(0.5 + 31 * 0.1)
 
 

@@ -9,46 +9,46 @@ import pytest
 
 from etl.comparison.report import Check, Parts
 from etl.comparison.rules import RULES, Evidence, Terms, check_rules
+from etl.comparison.samples import Checked, Sample, Written
 from etl.comparison.threads import Threads
+from etl.measuring.clock import Split
+from tests.comparison_workloads import make_sample
 
 TERMS = Terms(
-    affinity=[0, 1], memory_nbytes=10**9, cache="warm", simulated_seconds=None, rounds=6, unchecked=()
-)  # two CPUs for all
+    affinity=[0, 1],  # two CPUs for all
+    memory_nbytes=10**9,
+    cache="warm",
+    simulated_seconds=None,
+    waits_for_steps=False,
+    rounds=6,
+    unchecked=(),
+)
 PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 
 
-def sample(**figures: Any) -> dict[str, Any]:
+def sample(**figures: Any) -> Sample:
     """Of one round, in which nothing went wrong."""
-    sound = {
-        "samples": 100,
-        "wall": [0.5, 1.5],
-        "cpu_seconds": 3.0,
-        "peak_memory": 5 * 10**8,
-        "affinity": [0, 1],
-        "torch_threads": 1,
-        "device": "cpu",
-        "pages_astray": 0,
-        "files_untold": 0,
-    }
-    return {**sound, **figures}
+    return make_sample(**{"wall": Split(0.5, 1.5), "cpu_seconds": 3.0, "torch_threads": 1, **figures})
 
 
 def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
-    seen = {
-        "digests": ["aa", "bb", "cc"],
-        "samples": 100,
-        "score": 2.25,
-        "weights": "5eed",
-        "pages_touched": 4000,
-        "pages_absent": 0,
-    }
+    seen = Checked(
+        digests=["aa", "bb", "cc"],
+        records=["a0", "a1", "b0", "b1", "c0"],
+        samples=100,
+        score=2.25,
+        weights="5eed",
+        pages_touched=4000,
+        pages_absent=0,
+        peak_memory=5 * 10**8,
+    )
     return Evidence(
         is_presaved=is_presaved,
         threads=Threads(1, 1),
-        check={**seen, **check},
+        check=replace(seen, **check),
         samples={number: sample() for number in range(6)},
         parts=PARTS,
-        writing={"seconds": 1.0, "nbytes": 1000} if is_presaved else None,
+        writing=Written(1.0, 1000, 100) if is_presaved else None,
     )
 
 
@@ -83,8 +83,14 @@ def test_sound_evidence_holds_all_eight_rules_and_each_says_what_was_seen() -> N
 
 
 def test_samples_are_broken_by_a_batch_with_other_bytes() -> None:
-    found = checks(evidence(digests=["aa", "b0", "c0"]))
-    assert_broken("samples", "2 of 3 batches differ from those of raw, the first is batch 1", found)
+    found = checks(evidence(digests=["aa", "b0", "c0"], records=["a0", "a1", "b0", "bb", "cc"]))
+    reason = "2 of 3 batches differ from those of raw, the first is batch 1; 2 of 100 records are not among its own"
+    assert_broken("samples", reason, found)
+
+
+def test_samples_are_broken_by_another_order_which_is_said_to_be_no_more_than_that() -> None:
+    found = checks(evidence(digests=["ab", "ba", "cc"], records=["b0", "a1", "a0", "b1", "c0"]))
+    assert_broken("samples", "the same records as raw, in another order", found)
 
 
 def test_samples_are_broken_by_an_epoch_with_fewer_batches() -> None:
@@ -109,7 +115,7 @@ def test_a_device_may_add_in_another_order() -> None:
     on_device = replace(on_device, samples={0: sample(device="cuda:0")})
     assert checks(on_device)["compute"].held is True
     assert "within 1%" in checks(on_device)["compute"].evidence
-    assert_broken("compute", "its loss is 3.0", checks(replace(on_device, check={**on_device.check, "score": 3.0})))
+    assert_broken("compute", "its loss is 3.0", checks(replace(on_device, check=replace(on_device.check, score=3.0))))
 
 
 def test_a_loss_that_grew_beyond_all_numbers_is_the_same_for_all_that_it_did_so_for() -> None:
@@ -139,7 +145,7 @@ def test_resources_are_broken_by_more_cpu_time_than_there_was() -> None:
 
 
 def test_resources_are_broken_by_more_memory_than_allowed() -> None:
-    assert_broken("resources", "it took 1,500 MB in round 0", checks(with_round(0, peak_memory=15 * 10**8)))
+    assert_broken("resources", "it took 1,500 MB", checks(evidence(peak_memory=15 * 10**8)))
 
 
 def test_all_cpus_busy_all_the_time_break_nothing() -> None:
@@ -192,7 +198,7 @@ def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: flo
 def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: str) -> None:
     hopeless = replace(
         with_round(0, samples=1, affinity=[7], pages_astray=9),
-        check={**evidence(is_presaved=True, digests=[], weights="", pages_absent=1).check},
+        check=evidence(is_presaved=True, digests=[], weights="", pages_absent=1).check,
         is_presaved=True,
         parts=replace(PARTS, wall_seconds=3.0),
     )

@@ -12,7 +12,10 @@ from etl.comparison.settings import Settings, parse_seconds
 from etl.strategies import default_names, names
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"strategies": ("raw", "turbo")}, "--strategies: unknown 'turbo'; known: raw, async-raw"),
+    ({"strategies": ("raw", "turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
+    ({"strategies": ("raw", "again=turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
+    ({"strategies": ("raw", "=raw")}, "--strategies: '=raw' has no name before the =, such as again=raw"),
+    ({"strategies": ("raw", "raw=presaved")}, "--strategies: raw, raw=presaved names one of them twice"),
     ({"strategies": ()}, "--strategies needs at least one of raw"),
     ({"strategies": ("raw", "raw")}, "--strategies: raw, raw names one of them twice"),
     ({"formats": ("zip",)}, "--formats: unknown 'zip'; known: npy"),
@@ -31,8 +34,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"budget_seconds": 0.0}, "--budget must be a time above 0"),
     ({"budget_seconds": float("inf")}, "--budget must be"),
     ({"budget_seconds": float("nan")}, "--budget must be"),
-    ({"compute": "gpu"}, "--compute must be training or simulated:20ms, not 'gpu'"),
-    ({"compute": "simulated"}, "--compute must be training or simulated:20ms, not 'simulated'"),
+    ({"compute": "gpu"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'gpu'"),
+    ({"compute": "simulated"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'simulated'"),
     ({"compute": "simulated:soon"}, "--compute simulated must be a time such as 60s, 20ms or 2min, not 'soon'"),
     ({"compute": "simulated:-5ms"}, "--compute simulated must be a time"),
 ]

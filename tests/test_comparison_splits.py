@@ -180,7 +180,7 @@ def test_real_trials_choose_two_loading_threads_if_they_load_faster_than_one_and
     workload.whole = Slow(2e-3, crowded)
     workload.records = Subset(workload.whole, 96, 0)
     found = measure.try_splits(workload, AHEAD, seconds=8.0)
-    trials = {Threads(**each["threads"]): each["seconds_per_batch"] for each in found["trials"]}
+    trials = {each.threads: each.seconds_per_batch for each in found.trials}
     assert set(trials) == {Threads(1, 2), Threads(1, 1)}
     assert choose(trials) == fastest
 

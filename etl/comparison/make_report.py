@@ -16,8 +16,6 @@ from etl.comparison.report import (
     Prediction,
     ProfileResult,
     Report,
-    SplitProfile,
-    StageProfile,
     StrategyResult,
 )
 from etl.comparison.results import (
@@ -45,10 +43,11 @@ def make_report(measured: Measured) -> Report:
         memory_nbytes=measured.memory_nbytes,
         cache=settings.cache,
         simulated_seconds=settings.simulated_seconds,
+        waits_for_steps=settings.waits_for_steps,
         rounds=measured.rounds,
         unchecked=settings.unchecked,
     )
-    model = None if settings.simulated_seconds is not None else settings.model or str(measured.profile["model"])
+    model = None if settings.simulated_seconds is not None else settings.model or measured.profile.model
     report = Report(
         schema_version=SCHEMA_VERSION,
         title=f"{settings.source}: {len(workload.whole):,} records, batches of {settings.batch_size}",
@@ -98,11 +97,11 @@ def _strategy(measured: Measured, candidate: Candidate, evidence: Evidence) -> S
         loading_threads=threads.loading,
         parts=evidence.parts,
         host_wait_seconds=host_wait_seconds(samples, scale),
-        first_batch_seconds=middle(samples, scale, lambda sample: sample["stall"][0]),
+        first_batch_seconds=middle(samples, scale, lambda sample: sample.epoch.stall.first),
         etl_alone_seconds=etl_alone_seconds(samples, scale),
-        cpu_seconds_per_1000=middle(samples, scale, lambda sample: sample["cpu_seconds"]) / scale.measured * 1000,
-        peak_memory_nbytes=max(int(sample["peak_memory"]) for sample in samples.values()),
-        read_nbytes=round(scale.amount(middle(samples, scale, lambda sample: sample["read_nbytes"]))),
+        cpu_seconds_per_1000=middle(samples, scale, lambda sample: sample.cpu_seconds) / scale.measured * 1000,
+        peak_memory_nbytes=evidence.check.peak_memory,
+        read_nbytes=round(scale.amount(middle(samples, scale, lambda sample: sample.read_nbytes))),
         ratio=None if candidate == reference else ratio_of(samples, measured.samples[reference], scale),
         presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
         prediction=_prediction(measured, candidate),
@@ -115,12 +114,12 @@ def _strategy(measured: Measured, candidate: Candidate, evidence: Evidence) -> S
 def _prediction(measured: Measured, candidate: Candidate) -> Prediction:
     threads = measured.threads(candidate)
     beside = [
-        float(sample["compute_alone"])
+        sample.compute_alone
         for each in measured.compared
         if measured.threads(each).compute == threads.compute
         for sample in measured.samples[each].values()
     ]
-    profile = {**measured.profile, "compute_seconds": {str(threads.compute): statistics.median(beside)}}
+    profile = replace(measured.profile, compute_seconds={str(threads.compute): statistics.median(beside)})
     return Prediction(
         wall_seconds=measured.predictions[measured.name(candidate)],
         at_speed_seconds=predict_wall(measured.workload, candidate, threads, profile),
@@ -140,8 +139,8 @@ def _to_fastest(measured: Measured, report: Report) -> dict[str, Interval | None
 def _profile(measured: Measured) -> ProfileResult:
     profile = measured.profile
     return ProfileResult(
-        stages=[StageProfile(**stage) for stage in profile["stages"]],
-        compute_seconds_per_batch=profile["compute_seconds"],
-        splits=[SplitProfile(**split) for split in profile["splits"]],
-        copy_bytes_per_second=profile["copy_bytes_per_second"],
+        stages=profile.stages,
+        compute_seconds_per_batch=dict(profile.compute_seconds),
+        splits=profile.splits,
+        copy_bytes_per_second=profile.copy_bytes_per_second,
     )

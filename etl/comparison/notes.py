@@ -12,8 +12,8 @@ from etl.comparison.measured import Measured
 from etl.comparison.report import SplitTrial
 from etl.comparison.results import audits_of
 from etl.comparison.splits import MIN_TRIALS
+from etl.comparison.threads import Threads
 from etl.comparison.units import seconds
-from etl.comparison.workload import Threads
 
 
 def notes(measured: Measured) -> list[str]:
@@ -34,7 +34,7 @@ def notes(measured: Measured) -> list[str]:
     memory = psutil.virtual_memory().total
     for candidate in measured.compared:
         written = measured.written(candidate)
-        nbytes = 0 if written is None else scale.amount(float(written["nbytes"]))
+        nbytes = 0 if written is None else scale.amount(written.nbytes)
         if nbytes > memory / 2 and measured.workload.settings.cache == "warm":
             found.append(
                 f"The store of {measured.name(candidate)} takes {nbytes / 1e9:,.1f} GB, and this machine has "

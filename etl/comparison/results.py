@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from etl.comparison.report import Noise, Parts, Presaving, RoundFigures
-from etl.measuring.clock import Split
+from etl.comparison.samples import Loads, Sample, Written
+from etl.measuring.clock import EpochFigures, Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
-
-Sample = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,9 @@ class Scale:
         """Of a whole epoch; the last counts as the part that it is."""
         return self.records / self._records_a_batch
 
-    def epoch_seconds(self, split: Sequence[float]) -> float:
+    def epoch_seconds(self, split: Split) -> float:
         """Of a whole epoch, from the first batch's and the others'."""
-        return Split(*split).scaled(self.measured / self._records_a_batch, self.batches)
+        return split.scaled(self.measured / self._records_a_batch, self.batches)
 
     def amount(self, measured: float) -> float:
         """What grows with the number of records."""
@@ -38,7 +36,7 @@ class Scale:
 
     def wall_seconds(self, sample: Sample) -> float:
         """The wall time of an epoch."""
-        return self.epoch_seconds(sample["wall"])
+        return self.epoch_seconds(sample.epoch.wall)
 
     @property
     def _records_a_batch(self) -> int:
@@ -49,26 +47,22 @@ class Scale:
 def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
     """Where the wall time of an epoch goes."""
 
-    def of_epoch(name: str) -> float:
-        return middle(samples, scale, lambda sample: scale.epoch_seconds(sample[name]))
+    def of_epoch(split: Callable[[EpochFigures], Split]) -> float:
+        return middle(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch)))
 
-    def of_batches(name: str) -> float:
-        return middle(samples, scale, lambda sample: float(sample[name]) * scale.batches)
-
-    alone = of_batches("compute_alone")
+    alone = middle(samples, scale, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
-        wall_seconds=of_epoch("wall"),
+        wall_seconds=of_epoch(lambda epoch: epoch.wall),
         compute_alone_seconds=alone,
-        interference_seconds=of_epoch("compute") - alone,
-        stall_seconds=of_epoch("stall"),
-        harness_seconds=of_batches("harness"),
+        interference_seconds=of_epoch(lambda epoch: epoch.compute) - alone,
+        stall_seconds=of_epoch(lambda epoch: epoch.stall),
+        harness_seconds=middle(samples, scale, lambda sample: sample.harness) * scale.batches,
     )
 
 
 def host_wait_seconds(samples: Mapping[int, Sample], scale: Scale) -> float:
     """Seconds of an epoch in which the training loop waited for batches."""
-    # A sample without host waits was taken by a clock to which they are the stalls.
-    return middle(samples, scale, lambda sample: scale.epoch_seconds(sample.get("host_wait", sample["stall"])))
+    return middle(samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait))
 
 
 def middle(samples: Mapping[int, Sample], scale: Scale, figure: Callable[[Sample], float]) -> float:
@@ -78,9 +72,9 @@ def middle(samples: Mapping[int, Sample], scale: Scale, figure: Callable[[Sample
     )
 
 
-def etl_alone_seconds(samples: Mapping[int, Sample], scale: Scale) -> float:
+def etl_alone_seconds(samples: Mapping[int, Sample | Loads], scale: Scale) -> float:
     """Seconds to load an epoch with nothing else to do: the median of the rounds in which that was measured."""
-    known = [scale.epoch_seconds(each["etl_alone"]) for each in samples.values() if each["etl_alone"] is not None]
+    known = [scale.epoch_seconds(each.etl_alone) for each in samples.values() if each.etl_alone is not None]
     return statistics.median(known)
 
 
@@ -92,37 +86,35 @@ def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: 
     return ratio_interval(ratios) if ratios else None
 
 
-def presaving_of(writing: Mapping[str, Any], scale: Scale) -> Presaving:
+def presaving_of(writing: Written, scale: Scale) -> Presaving:
     """What a store costs for the whole source."""
-    return Presaving(
-        write_seconds=scale.amount(float(writing["seconds"])), nbytes=round(scale.amount(float(writing["nbytes"])))
-    )
+    return Presaving(write_seconds=scale.amount(writing.seconds), nbytes=round(scale.amount(writing.nbytes)))
 
 
 def round_figures(number: int, sample: Sample) -> RoundFigures:
     """One sample as it is reported, of the records that were measured."""
-    etl_alone = sample["etl_alone"]
+    epoch = sample.epoch
     return RoundFigures(
         round=number,
-        wall_seconds=sum(sample["wall"]),
-        compute_seconds=sum(sample["compute"]),
-        stall_seconds=sum(sample["stall"]),
-        compute_alone_seconds=sample["compute_alone"] * sample["batches"],
-        etl_alone_seconds=None if etl_alone is None else sum(etl_alone),
-        cpu_seconds=sample["cpu_seconds"],
-        steal=sample["steal"],
-        other_processes=sample["other_processes"],
-        speed_probe_seconds=sample["speed_probe"],
+        wall_seconds=epoch.wall.total,
+        compute_seconds=epoch.compute.total,
+        stall_seconds=epoch.stall.total,
+        compute_alone_seconds=sample.compute_alone * epoch.batches,
+        etl_alone_seconds=None if sample.etl_alone is None else sample.etl_alone.total,
+        cpu_seconds=sample.cpu_seconds,
+        steal=sample.steal,
+        other_processes=sample.other_processes,
+        speed_probe_seconds=sample.speed_probe,
     )
 
 
 def noise_of(samples: Iterable[Sample]) -> Noise:
     """What disturbed them, beside what the figures of their rounds tell."""
-    frequencies = [float(each) for sample in samples for each in sample["frequencies"]]
+    frequencies = [each for sample in samples for each in sample.frequencies]
     return Noise([min(frequencies), max(frequencies)] if frequencies else [])
 
 
 def audits_of(samples: Mapping[int, Sample]) -> list[Audit]:
-    """What became of each runtime setting of a strategy, in the last of its processes that was asked."""
-    found = {audit["setting"]: Audit(**audit) for _, sample in sorted(samples.items()) for audit in sample["runtime"]}
+    """What became of each runtime setting of a strategy, in the last of its processes."""
+    found = {audit.setting: audit for _, sample in sorted(samples.items()) for audit in sample.runtime}
     return list(found.values())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from etl.comparison.report import Check, Parts
+from etl.comparison.samples import Checked, Loads, Sample, Written
 from etl.comparison.threads import Threads
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -36,10 +37,10 @@ class Evidence:
 
     is_presaved: bool
     threads: Threads
-    check: Mapping[str, Any]
-    samples: Mapping[int, Mapping[str, Any]]
+    check: Checked
+    samples: Mapping[int, Sample]
     parts: Parts
-    writing: Mapping[str, Any] | None
+    writing: Written | None
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Terms:
     memory_nbytes: int
     cache: str
     simulated_seconds: float | None
+    waits_for_steps: bool
     rounds: int
     unchecked: Sequence[str]
 
@@ -77,19 +79,26 @@ def check_rules(evidence: Mapping[str, Evidence], terms: Terms) -> list[Check]:
     return checks
 
 
-def different_batches(digests: Sequence[str], expected: Sequence[str], reference: str) -> str | None:
-    """How an epoch's digests are not those of `reference`; None where they are."""
-    if len(digests) != len(expected):
-        return f"{len(digests)} batches, {reference} has {len(expected)}"
-    wrong = [number for number, (one, other) in enumerate(zip(digests, expected, strict=True)) if one != other]
-    if not wrong:
+def different_batches(checked: Checked, expected: Checked, reference: str) -> str | None:
+    """Return how the batches of an epoch are not those of `reference`; None if they are."""
+    if checked.digests == expected.digests:
         return None
-    return f"{len(wrong)} of {len(expected)} batches differ from those of {reference}, the first is batch {wrong[0]}"
+    if checked.records != expected.records and Counter(checked.records) == Counter(expected.records):
+        return f"the same records as {reference}, in another order"
+    if len(checked.digests) != len(expected.digests):
+        return f"{len(checked.digests)} batches, {reference} has {len(expected.digests)}"
+    pairs = zip(checked.digests, expected.digests, strict=True)
+    wrong = [number for number, (one, other) in enumerate(pairs) if one != other]
+    records = sum((Counter(checked.records) - Counter(expected.records)).values())
+    return (
+        f"{len(wrong)} of {len(expected.digests)} batches differ from those of {reference}, the first is batch "
+        f"{wrong[0]}; {records:,} of {checked.samples:,} records are not among its own"
+    )
 
 
-def pages_astray(samples: Mapping[int, Mapping[str, Any]]) -> int:
+def pages_astray(samples: Mapping[int, Sample | Loads]) -> int:
     """Return how many pages of its files were not in the page cache, or out of it, as they were to be."""
-    return sum(int(sample["pages_astray"]) for sample in samples.values())
+    return sum(sample.pages_astray for sample in samples.values())
 
 
 _Found = tuple[str, dict[str, str]]
@@ -97,40 +106,49 @@ _Found = tuple[str, dict[str, str]]
 
 def _samples(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
     reference, first = next(iter(evidence.items()))
-    expected = first.check["digests"]
     broken = {}
     for name, each in evidence.items():
-        reason = different_batches(each.check["digests"], expected, reference)
-        counts = {int(sample["samples"]) for sample in each.samples.values()} - {int(first.check["samples"])}
+        reason = different_batches(each.check, first.check, reference)
+        counts = {sample.epoch.samples for sample in each.samples.values()} - {first.check.samples}
         if reason is None and counts:
-            reason = f"{counts.pop()} samples in an epoch that was timed, {first.check['samples']} were to be loaded"
+            reason = f"{counts.pop()} samples in an epoch that was timed, {first.check.samples} were to be loaded"
         if reason is not None:
             broken[name] = reason
-    seen = f"128-bit digests of the shape, dtype and bytes of {len(expected)} batches, before anything was timed"
+    batches = len(first.check.digests)
+    seen = f"128-bit digests of the shape, dtype and bytes of {batches} batches, before anything was timed"
     return seen, broken
 
 
 def _compute(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     if terms.simulated_seconds is not None:
-        return f"a wait of {terms.simulated_seconds * 1e3:g} ms for each batch, the same for all", {}
+        each_step = f"a device that takes {terms.simulated_seconds * 1e3:g} ms for each batch, the same for all"
+        return f"{each_step}; {_steps(terms)}", {}
     reference, first = next(iter(evidence.items()))
     broken = {}
-    on_device = any(sample["device"] != "cpu" for each in evidence.values() for sample in each.samples.values())
+    on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
     tolerance = DEVICE_SCORE_TOLERANCE if on_device else 0.0
     for name, each in evidence.items():
-        if each.check["weights"] != first.check["weights"]:
+        if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
-        elif not _same_loss(each.check["score"], first.check["score"], tolerance):
-            broken[name] = f"its loss is {each.check['score']}, that of {reference} {first.check['score']}"
-    exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}" if on_device else "to the bit"
+        elif not _same_loss(each.check.score, first.check.score, tolerance):
+            broken[name] = f"its loss is {each.check.score}, that of {reference} {first.check.score}"
+    exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(terms)}" if on_device else "to the bit"
     return (
         "digests of the initial weights were compared, and the loss after the same steps, that of "
-        f"{reference} being {first.check['score']:.6g}, {exactly}",
+        f"{reference} being {first.check.score:.6g}, {exactly}",
         broken,
     )
 
 
-def _same_loss(one: float, other: float, tolerance: float) -> bool:
+def _steps(terms: Terms) -> str:
+    if terms.waits_for_steps:
+        return "the training loop waited for each step, as was asked for"
+    return "one step was in flight while the next batch was loaded, and none was queued"
+
+
+def _same_loss(one: float | None, other: float | None, tolerance: float) -> bool:
+    if one is None or other is None:
+        return one is other
     # Of features that nobody normalised the loss may grow beyond all numbers, for every strategy alike.
     return math.isclose(one, other, rel_tol=tolerance) or (math.isnan(one) and math.isnan(other))
 
@@ -138,20 +156,21 @@ def _same_loss(one: float, other: float, tolerance: float) -> bool:
 def _resources(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     cpus = len(terms.affinity)
     broken = {}
-    peak = busiest = 0.0
+    busiest = 0.0
     for name, each in evidence.items():
         for number, sample in each.samples.items():
-            wall = sum(sample["wall"])
-            busy = sample["cpu_seconds"] / wall
-            peak, busiest = max(peak, sample["peak_memory"]), max(busiest, busy)
-            if list(sample["affinity"]) != list(terms.affinity):
-                broken[name] = f"it ran on CPUs {sample['affinity']} in round {number}"
-            elif terms.simulated_seconds is None and sample["torch_threads"] != each.threads.compute:
-                broken[name] = f"it computed with {sample['torch_threads']} threads in round {number}"
+            wall = sample.epoch.wall.total
+            busy = sample.cpu_seconds / wall
+            busiest = max(busiest, busy)
+            if sample.affinity != list(terms.affinity):
+                broken[name] = f"it ran on CPUs {sample.affinity} in round {number}"
+            elif terms.simulated_seconds is None and sample.torch_threads != each.threads.compute:
+                broken[name] = f"it computed with {sample.torch_threads} threads in round {number}"
             elif busy > cpus * (1 + CPU_TOLERANCE) + 0.1 / wall:
                 broken[name] = f"it had {busy:.2f} CPUs in round {number}"
-            elif sample["peak_memory"] > terms.memory_nbytes:
-                broken[name] = f"it took {sample['peak_memory'] / 1e6:,.0f} MB in round {number}"
+        if each.check.peak_memory > terms.memory_nbytes:
+            broken[name] = f"it took {each.check.peak_memory / 1e6:,.0f} MB"
+    peak = max(each.check.peak_memory for each in evidence.values())
     listed = ", ".join(map(str, terms.affinity))
     seen = (
         f"all were bound to CPUs {listed}, loading and compute together; the busiest used {busiest:.2f} CPUs, the "
@@ -169,7 +188,7 @@ def _cache(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
             broken[name] = f"{astray:,} pages of its files were not {wanted} the page cache"
     how = "read" if terms.cache == "warm" else "dropped with posix_fadvise"
     seen = f"{terms.cache}: before each epoch its files were {how}, and every page was looked for with mincore"
-    untold = max(int(sample["files_untold"]) for each in evidence.values() for sample in each.samples.values())
+    untold = max(sample.files_untold for each in evidence.values() for sample in each.samples.values())
     if untold:
         seen += f", which tells nothing of {untold:,} files that are somebody else's"
     return seen, broken
@@ -194,7 +213,8 @@ def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: AR
 def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
     seen = (
-        f"{terms.rounds} rounds in shuffled order, each strategy in at least {fewest} of them, in a process of its own"
+        f"{terms.rounds} rounds in shuffled order, each in a server of its own whose layout in memory was drawn anew; "
+        f"each strategy in at least {fewest} of them, in a fresh process: so many independent repetitions"
     )
     if terms.rounds < MIN_ROUNDS:
         return f"{seen}: fewer than the {MIN_ROUNDS} that an interval needs, so no difference is claimed", {}
@@ -203,11 +223,11 @@ def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
 
 def _loaded(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
     broken = {
-        name: f"{each.check['pages_absent']:,} pages of its batches were not in memory when compute began"
+        name: f"{each.check.pages_absent:,} pages of its batches were not in memory when compute began"
         for name, each in evidence.items()
-        if each.check["pages_absent"]
+        if each.check.pages_absent
     }
-    pages = next(iter(evidence.values())).check["pages_touched"]
+    pages = next(iter(evidence.values())).check.pages_touched
     return (
         f"one byte of each of {pages:,} pages an epoch is read while loading is timed; then mincore was asked for each",
         broken,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from etl.comparison.candidate import Candidate
 from etl.comparison.measured import Measured
-from etl.comparison.prediction import split_profile, wall_seconds
+from etl.comparison.prediction import slowdowns, wall_seconds
 from etl.comparison.report import StageResult
-from etl.comparison.results import Sample, etl_alone_seconds, parts_of, presaving_of, ratio_of
+from etl.comparison.results import etl_alone_seconds, parts_of, presaving_of, ratio_of
 from etl.comparison.rules import different_batches, pages_astray
+from etl.comparison.samples import Loads, Sample
 
 
 def stage_results(measured: Measured) -> list[StageResult]:
@@ -22,12 +23,11 @@ def stage_results(measured: Measured) -> list[StageResult]:
     raw = _same_way(measured, cuts[0])
     results = []
     for candidate in cuts if raw is None else [raw, *cuts]:
-        samples, scale = _samples(measured, candidate), measured.scale
-        is_estimated = candidate not in measured.samples
-        etl_alone = etl_alone_seconds(samples, scale)
-        wall = _estimate(measured, candidate, etl_alone) if is_estimated else parts_of(samples, scale).wall_seconds
+        scale, samples = measured.scale, measured.samples.get(candidate)
+        etl_alone = etl_alone_seconds(_samples(measured, candidate), scale)
+        wall = _estimate(measured, candidate, etl_alone) if samples is None else parts_of(samples, scale).wall_seconds
         ratio = None
-        if raw is not None and candidate != raw and not is_estimated:
+        if raw is not None and candidate != raw and samples is not None:
             ratio = ratio_of(samples, measured.samples[raw], scale)
         written = measured.written(candidate)
         cost = None if written is None else presaving_of(written, scale)
@@ -40,7 +40,7 @@ def stage_results(measured: Measured) -> list[StageResult]:
                 nbytes=0 if cost is None else cost.nbytes,
                 etl_alone_seconds=etl_alone,
                 wall_seconds=wall,
-                wall_is_estimated=is_estimated,
+                wall_is_estimated=samples is None,
                 ratio=ratio,
                 disqualified=_faults(measured, candidate),
             )
@@ -48,9 +48,8 @@ def stage_results(measured: Measured) -> list[StageResult]:
     return results
 
 
-def _samples(measured: Measured, candidate: Candidate) -> Mapping[int, Sample]:
-    found = measured.samples.get(candidate) or measured.loads.get(candidate)
-    return found or {}
+def _samples(measured: Measured, candidate: Candidate) -> Mapping[int, Sample | Loads]:
+    return {**measured.samples.get(candidate, {}), **measured.loads.get(candidate, {})}
 
 
 def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> float:
@@ -60,8 +59,8 @@ def _estimate(measured: Measured, candidate: Candidate, etl_alone: float) -> flo
     alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
     compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
     compute = parts_of(measured.samples[compared], measured.scale).compute_alone_seconds / batches
-    split = split_profile(measured.profile, measured.threads(candidate))
-    return wall_seconds(batches, etl_alone / batches, compute, split)
+    beside = slowdowns(measured.workload, measured.profile, measured.threads(candidate))
+    return wall_seconds(batches, etl_alone / batches, compute, beside)
 
 
 def _same_way(measured: Measured, cut: Candidate) -> Candidate | None:
@@ -78,6 +77,5 @@ def _faults(measured: Measured, candidate: Candidate) -> list[str]:
     if "samples" in unchecked:
         return []
     reference = measured.compared[0]
-    digests, expected = (measured.checks[each]["digests"] for each in (candidate, reference))
-    found = different_batches(digests, expected, measured.name(reference))
+    found = different_batches(measured.checks[candidate], measured.checks[reference], measured.name(reference))
     return [] if found is None else [found]
