@@ -20,17 +20,7 @@ from etl.comparison.report import (
     StageProfile,
     StrategyResult,
 )
-from etl.comparison.results import (
-    audits_of,
-    etl_alone_seconds,
-    host_wait_seconds,
-    middle,
-    noise_of,
-    parts_of,
-    presaving_of,
-    ratio_of,
-    round_figures,
-)
+from etl.comparison.results import noise_of, parts_of, ratio_of, steps_alone, strategy_result
 from etl.comparison.rules import Evidence, Terms, check_rules
 from etl.comparison.stage_results import stage_results
 from etl.measuring.statistics import Interval
@@ -88,39 +78,23 @@ def _evidence(measured: Measured) -> dict[str, Evidence]:
 
 
 def _strategy(measured: Measured, candidate: Candidate, evidence: Evidence) -> StrategyResult:
-    scale, reference, samples, threads = measured.scale, measured.compared[0], evidence.samples, evidence.threads
-    return StrategyResult(
-        name=measured.name(candidate),
-        strategy=candidate.strategy,
-        format=candidate.format,
-        stage=candidate.stage,
-        compute_threads=threads.compute,
-        loading_threads=threads.loading,
-        parts=evidence.parts,
-        host_wait_seconds=host_wait_seconds(samples, scale),
-        first_batch_seconds=middle(samples, scale, lambda sample: sample["stall"][0]),
-        etl_alone_seconds=etl_alone_seconds(samples, scale),
-        cpu_seconds_per_1000=middle(samples, scale, lambda sample: sample["cpu_seconds"]) / scale.measured * 1000,
-        peak_memory_nbytes=max(int(sample["peak_memory"]) for sample in samples.values()),
-        read_nbytes=round(scale.amount(middle(samples, scale, lambda sample: sample["read_nbytes"]))),
-        ratio=None if candidate == reference else ratio_of(samples, measured.samples[reference], scale),
-        presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
+    reference = measured.compared[0]
+    return strategy_result(
+        measured.name(candidate),
+        candidate,
+        evidence,
+        scale=measured.scale,
+        reference=None if candidate == reference else measured.samples[reference],
         prediction=_prediction(measured, candidate),
-        runtime=audits_of(samples),
         splits=splits_of(measured, candidate),
-        rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
     )
 
 
 def _prediction(measured: Measured, candidate: Candidate) -> Prediction:
     threads = measured.threads(candidate)
-    beside = [
-        float(sample["compute_alone"])
-        for each in measured.compared
-        if measured.threads(each).compute == threads.compute
-        for sample in measured.samples[each].values()
-    ]
-    profile = {**measured.profile, "compute_seconds": {str(threads.compute): statistics.median(beside)}}
+    alike = [each for each in measured.compared if measured.threads(each).compute == threads.compute]
+    compute = statistics.median(seconds for each in alike for seconds in steps_alone(measured.samples[each]))
+    profile = {**measured.profile, "compute_seconds": {str(threads.compute): compute}}
     return Prediction(
         wall_seconds=measured.predictions[measured.name(candidate)],
         at_speed_seconds=predict_wall(measured.workload, candidate, threads, profile),

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.comparison.report import Noise, Parts, Presaving, RoundFigures
+from etl.comparison.candidate import Candidate
+from etl.comparison.report import Noise, Parts, Prediction, Presaving, RoundFigures, SplitTrial, StrategyResult
+from etl.comparison.rules import Evidence
 from etl.measuring.clock import Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
@@ -44,6 +46,64 @@ class Scale:
     def _records_a_batch(self) -> int:
         """In one that was measured: where there were fewer records than a batch holds, it held them."""
         return min(self.batch_size, self.measured)
+
+
+def strategy_result(
+    name: str,
+    candidate: Candidate,
+    evidence: Evidence,
+    *,
+    scale: Scale,
+    reference: Mapping[int, Sample] | None,
+    prediction: Prediction | None,
+    splits: list[SplitTrial],
+) -> StrategyResult:
+    """Return the result of one strategy.
+
+    Parameters
+    ----------
+    name : str
+        What the report calls it.
+    candidate : Candidate
+        What was measured.
+    evidence : Evidence
+        Its samples and threads, its parts, and what writing its store cost.
+    scale : Scale
+        From the records that were measured to an epoch.
+    reference : mapping of round to sample, or None
+        Samples of the strategy that it is compared with; None for the reference itself.
+    prediction : Prediction or None
+        The wall time that was foretold.
+    splits : list of SplitTrial
+        The ways to split its CPUs that were tried.
+    """
+    samples = evidence.samples
+    return StrategyResult(
+        name=name,
+        strategy=candidate.strategy,
+        format=candidate.format,
+        stage=candidate.stage,
+        compute_threads=evidence.threads.compute,
+        loading_threads=evidence.threads.loading,
+        parts=evidence.parts,
+        host_wait_seconds=host_wait_seconds(samples, scale),
+        first_batch_seconds=middle(samples, scale, lambda sample: sample["stall"][0]),
+        etl_alone_seconds=etl_alone_seconds(samples, scale),
+        cpu_seconds_per_1000=middle(samples, scale, lambda sample: sample["cpu_seconds"]) / scale.measured * 1000,
+        peak_memory_nbytes=max(int(sample["peak_memory"]) for sample in samples.values()),
+        read_nbytes=round(scale.amount(middle(samples, scale, lambda sample: sample["read_nbytes"]))),
+        ratio=None if reference is None else ratio_of(samples, reference, scale),
+        presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
+        prediction=prediction,
+        runtime=audits_of(samples),
+        splits=splits,
+        rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
+    )
+
+
+def steps_alone(samples: Mapping[int, Sample]) -> list[float]:
+    """Seconds of a training step with nothing else at work, in each round."""
+    return [float(sample["compute_alone"]) for sample in samples.values()]
 
 
 def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
