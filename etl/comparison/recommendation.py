@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from etl import strategies
 from etl.comparison.report import Report, StrategyResult
-from etl.comparison.units import nbytes, seconds
+from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
 
 # Below this, a difference is not worth a change, whether it is real or not.
@@ -71,17 +71,18 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
     text = f"Use {chosen.name}: an epoch takes {wall} instead of {instead}"
     if ratio is None:
         return f"{text}."
-    if ratio.low is None or ratio.high is None:
+    if ratio.low is None:
         return (
             f"{ratio.count} rounds are too few to recommend anything; so far {chosen.name} is the fastest, with "
             f"{wall} for an epoch instead of {instead}. Give it more time with --budget."
         )
-    if ratio.low <= 1 <= ratio.high:
+    of_its_time = f"{ratio.estimate:.2f} of its time (95% interval {bounds(ratio)})"
+    if not ratio.excludes_one:
         return (
             f"No difference from {reference.name} has been shown: with {chosen.name} an epoch takes {wall} instead of "
-            f"{instead}, {ratio.estimate:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
+            f"{instead}, {of_its_time}."
         )
-    return f"{text}, {ratio.estimate:.2f} of its time (95% interval {ratio.low:.2f} to {ratio.high:.2f})."
+    return f"{text}, {of_its_time}."
 
 
 def _cost(chosen: StrategyResult, is_without_store: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from etl.comparison.charts.axis import LinearAxis
 from etl.comparison.charts.drawing import Drawing
 from etl.comparison.charts.rows import Row, RowChart, draw_axis, draw_grid
@@ -28,20 +30,15 @@ def _row(result: StrategyResult, axis: LinearAxis, scale: Scale, grid: list[floa
     drawing = Drawing(HEIGHT, f"{result.name}: {wall} for an epoch: {spoken}")
     draw_grid(drawing, grid)
     disqualified = " disqualified" if result.disqualified else ""
-    left = 0.0
-    for kind, name, drawn, figure in segments:
-        right = left + axis.position(drawn)
-        words = scale.text(figure)
-        drawing.bar(left, right, TOP, BOTTOM, f"part {kind}{disqualified}", f"{name}: {words}")
-        left = right
+    rights = list(accumulate(axis.position(drawn) for _, _, drawn, _ in segments))
+    lefts = [0.0, *rights[:-1]]
+    for left, right, (kind, name, _, figure) in zip(lefts, rights, segments, strict=True):
+        drawing.bar(left, right, TOP, BOTTOM, f"part {kind}{disqualified}", f"{name}: {scale.text(figure)}")
     if result.disqualified:
-        drawing.bar(0, left, TOP, BOTTOM, "hatch")
-    left = 0.0
-    for kind, name, drawn, figure in segments:
-        right = left + axis.position(drawn)
+        drawing.bar(0, rights[-1], TOP, BOTTOM, "hatch")
+    for left, right, (kind, name, _, figure) in zip(lefts, rights, segments, strict=True):
         words = scale.text(figure)
         drawing.label(left, right, 25.5, (f"{name} {words}", words), f"on-{kind}{disqualified}")
-        left = right
     warning = f"disqualified: {'; '.join(result.disqualified)}" if result.disqualified else ""
     return Row(result.name, wall, drawing.markup(), warning)
 
