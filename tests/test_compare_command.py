@@ -285,7 +285,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--strategies", "raw,fast"), "unknown 'fast'"),
+        (("--strategies", "raw,fast"), "no strategy is called 'fast'"),
         (("--formats", "xml"), "unknown 'xml'"),
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),
