@@ -1,4 +1,4 @@
-"""The study of how often a comparison is wrong: what it says of runs whose intervals are known, and a real run of it."""
+"""The study of how often a comparison is wrong: runs whose intervals are known, and a real run of it."""
 
 from __future__ import annotations
 
