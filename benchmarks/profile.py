@@ -15,7 +15,7 @@ ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
 # Raised when the way to take a figure changes: asv then drops the older figures instead of comparing the two.
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 AXES = tuple(field.name for field in fields(Cell))
 
 
