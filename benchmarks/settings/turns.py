@@ -9,7 +9,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -172,7 +172,7 @@ class _Sides:
             start_server(
                 name,
                 "settings.serving:prepare",
-                {"data": asdict(self._data), "allocator": allocator},
+                {"data": self._data.to_json(), "allocator": allocator},
                 hash_seed=self._number,
                 environment=environment,
                 timeout=TIMEOUT_SECONDS,
