@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -78,7 +78,3 @@ class Cell:
     def work(self) -> tuple[Any, ...]:
         """What must be the same for two cells to load the same batches and train to the same score."""
         return self.batch_size, self.dtype, self.backend
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values, from which `Cell(**values)` is this cell again."""
-        return asdict(self)

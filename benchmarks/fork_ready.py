@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+from benchmarks.measuring.layout import import_in_drawn_order
+
+LIBRARIES = ("h5py", "numba", "PIL.Image", "torch")
+
 
 def import_everything() -> None:
-    """Import torch, numba and all that measuring needs, which takes longer than measuring does."""
+    """Import torch, numba and all that measuring needs, which takes longer than measuring, in an order drawn anew."""
+    import_in_drawn_order(name for name in LIBRARIES if importlib.util.find_spec(name) is not None)
     load_kernels()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from benchmarks.measuring.rounds import Rounds
 
 SEED = 0
 
@@ -16,20 +17,17 @@ Results = dict[str, list[float]]
 
 
 def in_rounds(operations: Mapping[str, Operation], rounds: int, passes: int = 1) -> Results:
-    """In each round all operations `passes` times in shuffled order. An operation's fastest is its sample: all of them
-    do the same work each time, to which whatever else runs on the machine can only add.
+    """Time all operations `passes` times in each round, every time in another order.
+
+    An operation's fastest is its sample: all of them do the same work each time, to which whatever else runs on the
+    machine can only add.
     """
-    results: Results = {name: [] for name in operations}
-    shuffler = random.Random(SEED)
-    for _ in range(rounds):
-        seconds: Results = {name: [] for name in operations}
-        for name in shuffler.sample(list(operations) * passes, len(operations) * passes):
-            started = time.perf_counter()
-            operations[name]()
-            seconds[name].append(time.perf_counter() - started)
-        for name, each in seconds.items():
-            results[name].append(min(each))
-    return results
+    timed = Rounds(operations, lambda name, _: _seconds(operations[name]), seed=SEED)
+    timed.run(rounds * passes)
+    return {
+        name: [min(seconds[first + number] for number in range(passes)) for first in range(0, rounds * passes, passes)]
+        for name, seconds in timed.samples.items()
+    }
 
 
 def ratios(results: Results, above: str, below: str) -> list[float]:
@@ -52,3 +50,9 @@ def require(cache: Results, *operations: str) -> None:
 def spread(values: list[float], digits: int = 2) -> str:
     """Median, lowest and highest."""
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def _seconds(operation: Operation) -> float:
+    started = time.perf_counter()
+    operation()
+    return time.perf_counter() - started

@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import etl
 from benchmarks.cell import Cell
 from benchmarks.fork_ready import import_everything
 from benchmarks.measuring.arrays import BatchDigest
-from benchmarks.measuring.clock import EpochTimes, run_epoch
+from benchmarks.measuring.clock import EpochFigures, EpochTimes, Step, run_epoch
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
-from benchmarks.workload import COMPUTE_THREADS, Data, Training, make_iterator
+from benchmarks.measuring.values import JsonValues, from_json
+from benchmarks.workload import Data, Training, compute_threads, make_iterator
 
 MOST_REPEATS = 20
 
 
+@dataclass(frozen=True)
+class Conditions(JsonValues):
+    """What is the same for all cells.
+
+    Attributes
+    ----------
+    data : Data
+        What they load.
+    seconds_per_figure : float
+        How long each part is measured, of an epoch or more.
+    cpus : tuple of int
+        The CPUs, by number, that the process and everything it starts may run on.
+    """
+
+    data: Data
+    seconds_per_figure: float
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Figures(JsonValues):
+    """What one process measured of a cell.
+
+    Attributes
+    ----------
+    etl : float
+        Seconds to load an epoch when nothing else is done, the median.
+    epoch : EpochFigures
+        The epoch of training with the median wall, so that its parts belong together.
+    peak_memory : int
+        Bytes, of the process and its children.
+    digest, score : str, float
+        Of all batches of an epoch, and the loss after it; the same for cells of equal work.
+    """
+
+    etl: float
+    epoch: EpochFigures
+    peak_memory: int
+    digest: str
+    score: float
+
+
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything, for `{"data", "seconds_per_figure"}`; a session `{"cell"}` answers with its figures."""
+    """Import everything under the `Conditions` that `request` is; a session, a `Cell`, answers with its `Figures`."""
+    conditions = Conditions.from_json(request)
+    os.sched_setaffinity(0, conditions.cpus)
     import_everything()
-    data = Data(**request["data"])
 
     @contextmanager
     def open_session(opened: Request) -> Iterator[tuple[Answer, Turn]]:
-        yield measure(Cell(**opened["cell"]), data, request["seconds_per_figure"]), _no_turn
+        yield measure(from_json(Cell, opened), conditions).to_json(), _no_turn
 
     return {}, open_session
 
@@ -36,47 +82,42 @@ def _no_turn(request: Request) -> Answer:
     raise ValueError(f"a cell is measured once, not at {request}")
 
 
-def measure(cell: Cell, data: Data, seconds_per_figure: float) -> dict[str, Any]:
-    """All figures of a cell, from the same run: seconds, and bytes of peak memory.
+def measure(cell: Cell, conditions: Conditions) -> Figures:
+    """Return all figures of a cell, from one run.
 
     First one epoch that is not timed: it warms caches, takes the digest of all batches and watches memory. Then
-    epochs of loading alone and of loading with training, until each has had `seconds_per_figure`. Of the latter, wall,
-    compute and stall are those of the epoch with the median wall, so that they belong together.
+    epochs of loading alone and of loading with training, until each has had `seconds_per_figure`.
     """
     with (
         etl.runtime.HeapPolicy(cell.heap),
-        etl.runtime.ThreadPolicy(COMPUTE_THREADS),
-        make_iterator(cell, data) as iterator,
+        etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
+        make_iterator(cell, conditions.data) as iterator,
     ):
-        training = Training(cell, data)
+        training = Training(cell, conditions.data)
         with etl.runtime.GcPolicy(cell.garbage_collection):
             digest = BatchDigest()
             with PeakMemory() as memory:
-                run_epoch(iterator, digesting(training, digest))
-            score = float(training.score)
-            loading = _repeat(seconds_per_figure, lambda: run_epoch(iterator, None))
-            both = _repeat(seconds_per_figure, lambda: run_epoch(iterator, training))
-    typical = sorted(both, key=lambda times: times.wall.total)[len(both) // 2]
-    return {
-        "etl": statistics.median(times.wall.total for times in loading),
-        "wall": typical.wall.total,
-        "compute": typical.compute.total,
-        "stall": typical.stall.total,
-        "peak_memory": memory.nbytes,
-        "samples": typical.samples,
-        "digest": digest.hexdigest(),
-        "score": score,
-    }
+                run_epoch(iterator, digesting(training.step, digest))
+                score = float(training.score)
+            loading = _repeat(conditions.seconds_per_figure, lambda: run_epoch(iterator, None))
+            both = _repeat(conditions.seconds_per_figure, lambda: run_epoch(iterator, training.step))
+    return Figures(
+        etl=statistics.median(times.wall.total for times in loading),
+        epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].figures,
+        peak_memory=memory.nbytes,
+        digest=digest.hexdigest(),
+        score=score,
+    )
 
 
-def digesting(training: Training, digest: BatchDigest) -> Callable[[Any], None]:
-    """A training step that first takes in every byte of the batch, with its shapes and dtypes."""
+def digesting(step: Step, digest: BatchDigest) -> Callable[[Any], None]:
+    """Return a training step that first takes in every byte of the batch, with its shapes and dtypes."""
 
-    def step(batch: Any) -> None:
+    def digested(batch: Any) -> None:
         digest.update(batch)
-        training(batch)
+        step(batch)
 
-    return step
+    return digested
 
 
 def _repeat(seconds: float, run: Callable[[], EpochTimes]) -> list[EpochTimes]:

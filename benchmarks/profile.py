@@ -14,7 +14,7 @@ PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
 # Raised when the way to take a figure changes: asv then drops the older figures instead of comparing the two.
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 AXES = tuple(field.name for field in fields(Cell))
 
 

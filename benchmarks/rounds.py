@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-import random
+import os
 from collections.abc import Iterable
-from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import joblib
+
 from benchmarks.cell import Cell
+from benchmarks.measure import Conditions, Figures
+from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.rounds import Rounds
+from benchmarks.measuring.turns import DifferentWork
+from benchmarks.measuring.values import to_json
 from benchmarks.profile import Profile
 from benchmarks.servers import start_server
 from benchmarks.workload import Data
@@ -18,68 +24,96 @@ from benchmarks.workload import Data
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Scores of equal work are equal to the bit on one thread of a CPU; a GPU adds in another order each time.
+CPUS_VARIABLE = "FAIR_ETL_CPUS"
+# Scores of equal work are equal to the bit on one thread of a CPU; several, and a GPU, add in another order.
 SCORE_TOLERANCE = 1e-2
 
-Results = dict[Cell, "list[dict[str, Any]] | str"]
-
-
-class Unfair(Exception):  # noqa: N818 - the word the reader looks for
-    """Strategies that were to do the same work did not; their times say nothing about each other."""
+Results = dict[Cell, "list[Figures] | str"]
 
 
 def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> Results:
-    """For each cell one result a round, or what went wrong with it. Raises `Unfair` where equal work was not equal."""
-    results: Results = {cell: [] for cell in cells}
-    with CellServer(data, profile.seconds_per_figure) as server:
-        for number in range(profile.rounds):
-            order = list(results)
-            random.Random(number).shuffle(order)
-            for cell in order:
-                samples = results[cell]
-                if isinstance(samples, str):
-                    continue
-                result = server.measure(cell)
-                if "error" in result:
-                    results[cell] = f"{cell}: {result['error']}"
-                else:
-                    samples.append(result)
+    """Return for each cell one result a round, or what went wrong with it.
+
+    Every round has a server of its own, with another memory layout: its samples are one independent repetition.
+
+    Raises
+    ------
+    DifferentWork
+        If cells of equal work did not do the same.
+    """
+    server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
+    results: Results = {}
+
+    def note(cell: Cell, error: MeasurementError) -> None:
+        results[cell] = f"{cell}: {error.text}"
+
+    rounds = Rounds(cells, lambda cell, _: server.measure(cell), begin=lambda _: server, on_failure=note)
+    rounds.run(profile.rounds)
+    results = {cell: results.get(cell) or list(samples.values()) for cell, samples in rounds.samples.items()}
     check_same_work(results)
     return results
 
 
+def cpus_of_cells() -> tuple[int, ...]:
+    """Return the CPUs, by number, that every cell has: all that this process may use, or as many as FAIR_ETL_CPUS says.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many.
+    """
+    # joblib knows what the container pays for, whatever commit of etl is installed.
+    available = sorted(os.sched_getaffinity(0))[: joblib.cpu_count()]
+    wanted = os.environ.get(CPUS_VARIABLE, str(len(available)))
+    if not wanted.isdecimal() or not 0 < int(wanted) <= len(available):
+        raise ValueError(f"{CPUS_VARIABLE}={wanted!r}: give a number from 1 to {len(available)}, the CPUs there are")
+    return tuple(available[: int(wanted)])
+
+
 def check_same_work(results: Results) -> None:
-    """Raise `Unfair` unless cells of equal work loaded the same bytes in the same order and trained to one score."""
-    first: dict[tuple[Any, ...], tuple[Cell, dict[str, Any]]] = {}
+    """Raise `DifferentWork` unless cells of equal work loaded the same bytes in one order and trained to one score."""
+    first: dict[tuple[Any, ...], tuple[Cell, Figures]] = {}
     for cell, samples in results.items():
         for sample in samples if not isinstance(samples, str) else []:
             other, expected = first.setdefault(cell.work, (cell, sample))
-            for part in ("digest", "samples"):
-                if sample[part] != expected[part]:
-                    raise Unfair(f"{part} of {cell} is {sample[part]}, that of {other} {expected[part]}")
-            if not math.isclose(sample["score"], expected["score"], rel_tol=SCORE_TOLERANCE):
-                raise Unfair(f"{cell} trained to {sample['score']}, {other} to {expected['score']}")
+            for part, found, wanted in (
+                ("digest", sample.digest, expected.digest),
+                ("number of records", sample.epoch.samples, expected.epoch.samples),
+            ):
+                if found != wanted:
+                    raise DifferentWork(f"the {part} of {cell} is {found}, that of {other} {wanted}")
+            if not math.isclose(sample.score, expected.score, rel_tol=SCORE_TOLERANCE):
+                raise DifferentWork(f"{cell} trained to {sample.score}, {other} to {expected.score}")
 
 
 class CellServer:
-    """A context manager around the server of `measure.prepare`, started anew after a cell that does not come back."""
+    """A context manager around a server of `measure.prepare`, started anew after a cell that does not come back.
 
-    def __init__(self, data: Data, seconds_per_figure: float) -> None:
-        self._request = {"data": asdict(data), "seconds_per_figure": seconds_per_figure}
+    It can be entered again, and has another server then.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        self._conditions = conditions
         self._server: Server | None = None
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
-        """Return the figures of `cell` from a fresh process, or `{"error": ...}`."""
+    def measure(self, cell: Cell) -> Figures:
+        """Return the figures of `cell` from a fresh process, or raise `MeasurementError`."""
         if self._server is None:
-            self._server = start_server("a cell", "measure:prepare", self._request)
+            self._server = start_server(
+                "a cell",
+                "measure:prepare",
+                self._conditions.to_json(),
+                hash_seed=draw_hash_seed(),
+                environment=draw_environment(),
+            )
         try:
-            result = self._server.sample({"cell": cell.as_dict()})
-        except MeasurementError as error:
-            self._stop()
-            return {"error": error.text}
+            figures = Figures.from_json(self._server.sample(to_json(cell)))
+        except MeasurementError:
+            self._stop()  # what failed may have left anything behind
+            raise
         if not self._server.can_fork:
             self._stop()
-        return result
+        return figures
 
     def __enter__(self) -> Self:
         return self

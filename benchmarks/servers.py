@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.measuring.processes import Server
 
+ROOT = Path(__file__).parents[1]
 ALONE = Path(__file__).with_name("alone.py")
 # A cell, with all of its figures.
 TIMEOUT_SECONDS = 900.0
@@ -20,6 +21,7 @@ def start_server(
     prepare: str,
     request: dict[str, Any],
     *,
+    interpreter: str = sys.executable,
     packages: Path | None = None,
     hash_seed: int = 0,
     environment: Mapping[str, str | None] | None = None,
@@ -33,11 +35,13 @@ def start_server(
         As `Server` takes them.
     prepare : str
         A `measuring.server.Prepare`.
+    interpreter : str
+        Python, with numpy, psutil and xxhash.
     packages : path
         The folder with the packages to be measured; None measures those that are installed.
     """
     variables = dict(environment or {})
     if packages is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(ALONE), "measuring.server:main", f"benchmarks.{prepare}"]
+    command = [interpreter, str(ALONE), "measuring.server:main", f"benchmarks.{prepare}"]
     return Server(name, command, request, timeout=timeout, hash_seed=hash_seed, environment=variables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from benchmarks.console import print_table, say
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.page_cache import drop_from_page_cache
+from benchmarks.measuring.rounds import Rounds
 from benchmarks.stores import FORMATS, JOBS, STAGES, after, open_store, write_store
 from benchmarks.workload import SEED
 from benchmarks.write_sample import Photographs
@@ -68,7 +68,7 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
     loading = Loading(photographs)
     with loading.raw() as iterator:
         expected = _digest(iterator)
-    results: dict[Cell, list[Sample]] = {(RAW, ""): []}
+    cells = [(RAW, "")]
     missing: dict[Cell, str] = {}
     for stage in STAGES:
         for format_name in FORMATS:
@@ -77,12 +77,10 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
             if why:
                 missing[cell] = why
             else:
-                results[cell] = []
-    for number in range(rounds):
-        order = list(results)
-        random.Random(number).shuffle(order)
-        for cell in order:
-            results[cell].append(_sample(cell, loading, folder / f"{number}.store"))
+                cells.append(cell)
+    measured = Rounds(cells, lambda cell, number: _sample(cell, loading, folder / f"{number}.store"))
+    measured.run(rounds)
+    results = {cell: list(samples.values()) for cell, samples in measured.samples.items()}
     _print(results, missing, photographs, rounds, console)
     return {" ".join(cell): samples for cell, samples in results.items()}
 

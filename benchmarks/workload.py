@@ -14,6 +14,9 @@ from platformdirs import user_cache_path
 
 import etl
 from benchmarks.cell import Cell
+from benchmarks.measuring.clock import Step
+from benchmarks.measuring.device import OneInFlight
+from benchmarks.measuring.values import JsonValues
 from benchmarks.profile import Profile
 from benchmarks.stores import after, open_store, seconds_to_write, why_not_written
 
@@ -23,15 +26,12 @@ DATA_VERSION = 1
 SEED = 0
 MODEL = "residual"
 LEARNING_RATE = 0.01
-# One thread computes in every cell. In the async strategies one more loads, unless the cell says otherwise: these use
-# both cores of the smallest machine that this runs on, of which the plain strategies leave one idle.
-COMPUTE_THREADS = 1
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(JsonValues):
     """Where the photographs are and, by name (see `Cell.store`), where their stores are, what writing each cost, and
-    why one could not be written. JSON values.
+    why one could not be written.
     """
 
     photographs: str
@@ -130,8 +130,25 @@ def _workers(cell: Cell) -> dict[str, Any]:
     return {"threads": cell.worker_count} if "threads" in inspect.signature(etl.AsyncIterator).parameters else {}
 
 
+def compute_threads(cell: Cell, cpus: int) -> int:
+    """Return how many threads compute in `cell` on so many CPUs: one for each that does not load ahead, at least one.
+
+    All cells have the same CPUs. A plain strategy computes with all of them, one that loads ahead splits them.
+    """
+    return max(1, cpus - (cell.worker_count if cell.is_async and cell.prefetch_size else 0))
+
+
 class Training:
-    """The same model from the same initial weights, and one step of stochastic gradient descent on it."""
+    """The same model from the same initial weights, and one step of stochastic gradient descent on it.
+
+    Attributes
+    ----------
+    step : Step
+        Moves a batch to the device, forward, backward, update. On a device other than the CPU it returns before that is
+        done, with at most one step in flight, as a training loop does that reads its loss every few steps.
+    score : tensor
+        The loss of the last step.
+    """
 
     def __init__(self, cell: Cell, data: Data) -> None:
         import torch
@@ -142,13 +159,14 @@ class Training:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
         self._loss = torch.nn.functional.cross_entropy
         self.score: Any = None
+        self.step: Step = self._train
+        if cell.backend != "cpu":
+            self.step = OneInFlight(self._train, lambda: torch.cuda.Event(enable_timing=True))
 
-    def __call__(self, batch: Any) -> None:
-        """Move the batch to the device, forward, backward, update; returns when the device is done."""
+    def _train(self, batch: Any) -> None:
         features, labels = self._backend.put(batch)
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss(self._model(features), labels)
         loss.backward()
         self._optimizer.step()
         self.score = loss.detach()
-        self._backend.synchronize()

@@ -12,7 +12,6 @@ import argparse
 import inspect
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from rich.table import Table
 import etl
 from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import spread
+from benchmarks.measuring.rounds import Rounds
 from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 from benchmarks.store_table import show_store_table
@@ -97,14 +97,10 @@ class SecondJob:
 
 
 def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, int], Figures]) -> Results:
-    """For each writer and number of jobs one sample a round, in a shuffled order."""
-    results: Results = {(writer, jobs): [] for writer in writers for jobs in JOBS}
-    for number in range(rounds):
-        order = list(results)
-        random.Random(number).shuffle(order)
-        for writer, jobs in order:
-            results[writer, jobs].append(sample(writer, jobs))
-    return results
+    """Return for each writer and number of jobs one sample a round."""
+    measured = Rounds([(writer, jobs) for writer in writers for jobs in JOBS], lambda each, _: sample(*each))
+    measured.run(rounds)
+    return {each: list(samples.values()) for each, samples in measured.samples.items()}
 
 
 def ratios(results: Results, one: tuple[str, int], other: tuple[str, int], figure: str = "seconds") -> list[float]:

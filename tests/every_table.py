@@ -26,6 +26,7 @@ from benchmarks.console import wide_console
 from benchmarks.judgement import Judgement, Verdict
 from benchmarks.peers import table as peers_table
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.sample import Figures
 from benchmarks.peers.samples import Samples
 from benchmarks.profile import chosen_profile
 from benchmarks.publish import table as publish_table
@@ -88,14 +89,13 @@ def show_settings() -> None:
 def show_peers() -> None:
     with tempfile.TemporaryDirectory() as folder:
         samples = Samples(Path(folder) / "samples.json", {})
-        figures = ("images_per_second", "waiting_images_per_second", "first_batch_seconds", "cpu_seconds_per_1000")
         note = "one stage for each batch, resized into a preallocated array, normalised in place"
         loaders = [
             Loader(name, task, _load, note=note) for name in ("DataLoader, workers", "SPDL") for task in (RAW, PRESAVED)
         ]
         for number in range(4):
             for loader in loaders[:3]:
-                samples.add(loader.key, number, {**dict.fromkeys(figures, 1234.5), "peak_memory": 5e8})
+                samples.add(loader.key, number, Figures(1234.5, 1234.5, 1234.5, 1234.5, 500_000_000))
         samples.add_prepared(loaders[0].key, 12.3)
         peers_table.show(
             loaders, samples, {loaders[3].key: "ModuleNotFoundError: No module named 'spdl'"}, wide_console()

@@ -72,7 +72,7 @@ def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(
     for cell, samples in results.items():
         if cell != UNWRITABLE:
             assert not isinstance(samples, str), samples
-            digests.setdefault(cell.work, set()).add(samples[0]["digest"])
+            digests.setdefault(cell.work, set()).add(samples[0].digest)
     # Batches of 32, and of 8 where something loads ahead.
     assert [len(each) for each in digests.values()] == [1, 1]
 

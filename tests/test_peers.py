@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import sys
@@ -16,8 +17,9 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers import environments
+from benchmarks.peers import comparison, environments
 from benchmarks.peers.__main__ import main, parse
 from benchmarks.peers.batches import ReusedBatches, SharedBatches
 from benchmarks.peers.comparison import ALL, Comparison
@@ -25,23 +27,21 @@ from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, make_envir
 from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE, normalise
 from benchmarks.peers.inputs import Inputs, make_inputs
 from benchmarks.peers.loader import OURS, PEERS, PRESAVED, RAW, Loader, find_loaders
+from benchmarks.peers.sample import Figures
 from benchmarks.peers.samples import OtherRun, Samples
 from benchmarks.peers.table import find_ratios, show
 from benchmarks.peers.torch_dataloader import PREFETCH_FACTOR
 from benchmarks.peers.user_code import count_lines
 
 BATCH_SIZE = 8
-FIGURES = {
-    "first_batch_seconds",
-    "images_per_second",
-    "cpu_seconds_per_1000",
-    "waiting_images_per_second",
-    "peak_memory",
-}
 # A loader of pixels that does its work, and what could be wrong with it.
 FAKES = """
+import atexit
 import os
 import shutil
+import subprocess
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -125,7 +125,40 @@ class with_channels_last(good):
 
 class crashing(good):
     def order(self):
+        print("out of luck", flush=True)
         os.abort()
+
+
+class hanging(good):
+    def order(self):
+        print("waiting for a worker", flush=True)
+        time.sleep(600)
+
+
+class printing(good):
+    def order(self):
+        print('{"answer": {}}', flush=True)
+        return super().order()
+
+
+class leaving_a_child(good):
+    def __init__(self, folder, *arguments):
+        super().__init__(folder, *arguments)
+        child = subprocess.Popen(["sleep", "600"])
+        Path(folder, "child").write_text(str(child.pid))
+
+
+class cleaning_up(good):
+    def __init__(self, folder, *arguments):
+        super().__init__(folder, *arguments)
+        shared = Path(folder, "shared")
+        shared.touch()
+
+        def remove():
+            time.sleep(0.5)  # longer than a process lives that is killed
+            shared.unlink()
+
+        atexit.register(remove)
 
 
 class with_threads_of_opencv(good):
@@ -171,11 +204,15 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loade
 def compare(inputs: Inputs, tmp_path: Path) -> Compare:
     """Measures loaders in this interpreter; the samples, and the reason for each that is left out."""
 
-    def run(*loaders: Loader, rounds: int = 1, told: list[str] | None = None) -> tuple[Samples, dict[str, str]]:
-        comparison = Comparison(loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, seconds_per_figure=0)
+    def run(
+        *loaders: Loader, rounds: int = 1, told: list[str] | None = None, timeout: float = 120
+    ) -> tuple[Samples, dict[str, str]]:
+        compared = Comparison(
+            loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, seconds_per_figure=0, timeout=timeout
+        )
         samples = Samples(tmp_path / "samples.json", {})
         steps = [] if told is None else told
-        missing = comparison.run(rounds, samples, lambda action, loader: steps.append(f"{action}: {loader.name}"))
+        missing = compared.run(rounds, samples, lambda action, loader: steps.append(f"{action}: {loader.name}"))
         return samples, missing
 
     return run
@@ -188,9 +225,8 @@ def test_our_loaders_and_a_plain_dataloader_do_the_same_work_and_are_measured(co
     samples, missing = compare(*loaders)
     assert missing == {}
     for loader in loaders:
-        (figures,) = samples.figures_of(loader.key).values()
-        assert set(figures) == FIGURES
-        assert all(value > 0 for value in figures.values())
+        (found,) = samples.figures_of(loader.key).values()
+        assert all(value > 0 for value in dataclasses.astuple(found))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +242,7 @@ def test_our_loaders_and_a_plain_dataloader_do_the_same_work_and_are_measured(co
         ("with_labels_of_others", "mean of cell"),
         ("in_double_precision", "a batch is float64"),
         ("with_channels_last", "a batch is not contiguous"),
-        ("crashing", "ended by SIGABRT"),
+        ("crashing", "the process of presaved/crashing was killed by signal 6: out of luck"),
     ],
 )
 def test_a_loader_that_does_other_work_is_left_out_with_the_reason(
@@ -228,8 +264,71 @@ def test_a_loader_that_drops_photographs_only_when_it_is_measured_is_left_out(
     compare: Compare, fake: Callable[..., Loader]
 ) -> None:
     samples, missing = compare(fake("dropping_later"))
-    assert missing == {"presaved/dropping_later": "in round 1: DifferentWork: an epoch had 39 photographs, not 40"}
+    assert missing == {
+        "presaved/dropping_later": "in round 1: presaved/dropping_later cannot be measured: "
+        "DifferentWork: an epoch had 39 photographs, not 40"
+    }
     assert samples.figures_of("presaved/dropping_later") == {}
+
+
+def test_a_loader_that_hangs_is_left_out_with_the_last_that_it_wrote(
+    compare: Compare, fake: Callable[..., Loader]
+) -> None:
+    _, missing = compare(fake("hanging"), timeout=10)
+    assert missing == {
+        "presaved/hanging": "the process of presaved/hanging gave no answer for 10 s: waiting for a worker"
+    }
+
+
+def test_what_a_loader_prints_is_no_answer(compare: Compare, fake: Callable[..., Loader]) -> None:
+    loader = fake("printing")
+    samples, missing = compare(loader)
+    assert missing == {}
+    assert samples.figures_of(loader.key).keys() == {0}
+
+
+def test_what_a_loader_has_started_ends_with_its_process(
+    compare: Compare, fake: Callable[..., Loader], inputs: Inputs
+) -> None:
+    _, missing = compare(fake("leaving_a_child"))
+    assert missing == {}
+    (noted,) = Path(inputs.photographs).parent.glob("*/child")
+    until = time.monotonic() + 30
+    while is_running(int(noted.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    noted.unlink()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_a_loader_has_time_to_clean_up(compare: Compare, fake: Callable[..., Loader], inputs: Inputs) -> None:
+    _, missing = compare(fake("cleaning_up"))
+    assert missing == {}
+    assert not list(Path(inputs.photographs).parent.glob("*/shared"))
+
+
+def test_each_sample_is_taken_in_a_process_and_a_memory_layout_of_its_own(
+    compare: Compare, fake: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+    start_server = comparison.start_server
+
+    def noting(*given: Any, **options: Any) -> Any:
+        server = start_server(*given, **options)
+        started.append({"pid": server.pid, "seed": options["hash_seed"], **options["environment"]})
+        return server
+
+    monkeypatch.setattr(comparison, "start_server", noting)
+    compare(fake("good"), rounds=3)
+    assert len(started) >= 4  # checked, and three samples; prepared, unless another test did so
+    for drawn in ("pid", "seed", PADDING_VARIABLE):
+        assert len({each[drawn] for each in started}) == len(started)
 
 
 def test_a_peer_that_cannot_be_imported_stands_in_the_table_with_the_reason(
@@ -256,8 +355,8 @@ def test_an_interrupted_run_measures_only_what_is_missing(compare: Compare, fake
 
 def test_samples_of_another_run_are_not_mixed_in(tmp_path: Path) -> None:
     path = tmp_path / "samples.json"
-    Samples(path, {"threads": 2}).add("raw/one", 0, {"images_per_second": 1.0})
-    assert Samples(path, {"threads": 2}).figures_of("raw/one") == {0: {"images_per_second": 1.0}}
+    Samples(path, {"threads": 2}).add("raw/one", 0, figures(1.0))
+    assert Samples(path, {"threads": 2}).figures_of("raw/one") == {0: figures(1.0)}
     with pytest.raises(OtherRun, match="samples of threads 2, not 3"):
         Samples(path, {"threads": 3})
     path.write_text("[]")
@@ -265,9 +364,13 @@ def test_samples_of_another_run_are_not_mixed_in(tmp_path: Path) -> None:
         Samples(path, {"threads": 2})
 
 
+def figures(images_per_second: float) -> Figures:
+    return Figures(1.0, images_per_second, 1.0, 1.0, 1)
+
+
 def test_ratios_are_taken_within_a_round() -> None:
-    theirs = {0: {"images_per_second": 10.0}, 2: {"images_per_second": 30.0}}
-    ours = {number: {"images_per_second": speed} for number, speed in enumerate((20.0, 1.0, 40.0))}
+    theirs = {0: figures(10.0), 2: figures(30.0)}
+    ours = {number: figures(speed) for number, speed in enumerate((20.0, 1.0, 40.0))}
     assert find_ratios(theirs, ours) == [0.5, 0.75]
 
 
@@ -279,7 +382,7 @@ def test_the_table_says_what_an_interval_lacks(
     samples = Samples(tmp_path / "samples.json", {})
     for number in range(rounds):
         for loader, speed in ((ours, 4.0), (other, 3.0 if number == 0 else 2.0)):
-            samples.add(loader.key, number, {**dict.fromkeys(FIGURES, 1.0), "images_per_second": speed})
+            samples.add(loader.key, number, figures(speed))
     printed = io.StringIO()
     show([ours, other], samples, {}, Console(file=printed, width=250))
     (row,) = [line for line in printed.getvalue().splitlines() if "good" in line]
@@ -362,7 +465,9 @@ def test_every_peer_has_loaders_and_pinned_requirements() -> None:
         assert find_loaders((RAW, PRESAVED), (peer,)), f"{peer} has no loaders"
         lines = (REQUIREMENTS / f"{peer}.txt").read_text().split()
         assert all("==" in line for line in lines)
-        assert {"numpy", "psutil"} <= {line.partition("==")[0] for line in lines}, f"sample.py cannot run for {peer}"
+        assert {"numpy", "psutil", "xxhash"} <= {line.partition("==")[0] for line in lines}, (
+            f"sample.py cannot run for {peer}"
+        )
 
 
 def test_an_environment_that_cannot_be_made_gives_the_line_that_says_why(

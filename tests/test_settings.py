@@ -70,8 +70,8 @@ def test_what_a_commit_lacks_is_said_and_not_tried(monkeypatch: pytest.MonkeyPat
     assert "unknown heap policy 'shrink'" in why_not_here(Setting(heap="shrink"))
     monkeypatch.delattr(etl.runtime, "batch_boundary")
     assert "no batch boundaries" in why_not_here(Setting())
-    monkeypatch.setattr(turns, "_Sides", None)
-    assert all(each.missing and not each.blocks for each in take_turns(["heap"], 0, PAIR_SECONDS).values())
+    monkeypatch.setattr(turns, "start_server", None)
+    assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, PAIR_SECONDS).values())
 
 
 def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, Axis]) -> None:

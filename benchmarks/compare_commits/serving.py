@@ -25,7 +25,10 @@ from benchmarks.measuring.layout import draw_gaps
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.stores import write_store
-from benchmarks.workload import COMPUTE_THREADS, Data, find_photographs, make_iterator, make_pipeline
+from benchmarks.workload import Data, find_photographs, make_iterator, make_pipeline
+
+# Each commit is on one CPU; what loads ahead has another one.
+COMPUTE_THREADS = 1
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:

@@ -20,14 +20,14 @@ from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers.comparison import ALL, Comparison
 from benchmarks.peers.inputs import make_inputs
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
-from benchmarks.peers.process import ROOT
 from benchmarks.peers.samples import OtherRun, Samples
 from benchmarks.peers.table import show
+from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
 
 FOLDER = ROOT / ".asv" / "peers"
 # What decides about a figure. A change of any of it makes another run of it.
-MEASURED = ("etl", "presave", "benchmarks/peers")
+MEASURED = ("etl", "presave", "benchmarks/peers", "benchmarks/alone.py", "benchmarks/servers.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measuring.turns import DifferentWork
 from benchmarks.peers.imagenet import SIZE
 from benchmarks.peers.loader import PRESAVED, RAW
 
@@ -14,10 +15,6 @@ CELLS = 7
 # In units of the normalised pixels. Over 2,048 photographs, resizers with and without antialiasing, by area, and other
 # decoders differ from Pillow by at most 0.04; a channel normalised with another's statistics is off by 0.08 to 0.4.
 TOLERANCE = {RAW: 0.08, PRESAVED: 0.001}
-
-
-class DifferentWork(Exception):  # noqa: N818 - the word the reader looks for
-    """A loader does not deliver what it should; its speed says nothing."""
 
 
 def describe(images: np.ndarray) -> np.ndarray:

@@ -1,30 +1,117 @@
 """One loader in a fresh process of its own environment: prepares its files, checks its work, or takes one sample.
 
-    python -m benchmarks.peers.sample REQUEST ANSWER      both are files of JSON
-
-Needs numpy, psutil and xxhash besides what the loader needs; the answer is `{"error": ...}` where anything goes wrong.
+It needs numpy, psutil and xxhash besides what the loader needs.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
 from benchmarks.measuring.arrays import touch
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.process_tree import PeakMemory, cpu_seconds
-from benchmarks.peers.same_work import DifferentWork, check_batch, check_epochs
+from benchmarks.measuring.server import Answer, OpenSession, Request
+from benchmarks.measuring.turns import DifferentWork
+from benchmarks.measuring.values import JsonValues
+from benchmarks.peers.same_work import check_batch, check_epochs
 
+PREPARE, CHECK, SAMPLE = "prepare", "check", "sample"
 # Compute that leaves the CPU free, as a step on a GPU does.
 COMPUTE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Work(JsonValues):
+    """One thing that a loader is asked to do.
+
+    Attributes
+    ----------
+    action : str
+        `PREPARE` answers with `Prepared`, `SAMPLE` with `Figures`, and `CHECK` with nothing.
+    module, function : str
+        The code of the user.
+    imports : tuple of str
+        Modules to import before the clock starts.
+    source, folder : str
+        What the files are made from, and where they are.
+    expected : str
+        A .npy of what `same_work.describe` says of all photographs.
+    records, batch_size, threads : int
+        Of the epoch, and for the loader.
+    tolerance : float
+        Of `same_work.check_epochs`.
+    channels_last : bool
+        As the loader says.
+    seconds_per_figure : float
+        How long loading alone is measured.
+    scratch : str
+        An empty folder to work in.
+    """
+
+    action: str
+    module: str
+    function: str
+    imports: tuple[str, ...]
+    source: str
+    folder: str
+    expected: str
+    records: int
+    batch_size: int
+    threads: int
+    tolerance: float
+    channels_last: bool
+    seconds_per_figure: float
+    scratch: str
+
+
+@dataclass(frozen=True)
+class Prepared(JsonValues):
+    """Seconds that it took to write a loader's files."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Figures(JsonValues):
+    """What a sample of a loader holds.
+
+    Attributes
+    ----------
+    first_batch_seconds : float
+        From calling the user's code to the first batch in memory.
+    images_per_second, cpu_seconds_per_1000 : float
+        Of epochs of loading alone, with the loader warm.
+    waiting_images_per_second : float
+        Of an epoch with 50 ms of compute a batch that needs no CPU.
+    peak_memory : int
+        Bytes, of the first epoch after its first batch.
+    """
+
+    first_batch_seconds: float
+    images_per_second: float
+    cpu_seconds_per_1000: float
+    waiting_images_per_second: float
+    peak_memory: int
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Do the `Work` that `request` is, and answer with its result.
+
+    No session follows. A forked process would not have the threads that libraries start when they are imported, nor
+    would it end in order, which removes the shared memory of some.
+    """
+    return answer(Work.from_json(request)), _no_session
+
+
+def _no_session(request: Request) -> NoReturn:
+    raise ValueError(f"a process of a peer does one thing, and not {request} after it")
 
 
 class Touchable:
@@ -55,26 +142,25 @@ class Epochs:
             yield Touchable(images, numbers)
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked for; a JSON object of the results."""
+def answer(work: Work) -> Answer:
+    """Do `work` in this process."""
+    os.chdir(work.scratch)
     # The machine of the loader, whatever it starts: libraries count the processors that they are allowed to use.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request["threads"]])
-    for module in request["imports"]:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: work.threads])
+    for module in work.imports:
         importlib.import_module(module)
-    function = getattr(importlib.import_module(request["module"]), request["function"])
-    if request["action"] == "prepare":
+    function = getattr(importlib.import_module(work.module), work.function)
+    if work.action == PREPARE:
         started = time.perf_counter()
-        function(request["source"], request["folder"])
-        return {"seconds": time.perf_counter() - started}
-    arguments = (request["folder"], request["batch_size"], request["threads"])
-    if request["action"] == "check":
-        loaded = function(*arguments)
-        expected = np.load(request["expected"])
-        check_epochs((loaded, loaded), expected, request["batch_size"], request["tolerance"], request["channels_last"])
-        if "cv2" in request["imports"]:
-            check_opencv()
-        return {}
-    return take_sample(function, arguments, request["records"], request["channels_last"], request["seconds_per_figure"])
+        function(work.source, work.folder)
+        return Prepared(time.perf_counter() - started).to_json()
+    if work.action == SAMPLE:
+        return take_sample(function, work).to_json()
+    loaded = function(work.folder, work.batch_size, work.threads)
+    check_epochs((loaded, loaded), np.load(work.expected), work.batch_size, work.tolerance, work.channels_last)
+    if "cv2" in work.imports:
+        check_opencv()
+    return {}
 
 
 def check_opencv() -> None:
@@ -88,67 +174,41 @@ def check_opencv() -> None:
         )
 
 
-def take_sample(
-    function: Any, arguments: tuple[str, int, int], records: int, channels_last: bool, seconds_per_figure: float
-) -> dict[str, Any]:
-    """The figures of a loader: the start of the first epoch, then whole epochs of the warm loader.
-
-    `first_batch_seconds` from calling the user's code to the first batch in memory; `images_per_second` and
-    `cpu_seconds_per_1000` of epochs of loading alone, until they have had `seconds_per_figure`;
-    `waiting_images_per_second` of an epoch with 50 ms of compute a batch that needs no CPU; `peak_memory` in bytes, of
-    the first epoch after its first batch.
-    """
+def take_sample(function: Any, work: Work) -> Figures:
+    """Return the figures of a loader: the start of the first epoch, then whole epochs of the warm loader."""
     started = time.perf_counter()
-    loaded = function(*arguments)
+    loaded = function(work.folder, work.batch_size, work.threads)
     batches = iter(loaded)
     images, _numbers = next(batches)
     touch(Touchable(images, _numbers))
     first_batch_seconds = time.perf_counter() - started
-    check_batch(images, arguments[1], channels_last)
+    check_batch(images, work.batch_size, work.channels_last)
     samples = len(images)
     del images, _numbers
     with PeakMemory() as memory:
         for images, _numbers in batches:
             touch(Touchable(images, _numbers))
             samples += len(images)
-    _check_count(samples, records)
+    _check_count(samples, work.records)
     epochs = Epochs(loaded)
     cpu, wall, done = cpu_seconds(), 0.0, 0
-    while done == 0 or wall < seconds_per_figure:
+    while done == 0 or wall < work.seconds_per_figure:
         times = run_epoch(epochs, None)
-        _check_count(times.samples, records)
+        _check_count(times.samples, work.records)
         wall += times.wall.total
         done += times.samples
     cpu = cpu_seconds() - cpu
     waiting = run_epoch(epochs, lambda _: time.sleep(COMPUTE_SECONDS))
-    _check_count(waiting.samples, records)
-    return {
-        "first_batch_seconds": first_batch_seconds,
-        "images_per_second": done / wall,
-        "cpu_seconds_per_1000": cpu * 1000 / done,
-        "waiting_images_per_second": waiting.samples / waiting.wall.total,
-        "peak_memory": memory.nbytes,
-    }
+    _check_count(waiting.samples, work.records)
+    return Figures(
+        first_batch_seconds=first_batch_seconds,
+        images_per_second=done / wall,
+        cpu_seconds_per_1000=cpu * 1000 / done,
+        waiting_images_per_second=waiting.samples / waiting.wall.total,
+        peak_memory=memory.nbytes,
+    )
 
 
 def _check_count(samples: int, records: int) -> None:
     if samples != records:
         raise DifferentWork(f"an epoch had {samples} photographs, not {records}")
-
-
-def main() -> None:
-    """Answer the request in the file of the first argument into the file of the second."""
-    request = json.loads(Path(sys.argv[1]).read_text())
-    try:
-        result = answer(request)
-    except BaseException as error:  # noqa: BLE001 - whatever a foreign library raises is the answer
-        result = {"error": f"{type(error).__name__}: {error}"}
-        if not isinstance(error, (ImportError, DifferentWork)):
-            sys.excepthook(*sys.exc_info())
-    unfinished = Path(f"{sys.argv[2]}.unfinished")
-    unfinished.write_text(json.dumps(result))
-    os.replace(unfinished, sys.argv[2])
-
-
-if __name__ == "__main__":
-    main()

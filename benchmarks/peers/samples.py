@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-Figures = dict[str, float]
+from benchmarks.peers.sample import Figures
 
 
 class OtherRun(Exception):  # noqa: N818 - the word the reader looks for
@@ -28,11 +28,15 @@ class Samples:
 
     def figures_of(self, loader: str) -> dict[int, Figures]:
         """The figures of a loader, by its key, in each round that it was measured in."""
-        return {each["round"]: each["figures"] for each in self._content["samples"] if each["loader"] == loader}
+        return {
+            each["round"]: Figures.from_json(each["figures"])
+            for each in self._content["samples"]
+            if each["loader"] == loader
+        }
 
     def add(self, loader: str, number: int, figures: Figures) -> None:
         """Keep the figures of a round."""
-        self._content["samples"].append({"loader": loader, "round": number, "figures": figures})
+        self._content["samples"].append({"loader": loader, "round": number, "figures": figures.to_json()})
         self._write()
 
     def prepared_seconds(self, loader: str) -> float | None:

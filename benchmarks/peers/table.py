@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +11,8 @@ from rich.table import Table
 from benchmarks.console import print_table, say
 from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
 from benchmarks.peers.loader import OURS, PRESAVED, RAW, TASKS, Loader
-from benchmarks.peers.samples import Figures, Samples
+from benchmarks.peers.sample import Figures
+from benchmarks.peers.samples import Samples
 from benchmarks.peers.user_code import count_lines
 
 TITLES = {
@@ -51,7 +52,7 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
         table.add_column("note")
         ours = next((samples.figures_of(loader.key) for loader in rows if loader.peer == OURS), {})
         measured = [loader for loader in rows if loader.key not in missing and samples.figures_of(loader.key)]
-        for loader in sorted(measured, key=lambda each: -_median(samples, each, "images_per_second")):
+        for loader in sorted(measured, key=lambda each: -_median(samples, each, _images_per_second)):
             table.add_row(loader.name, *_cells(loader, samples, ours), loader.note)
         for loader in rows:
             if loader not in measured:
@@ -63,7 +64,7 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
 def find_ratios(theirs: Mapping[int, Figures], ours: Mapping[int, Figures]) -> list[float]:
     """Their images/s over ours, in each round that both were measured in."""
     rounds = sorted({*theirs} & {*ours})
-    return [theirs[number]["images_per_second"] / ours[number]["images_per_second"] for number in rounds]
+    return [theirs[number].images_per_second / ours[number].images_per_second for number in rounds]
 
 
 def _cells(loader: Loader, samples: Samples, ours: Mapping[int, Figures]) -> list[str]:
@@ -78,17 +79,21 @@ def _cells(loader: Loader, samples: Samples, ours: Mapping[int, Figures]) -> lis
     lines = [str(count_lines(code)) for code in (loader.load, loader.prepare) if code is not None]
     seconds = samples.prepared_seconds(loader.key)
     return [
-        f"{_median(samples, loader, 'images_per_second'):,.0f}",
+        f"{_median(samples, loader, _images_per_second):,.0f}",
         "n/a" if ratio is None else f"{ratio.estimate:.2f}",
         shown,
-        f"{_median(samples, loader, 'waiting_images_per_second'):,.0f}",
-        f"{_median(samples, loader, 'first_batch_seconds'):.2f}",
-        f"{_median(samples, loader, 'cpu_seconds_per_1000'):.2f}",
-        f"{_median(samples, loader, 'peak_memory') / 1e6:,.0f}",
+        f"{_median(samples, loader, lambda each: each.waiting_images_per_second):,.0f}",
+        f"{_median(samples, loader, lambda each: each.first_batch_seconds):.2f}",
+        f"{_median(samples, loader, lambda each: each.cpu_seconds_per_1000):.2f}",
+        f"{_median(samples, loader, lambda each: each.peak_memory) / 1e6:,.0f}",
         " + ".join(lines),
         "" if seconds is None else f"{seconds:.1f}",
     ]
 
 
-def _median(samples: Samples, loader: Loader, figure: str) -> float:
-    return statistics.median(figures[figure] for figures in samples.figures_of(loader.key).values())
+def _images_per_second(figures: Figures) -> float:
+    return figures.images_per_second
+
+
+def _median(samples: Samples, loader: Loader, figure: Callable[[Figures], float]) -> float:
+    return statistics.median(map(figure, samples.figures_of(loader.key).values()))

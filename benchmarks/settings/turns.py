@@ -7,22 +7,19 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
 from benchmarks.profile import Profile
 from benchmarks.servers import start_server
 from benchmarks.settings.setting import AXES, DEFAULT, Setting, why_not_here
 from benchmarks.workload import Data, make_data
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # One batch of photographs: short epochs, so that a turn of one side is a moment away from that of the other.
 SAMPLES, IMAGE_SIZE = 32, 64
@@ -84,17 +81,19 @@ def take_turns(
     done = 0
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False), Path(folder))
-        for number in range(rounds):
-            with _Sides(data, number) as sides:
-                shuffler = random.Random(number)
-                every = list(dict.fromkeys((axis, workload) for axis, workload, _ in measured))
-                for axis, workload in shuffler.sample(every, len(every)):
-                    values = [key for key, each in measured.items() if key[:2] == (axis, workload) and not each.reason]
-                    if not values:
-                        continue
-                    _at_workload(sides, measured, shuffler.sample(values, len(values)), number, seconds)
-                    done += len(values)
-                    progress(done / len(measured) / rounds)
+        sides = _Sides(data)
+
+        def take(variant: tuple[str, str], number: int) -> None:
+            nonlocal done
+            values = [key for key, each in measured.items() if key[:2] == variant and not each.reason]
+            if values:
+                values = random.Random(number).sample(values, len(values))
+                _at_workload(sides, measured, values, number, seconds)
+                done += len(values)
+                progress(done / len(measured) / rounds)
+
+        variants = [(axis, workload) for (axis, workload, _), each in measured.items() if not each.reason]
+        Rounds(variants, take, begin=sides.in_round, on_failure=_refuse).run(rounds)
     return measured
 
 
@@ -123,6 +122,11 @@ def _at_workload(
     sides.base.end_session()
 
 
+def _refuse(_: tuple[str, str], error: MeasurementError) -> None:
+    """Pass on an error of the default, without which there is nothing to compare with."""
+    raise error
+
+
 def _turn(sides: tuple[Server, Server], seconds: float, number: int) -> float:
     return float(sides[number].ask({"seconds": seconds})["seconds"])
 
@@ -133,19 +137,23 @@ def _check_same_work(key: Key, is_same_arithmetic: bool, expected: float, result
 
 
 class _Sides:
-    """A context manager: the process of the default, one for the settings, and one for each allocator, from its first
-    use on.
-    """
+    """The process of the default, one for the settings, and one for each allocator, from its first use on."""
 
-    def __init__(self, data: Data, number: int) -> None:
+    base: Server
+
+    def __init__(self, data: Data) -> None:
         self._data = data
-        self._number = number
-        self._stack = ExitStack()
-        self._sides: dict[str, Server] = {}
-        self.base = self._start("the default", DEFAULT)
-        self._sides[DEFAULT] = self._start("the setting", DEFAULT)
-        for side in (self.base, self._sides[DEFAULT]):
-            side.wait_until_ready()
+
+    @contextmanager
+    def in_round(self, number: int) -> Iterator[None]:
+        """Start processes for the round, and end them after it."""
+        with ExitStack() as self._stack:
+            self._number = number
+            self.base = self._start("the default", DEFAULT)
+            self._sides = {DEFAULT: self._start("the setting", DEFAULT)}
+            for side in (self.base, self._sides[DEFAULT]):
+                side.wait_until_ready()
+            yield
 
     def of(self, setting: Setting) -> Server:
         """The process that `setting` is tried in."""
@@ -153,12 +161,6 @@ class _Sides:
             self._sides[setting.allocator] = self._start(f"the allocator {setting.allocator}", setting.allocator)
             self._sides[setting.allocator].wait_until_ready()
         return self._sides[setting.allocator]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def _start(self, name: str, allocator: str) -> Server:
         # What libraries make of the machine where nothing is set; OpenBLAS's threads start when it is loaded, and what
@@ -170,7 +172,7 @@ class _Sides:
             start_server(
                 name,
                 "settings.serving:prepare",
-                {"data": asdict(self._data), "allocator": allocator},
+                {"data": self._data.to_json(), "allocator": allocator},
                 hash_seed=self._number,
                 environment=environment,
                 timeout=TIMEOUT_SECONDS,

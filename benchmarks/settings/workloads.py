@@ -112,10 +112,10 @@ def product(setting: Setting, _: Data, backend: str) -> Iterator[Epoch]:
     yield epoch
 
 
-def _trained(iterator: Any, step: Training) -> Epoch:
+def _trained(iterator: Any, trained: Training) -> Epoch:
     def epoch() -> float:
-        run_epoch(iterator, step)
-        return float(step.score)
+        run_epoch(iterator, trained.step)
+        return float(trained.score)
 
     return epoch
 
@@ -138,7 +138,7 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
 
     cell = Cell(batch_size=1, dtype=setting.dtype, backend=backend)
     with make_iterator(cell, data) as iterator:
-        Training(cell, data)(next(iter(iterator)))
+        Training(cell, data).step(next(iter(iterator)))
     small = torch.ones(8, 8, dtype=getattr(torch, setting.dtype))
     _ = small @ small
 

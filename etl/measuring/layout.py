@@ -31,6 +31,11 @@ MAX_PADDING = 4000
 _random = random.SystemRandom()
 
 
+def draw_hash_seed() -> int:
+    """Return a value of PYTHONHASHSEED, for a server that is to be started."""
+    return _random.randrange(2**32)
+
+
 def draw_environment() -> dict[str, str]:
     """Return an environment variable of a length that is drawn anew, for a server that is to be started."""
     length = _random.randrange(MAX_PADDING + 1)

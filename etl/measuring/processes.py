@@ -118,6 +118,13 @@ class Server:
         """End the open session and wait until its process has."""
         self.ask({})
 
+    def end(self, seconds: float) -> None:
+        """Let the process end in order, which may take so many `seconds`, while no session is open."""
+        with contextlib.suppress(MeasurementError):  # it has ended
+            self.send({})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
     def send(self, request: Request) -> None:
         """Send `request` without waiting for the answer."""
         if self._process.stdin is None:
@@ -137,7 +144,7 @@ class Server:
         if self._process.stdout is None:
             raise RuntimeError("the process was started without pipes")
         if not select.select([self._process.stdout], [], [], self._timeout)[0]:
-            raise MeasurementError(f"the process of {self.name} gave no answer for {self._timeout:g} s", self._tail())
+            raise self._error(f"gave no answer for {self._timeout:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise self._ended()
@@ -151,7 +158,7 @@ class Server:
             text = f"{self.name} cannot be measured: {reason}"
             raise MeasurementError(text, failure.traceback, failure.is_input, reason)
         if "ended" in message:
-            raise MeasurementError(f"the process of {self.name} {_describe_exit(message['ended'])}", self._tail())
+            raise self._error(_describe_exit(message["ended"]))
         return message
 
     def close(self) -> None:
@@ -174,13 +181,14 @@ class Server:
         code = self._process.wait()
         if self._is_ready and not self.can_fork:
             return MeasurementError(f"the process of {self.name} has threads after its imports: it serves one session")
-        tail = self._tail()
-        last = f": {tail.splitlines()[-1]}" if tail else ""
-        return MeasurementError(f"the process of {self.name} {_describe_exit(code)}{last}", tail)
+        return self._error(_describe_exit(code))
 
-    def _tail(self) -> str:
+    def _error(self, what: str) -> MeasurementError:
+        """Return an error that says `what` the process did, and the last that it wrote."""
         self._errors.seek(0)
-        return self._errors.read()[-TAIL_NBYTES:].decode(errors="replace").strip()
+        tail = self._errors.read()[-TAIL_NBYTES:].decode(errors="replace").strip()
+        last = f": {tail.splitlines()[-1]}" if tail else ""
+        return MeasurementError(f"the process of {self.name} {what}{last}", tail)
 
 
 def _describe_exit(code: int) -> str:

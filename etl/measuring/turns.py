@@ -20,7 +20,7 @@ Block = tuple[float, float]
 
 
 class DifferentWork(Exception):  # noqa: N818 - the word that the reader looks for
-    """Two arms did not do the same work; their times say nothing about each other."""
+    """Variants did not do the same work; their times say nothing about each other."""
 
 
 @dataclass

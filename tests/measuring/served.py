@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 STATE: list[int] = []
@@ -43,6 +45,8 @@ def act(request: dict[str, Any]) -> dict[str, Any]:
         time.sleep(600)
     if does == "thread":
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    if does == "register":
+        atexit.register(Path(os.environ["NOTE"]).touch)
     if does == "print":
         print("an answer?", flush=True)
     STATE.append(1)

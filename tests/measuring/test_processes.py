@@ -108,6 +108,27 @@ def test_what_a_process_wrote_to_standard_error_is_in_the_error(start: Start) ->
         assert "Traceback" in raised.value.text
 
 
+def test_what_a_session_wrote_before_it_hung_is_in_the_error(start: Start) -> None:
+    server = start(timeout=5)
+    server.wait_until_ready()
+    server.ask({"does": "print"})
+    with pytest.raises(MeasurementError, match=r"gave no answer for 5 s: an answer\?$"):
+        server.ask({"does": "hang"})
+
+
+def test_a_server_that_is_told_to_end_runs_what_was_registered_for_its_exit(start: Start, tmp_path: Path) -> None:
+    server = start("register", environment={"NOTE": str(tmp_path / "note")})
+    server.wait_until_ready()
+    server.end(60)
+    assert (tmp_path / "note").exists()
+
+
+def test_a_server_that_does_not_end_is_not_waited_for(start: Start) -> None:
+    server = start("hang")
+    server.end(0.1)
+    assert is_alive(server.pid)
+
+
 def test_a_session_that_hangs_is_an_error_and_is_ended_with_the_server(start: Start) -> None:
     server = start(timeout=5)
     server.wait_until_ready()
