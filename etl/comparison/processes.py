@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from etl.comparison.candidate import Candidate
 from etl.comparison.samples import Checked, Loads, Profile, Sample, Spans, Trials, Written
 from etl.comparison.threads import Threads
 from etl.comparison.workload import Workload
-from etl.measuring.layout import draw_environment
+from etl.measuring.layout import draw_environment, draw_hash_seed
 from etl.measuring.processes import MeasurementError, Server
 from etl.measuring.values import JsonValues, to_json
 
@@ -32,9 +31,6 @@ sys.path.append(sys.argv[1])
 from etl.measuring.server import main
 main()
 """
-# Of the strings in a server.
-HASH_SEEDS = 2**32
-
 Answer = TypeVar("Answer", bound=JsonValues)
 
 
@@ -146,7 +142,7 @@ class Processes:
             [sys.executable, "-c", START, str(Path(etl.__file__).parents[1]), "etl.comparison.tasks:prepare"],
             dict(self._workload.as_dict()),
             timeout=ANSWER_SECONDS,
-            hash_seed=random.SystemRandom().randrange(HASH_SEEDS),
+            hash_seed=draw_hash_seed(),
             # For processes that it starts in turn, as Python 3.11 and later have it.
             environment={"PYTHONSAFEPATH": "1", **draw_environment()},
         )
