@@ -5,7 +5,7 @@ WARM_UP_BATCHES = 2
 # Before the trials of a split, which shows no figures, only which one is the fastest.
 SPLIT_WARM_UP_BATCHES = 2
 # Compute alone: so many steps, or more until so many seconds have gone, fewer where there is little time.
-FEWEST_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 200
+FEWEST_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
 # Equal weights that were trained on equal batches have equal losses after any number of steps.
 CHECKED_STEPS = 2
 TIMELINE_BATCHES = 8

@@ -32,7 +32,7 @@ from etl.runtime.cpus import affinity_of, available_cpus
 # What the last phases need after the rounds.
 CLOSING_SECONDS = 3.0
 # Trials of how those that load ahead split their CPUs take this share of the time budget, all together.
-TRIALS_SHARE = 0.3
+TRIALS_SHARE = 0.2
 # A comparison without intervals tells nothing: for them it may take so many times as long as it was to.
 PATIENCE = 1.5
 

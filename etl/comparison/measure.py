@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from etl.comparison.workload import Workload
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.loading.loading import Loader
 from etl.measuring.arrays import digest_of, page_count, record_digests, touch
-from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
+from etl.measuring.clock import EpochTimes, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import (
     absent_pages,
@@ -100,9 +101,7 @@ def measure(
     files = workload.files(candidate)
     threads = workload.threads(candidate, is_on_device(workload.settings))
     with ThreadPolicy(threads.compute) as thread_policy, Epochs(workload, candidate, threads) as epochs:
-        resident = _resident_batches(epochs.iterator)
-        compute = make_compute(workload, resident[0])
-        _warm_up(epochs.iterator, compute.step)
+        compute, resident = _warm_up(workload, epochs.iterator)
         alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), FEWEST_STEPS)
         loading: EpochTimes | None = None
         outside = 0
@@ -193,8 +192,7 @@ def timeline(workload: Workload, candidate: Candidate) -> Spans:
         return watched[-1]
 
     with ThreadPolicy(threads.compute), workload.iterator(candidate, threads, watch) as iterator:
-        compute = make_compute(workload, _copy_of_first(iterator))
-        _warm_up(iterator, compute.step)
+        compute, _ = _warm_up(workload, iterator)
         for each in watched:
             each.begin_anew()
         times = run_epoch(_FirstBatches(iterator, TIMELINE_BATCHES), compute.step)
@@ -275,10 +273,7 @@ class _FirstBatches:
 
 
 def _resident_batches(iterator: BatchIterator) -> list[Batch]:
-    """The first batch; where their shapes differ, all that have room. Copies: an iterator writes its own again."""
-    first = _copy_of_first(iterator)
-    if first.features_mask is None:
-        return [first]
+    """Return batches of all shapes, as many as have room. Copies: an iterator writes its own again."""
     batches: list[Batch] = []
     room = RESIDENT_NBYTES
     for batch in iterator:
@@ -296,13 +291,17 @@ def _copy_of_first(iterator: BatchIterator) -> Batch:
         return map_batch(next(batches), np.array)
 
 
-def _warm_up(iterator: BatchIterator, step: Step) -> None:
+def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Simulated, list[Batch]]:
+    """Train on the first batches. Return what trains, and batches in memory: one, or more if their shapes differ."""
     with _left_early(iterator) as batches:
-        for _ in range(WARM_UP_BATCHES):
-            batch = next(batches, None)
-            if batch is None:
-                break
-            step(batch)
+        batch = next(batches)
+        first = map_batch(batch, np.array)
+        compute = make_compute(workload, first)
+        compute.step(batch)
+        for batch in islice(batches, WARM_UP_BATCHES - 1):
+            compute.step(batch)
+        del batch
+    return compute, [first] if first.features_mask is None else _resident_batches(iterator)
 
 
 @contextmanager
