@@ -10,7 +10,9 @@ import argparse
 import json
 import math
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +21,16 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.console import say_failure, wide_console
-from etl.comparison import MeasurementError, Settings, compare
-from etl.measuring.statistics import CONFIDENCE, MIN_ROUNDS, Interval
-from etl.measuring.values import JsonValues, to_json
+from benchmarks.measuring.statistics import CONFIDENCE, MIN_ROUNDS, Interval
+from benchmarks.measuring.values import JsonValues
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
 # Of the normal distribution, for 95%.
 DEVIATIONS = 1.96
+
+
+class StudyError(Exception):
+    """A comparison could not be made, or does not belong to the study."""
 
 
 @dataclass(frozen=True)
@@ -36,55 +41,91 @@ class Run(JsonValues):
     seconds: float
 
 
+@dataclass(frozen=True)
+class Study(JsonValues):
+    """The arguments of `etl compare`, and what came of it each time."""
+
+    arguments: list[str]
+    runs: list[Run]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the comparisons that are missing, and print how many were wrong; 2 if the call was wrong."""
+    """Make the comparisons that are missing, and print how many were wrong; 2 if that cannot be done."""
     options = parse(arguments)
     errors = Console(stderr=True)
     path = options.samples or FOLDER / f"{Path(options.source).name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    settings = Settings(
-        options.source,
-        strategies=("raw", "again=raw"),
-        rounds=options.rounds,
-        records=options.records,
-        batch_size=options.batch_size,
-        size=options.size,
-        budget_seconds=options.budget,
-    )
+    asked_for = [str(Path(options.source).absolute()), "--strategies", "raw,again=raw"]
+    for name in ("rounds", "records", "batch_size", "size", "budget"):
+        asked_for += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     try:
-        while len(runs := read(path)) < options.runs:
-            took = statistics.median(each.seconds for each in runs) if runs else options.budget
-            left = (options.runs - len(runs)) * took / 60
-            errors.print(f"{len(runs) + 1} of {options.runs}, {left:.0f} minutes left", highlight=False)
-            keep(path, [*runs, compare_once(settings)])
-    except (ValueError, MeasurementError) as error:
+        study = read(path, asked_for)
+        while len(study.runs) < options.runs:
+            took = statistics.median(each.seconds for each in study.runs) if study.runs else options.budget
+            left = (options.runs - len(study.runs)) * took / 60
+            errors.print(f"{len(study.runs) + 1} of {options.runs}, {left:.0f} minutes left", highlight=False)
+            study = Study(asked_for, [*study.runs, compare_once(asked_for)])
+            keep(path, study)
+    except StudyError as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
         errors.print("Interrupted; the same command goes on from here.", highlight=False)
         return 130
-    wide_console().print(describe(runs), highlight=False, soft_wrap=True)
+    wide_console().print(describe(study.runs), highlight=False, soft_wrap=True)
     return 0
 
 
-def compare_once(settings: Settings) -> Run:
-    """Return what one comparison of a strategy with itself found."""
+def compare_once(arguments: Sequence[str]) -> Run:
+    """Return what one comparison of a strategy with itself found.
+
+    Raises
+    ------
+    StudyError
+        If the comparison fails.
+    KeyboardInterrupt
+        If it was interrupted, even if it has whole rounds.
+    """
     started = time.monotonic()
-    report = compare(settings)
-    (interval,) = (each.ratio for each in report.strategies if each.ratio is not None)
-    return Run(interval, time.monotonic() - started)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "etl", "compare", *arguments, "--json", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise StudyError(done.stderr.strip() or f"etl compare ended with exit code {done.returncode}")
+        report = json.loads(file.read_text())
+    if report["stopped_early"]:
+        raise KeyboardInterrupt
+    ratios = [each["ratio"] for each in report["strategies"] if each["ratio"] is not None]
+    if not ratios:
+        raise StudyError(" ".join(report["notes"]))
+    return Run(Interval(**ratios[0]), time.monotonic() - started)
 
 
-def read(path: Path) -> list[Run]:
-    """Return the runs that were made before."""
-    return [Run.from_json(each) for each in json.loads(path.read_text())] if path.exists() else []
+def read(path: Path, arguments: list[str]) -> Study:
+    """Return the study that was begun with these arguments, or a new one.
+
+    Raises
+    ------
+    StudyError
+        If `path` holds something else.
+    """
+    if not path.exists():
+        return Study(arguments, [])
+    try:
+        study = Study.from_json(json.loads(path.read_text()))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StudyError(f"{path} holds no study; name another file") from error
+    if study.arguments != arguments:
+        raise StudyError(f"{path} holds comparisons by etl compare {' '.join(study.arguments)}; name another file")
+    return study
 
 
-def keep(path: Path, runs: Sequence[Run]) -> None:
-    """Write `runs` in place of what is there, which stays if this is interrupted."""
+def keep(path: Path, study: Study) -> None:
+    """Write `study` in place of what is there, which stays if this is interrupted."""
     unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(json.dumps(to_json(runs), indent=1) + "\n")
+    unfinished.write_text(json.dumps(study.to_json(), indent=1) + "\n")
     unfinished.replace(path)
 
 

@@ -23,6 +23,7 @@ import etl
 from benchmarks.console import print_table, wide_console
 from benchmarks.interleaved import SEED, Results, as_samples, require, spread
 from benchmarks.measuring.clock import run_epoch
+from benchmarks.measuring.device import wait_until
 from benchmarks.page_text import explained
 from benchmarks.profile import chosen_profile
 from benchmarks.workload import find_photographs
@@ -100,12 +101,8 @@ class Wait:
         self.seconds = seconds
 
     def __call__(self, _: object) -> None:
-        if self.seconds == 0:
-            return
-        until = time.perf_counter() + self.seconds
-        time.sleep(self.seconds)
-        while time.perf_counter() < until:  # a sleep may end early by the clock's grain
-            pass
+        if self.seconds:
+            wait_until(time.perf_counter() + self.seconds)
 
 
 def loading_beside(workers: str, etl_over_compute: float) -> str:

@@ -45,7 +45,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> Result
     results: Results = {}
 
     def note(cell: Cell, error: MeasurementError) -> None:
-        results[cell] = f"{cell}: {error.text}"
+        results[cell] = error.text
 
     rounds = Rounds(cells, lambda cell, _: server.measure(cell), begin=lambda _: server, on_failure=note)
     rounds.run(profile.rounds)
@@ -106,6 +106,7 @@ class CellServer:
                 hash_seed=draw_hash_seed(),
                 environment=draw_environment(),
             )
+        self._server.name = str(cell)
         try:
             figures = Figures.from_json(self._server.sample(to_json(cell)))
         except MeasurementError:

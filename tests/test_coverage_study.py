@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import Run, describe, keep, main, read, wilson
+from benchmarks.coverage import Run, Study, describe, keep, main, wilson
 from etl.demonstration import digits
 from etl.measuring.statistics import Interval
 
@@ -29,21 +32,44 @@ def test_intervals_that_exclude_1_are_counted_and_runs_without_one_are_not() -> 
     assert describe(runs[3:]) == "No interval: it takes 6 rounds."
 
 
-def test_a_study_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    digits(tmp_path / "digits", samples=60)
-    samples = tmp_path / "samples.json"
-    kept = Run(Interval(1.0, 0.98, 1.02, 6), 30.0)
-    keep(samples, [kept])
-    samples.with_name("samples.json.unfinished").write_text('[{"interval": {"esti')  # an interruption left it
-    arguments = [str(tmp_path / "digits"), "--rounds", "1", "--records", "40", "--budget", "2"]
-    assert main([*arguments, "--runs", "2", "--samples", str(samples)]) == 0
-    first, second = read(samples)
-    assert first == kept
-    assert (second.interval.count, second.interval.low) == (1, None)
-    assert second.interval.estimate > 0
+KEPT = Run(Interval(1.0, 0.98, 1.02, 6), 30.0)
+QUICK = ["--rounds", "1", "--records", "40", "--budget", "2"]
+
+
+def test_a_study_goes_on_where_it_stopped_and_takes_no_runs_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, samples = tmp_path / "digits", tmp_path / "samples.json"
+    digits(source, samples=60)
+    assert main([str(source), *QUICK, "--runs", "1", "--samples", str(samples)]) == 0
+    (first,) = json.loads(samples.read_text())["runs"]
+    assert first["interval"]["count"] == 1
+    assert first["interval"]["estimate"] > 0
+    assert "No interval: it takes 6 rounds." in capsys.readouterr().out
+    study = Study.from_json(json.loads(samples.read_text()))
+    keep(samples, Study(study.arguments, [*study.runs, KEPT]))
+    samples.with_name("samples.json.unfinished").write_text('{"arguments": [')  # an interruption left it
+    assert main([str(source), *QUICK, "--runs", "2", "--samples", str(samples)]) == 0
     assert "0 of 1 intervals" in capsys.readouterr().out
+    assert main([str(source), *QUICK, "--size", "32", "--runs", "2", "--samples", str(samples)]) == 2
+    assert "holds comparisons by etl compare" in capsys.readouterr().err
 
 
-def test_a_source_that_does_not_exist_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "nothing"), "--samples", str(tmp_path / "samples.jsonl")]) == 2
+def test_a_comparison_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        Path(command[-1]).write_text(json.dumps({"stopped_early": True, "strategies": [], "notes": []}))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", interrupted)
+    samples = tmp_path / "samples.json"
+    assert main([str(tmp_path), "--samples", str(samples)]) == 130
+    assert not samples.exists()
+
+
+def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = tmp_path / "samples.json"
+    assert main([str(tmp_path / "nothing"), "--samples", str(samples)]) == 2
     assert "nothing" in capsys.readouterr().err
+    samples.write_text("[]")
+    assert main([str(tmp_path / "nothing"), "--samples", str(samples)]) == 2
+    assert "holds no study" in capsys.readouterr().err

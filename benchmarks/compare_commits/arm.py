@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.measuring.layout import ENVIRONMENT
+from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.servers import start_server
 
@@ -49,7 +49,7 @@ def open_arm(commit: Commit, strategies: Sequence[str], hash_seed: int) -> Itera
             {"folder": stores, "strategies": list(strategies)},
             packages=commit.folder,
             hash_seed=hash_seed,
-            environment=ENVIRONMENT,
+            environment={**ENVIRONMENT, **draw_environment()},
             timeout=TIMEOUT_SECONDS,
         ) as server,
     ):

@@ -138,8 +138,12 @@ class Epochs:
         self._loaded = loaded
 
     def __iter__(self) -> Iterator[Touchable]:
-        for images, numbers in self._loaded:
-            yield Touchable(images, numbers)
+        # Nothing here holds on to a batch while the next one is asked for: its memory may serve again.
+        return map(_touchable, self._loaded)
+
+
+def _touchable(pair: tuple[Any, Any]) -> Touchable:
+    return Touchable(*pair)
 
 
 def answer(work: Work) -> Answer:

@@ -28,14 +28,14 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Import everything. Raises `RuntimeError` where the allocator was not loaded."""
     _check_allocator(request["allocator"])
     import_everything()
-    data = Data(**request["data"])
+    data = Data.from_json(request["data"])
 
     @contextmanager
     def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
         settle_on(request["cpus"])
         is_one_thread = len(request["cpus"]) == 1
         workload = WORKLOADS[request["workload"]]
-        with _turns(workload, Setting(**request["setting"]), data, is_one_thread) as turns:
+        with _turns(workload, Setting.from_json(request["setting"]), data, is_one_thread) as turns:
             yield turns
 
     return {}, open_session

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes.util
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import etl
 from benchmarks.axes import BACKENDS
+from benchmarks.measuring.values import JsonValues
 
 # The default against itself: how far off a figure is by chance.
 DEFAULT = "default"
@@ -20,7 +21,7 @@ CPUS = len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(JsonValues):
     """What a process runs under. `threads` is what `ThreadPolicy` is given, 0 for no policy: what the libraries make of
     the machine.
     """
@@ -30,10 +31,6 @@ class Setting:
     allocator: str = DEFAULT
     threads: int = 1
     dtype: str = "float32"
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values, from which `Setting(**values)` is this one again."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

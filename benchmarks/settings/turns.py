@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from benchmarks.measuring.layout import draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
@@ -105,17 +106,18 @@ def _at_workload(
     axis = AXES[name]
     request = {"workload": workload, "cpus": _cpus(number, axis.is_on_one_cpu)}
     seconds *= RARE_FACTOR if axis.is_of_rare_events else 1
-    ready = sides.base.ask({**request, "setting": axis.base.as_dict()})
+    ready = sides.base.ask({**request, "setting": axis.base.to_json()})
     for key in values:
         setting = axis.at(name, key[2])
         try:
             side = sides.of(setting)
-            other = side.ask({**request, "setting": setting.as_dict()})
+            other = side.ask({**request, "setting": setting.to_json()})
             _check_same_work(key, setting.dtype == axis.base.dtype, ready["result"], other["result"])
             blocks = take_blocks(partial(_turn, (sides.base, side), axis.turn_seconds), number, seconds, min_blocks=1)
             side.end_session()
         except MeasurementError as error:
             measured[key].failure = str(error)
+            sides.end(setting)  # what failed may be in the middle of a session
             continue
         measured[key].blocks.append(blocks)
         measured[key].memory.append((ready["memory"], other["memory"]))
@@ -162,10 +164,16 @@ class _Sides:
             self._sides[setting.allocator].wait_until_ready()
         return self._sides[setting.allocator]
 
+    def end(self, setting: Setting) -> None:
+        """End the process that `setting` was tried in; another one is started when it is needed."""
+        side = self._sides.pop(setting.allocator, None)
+        if side is not None:
+            side.close()
+
     def _start(self, name: str, allocator: str) -> Server:
         # What libraries make of the machine where nothing is set; OpenBLAS's threads start when it is loaded, and what
         # has threads cannot be forked.
-        environment: dict[str, str | None] = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
+        environment = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None, **draw_environment()}
         if allocator != DEFAULT:
             environment["LD_PRELOAD"] = str(ctypes.util.find_library(allocator))
         return self._stack.enter_context(

@@ -86,6 +86,9 @@ class _Comparison:
         self._began = time.monotonic()
         self._started_at = datetime.datetime.now(datetime.timezone.utc)
         self._candidates = workload.candidates()
+        names = [workload.name(each) for each in self._candidates]
+        if len(set(names)) < len(names):
+            raise ValueError(f"--strategies: two of {', '.join(names)} would be called the same; name one otherwise")
         self._extras = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
         self._writing: dict[tuple[str, str], Written] = {}
@@ -129,6 +132,7 @@ class _Comparison:
             loads=rounds.loads,
             rounds=rounds.done,
             stopped_early=rounds.stopped_early,
+            no_server=rounds.no_server,
             timelines=timelines,
         )
         report = make_report(measured)

@@ -42,6 +42,11 @@ class Simulated(SimulatedDevice):
         """What the clock calls with each batch."""
         return self
 
+    @property
+    def nothing(self) -> Step:
+        """A step that is done at once."""
+        return SimulatedDevice(0.0)
+
 
 class Training:
     """The same model from the same initial weights, and one step of stochastic gradient descent on each batch.
@@ -54,6 +59,8 @@ class Training:
         What the clock calls with each batch.
     device : str
         Where it computes.
+    nothing : callable
+        A step that has nothing to do.
     weights : str
         A digest of the initial weights.
     """
@@ -70,8 +77,12 @@ class Training:
         self._score: Any = None
         self.device = str(backend.device)
         self.step: Step = self._train
+        self.nothing: Step = _do_nothing
         if backend.device.type != "cpu":
-            self.step = OneInFlight(self._train, lambda: torch.cuda.Event(enable_timing=True), waits)
+            self.step, self.nothing = (
+                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
+                for each in (self._train, _do_nothing)
+            )
 
     def _train(self, batch: Batch) -> None:
         self._score = self._step(self._backend.put(batch))
@@ -80,6 +91,10 @@ class Training:
     def score(self) -> float | None:
         """The loss of the last batch."""
         return None if self._score is None else float(self._score)
+
+
+def _do_nothing(batch: Batch) -> None:
+    pass
 
 
 def make_compute(workload: Workload, batch: Batch) -> Training | Simulated:

@@ -64,7 +64,7 @@ def figures_table(report: Report) -> list[FigureGroup]:
                     lambda r: r.parts.interference_seconds,
                     epoch,
                 ),
-                times("stall", "waiting for the next batch", lambda r: r.parts.stall_seconds, epoch),
+                times("stall", "nothing is computed, for want of a batch", lambda r: r.parts.stall_seconds, epoch),
                 times("harness", "the measuring loop itself", lambda r: r.parts.harness_seconds, epoch),
                 times("unexplained", "what is left", lambda r: r.parts.unexplained_seconds, epoch),
                 words(
@@ -109,7 +109,7 @@ def figures_table(report: Report) -> list[FigureGroup]:
                     lambda r: ratio(r.ratio.estimate if r.ratio else None),
                 ),
                 words("95% interval", "signed-rank, from six rounds on", lambda r: bounds(r.ratio) or NOT_MEASURED),
-                words("rounds", "measurements, in a process of its own", lambda r: str(len(r.rounds))),
+                words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],
         ),

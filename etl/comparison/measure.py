@@ -36,7 +36,7 @@ from etl.comparison.workload import Workload
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.loading.loading import Loader
 from etl.measuring.arrays import digest_of, page_count, record_digests, touch
-from etl.measuring.clock import EpochTimes, run_epoch, seconds_of_step
+from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import (
     absent_pages,
@@ -108,7 +108,7 @@ def measure(
         if with_etl_alone:
             outside += epochs.prepare(files)
             loading = run_epoch(epochs.iterator, None)
-        harness = _harness_seconds(resident[0])
+        harness = _harness_seconds(resident[0], compute.nothing)
         probe = probe_speed()
         outside += epochs.prepare(files)
         read = read_nbytes()
@@ -191,11 +191,12 @@ def timeline(workload: Workload, candidate: Candidate) -> Spans:
         watched.append(WatchedLoader(loader))
         return watched[-1]
 
-    with ThreadPolicy(threads.compute), workload.iterator(candidate, threads, watch) as iterator:
-        compute, _ = _warm_up(workload, iterator)
+    with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads, watch) as epochs:
+        compute, _ = _warm_up(workload, epochs.iterator)
+        epochs.prepare(workload.files(candidate))
         for each in watched:
             each.begin_anew()
-        times = run_epoch(_FirstBatches(iterator, TIMELINE_BATCHES), compute.step)
+        times = run_epoch(_FirstBatches(epochs.iterator, TIMELINE_BATCHES), compute.step)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
     loads = [
@@ -208,7 +209,7 @@ def timeline(workload: Workload, candidate: Candidate) -> Spans:
 
 
 def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
-    """Return when nothing was computed for want of the first batches, and when they were computed on.
+    """Return the stalls and the steps of the first batches.
 
     A plain strategy loads in the training loop itself, while that waits for a batch.
     """
@@ -223,8 +224,14 @@ def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
 class Epochs:
     """The iterator of a candidate, ready for an epoch in the chosen state of the page cache. A context manager."""
 
-    def __init__(self, workload: Workload, candidate: Candidate, threads: Threads) -> None:
-        self._make: Callable[[], BatchIterator] = lambda: workload.iterator(candidate, threads)
+    def __init__(
+        self,
+        workload: Workload,
+        candidate: Candidate,
+        threads: Threads,
+        watch: Callable[[Loader], Loader] | None = None,
+    ) -> None:
+        self._make: Callable[[], BatchIterator] = lambda: workload.iterator(candidate, threads, watch)
         self._cold = workload.settings.cache == "cold"
         self.iterator = self._make()
 
@@ -316,15 +323,11 @@ def _left_early(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
         iterator.set_epoch(epoch)
 
 
-def _harness_seconds(batch: Batch) -> float:
+def _harness_seconds(batch: Batch, nothing: Step) -> float:
     """Seconds for each batch that the clock's loop itself takes: what is neither wait nor compute."""
-    times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), _nothing)
+    times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), nothing)
     wall, stall, compute = times.wall, times.stall, times.compute
     return (wall.total - stall.total - compute.total) / times.batches
-
-
-def _nothing(batch: object) -> None:
-    pass
 
 
 def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:

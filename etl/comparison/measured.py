@@ -16,10 +16,12 @@ from etl.comparison.workload import Workload
 
 @dataclass(frozen=True)
 class Measured:
-    """What processes answered, by candidate, or for `writing` by format and stage: `samples` of those that are
-    compared, `loads` of those that tell where to cut. `failed` are the candidates that
-    could not be run, with the reason. `predictions` are seconds of an epoch by name. `trials` are seconds of a batch
-    with each split of the CPUs.
+    """All answers of the processes that took part in a comparison.
+
+    `samples` and `loads` are by candidate and round: of the candidates that are compared, and of those that tell where
+    to cut. `writing` is by format and stage, `predictions` are seconds of an epoch by name, `trials` are seconds of a
+    batch with each split of the CPUs. `failed` are candidates that could not be run, with the reason, and `no_server`
+    is the reason if a round could not begin.
     """
 
     workload: Workload
@@ -37,6 +39,7 @@ class Measured:
     loads: Mapping[Candidate, Mapping[int, Loads]]
     rounds: int
     stopped_early: bool
+    no_server: str
     timelines: list[Timeline]
 
     @property

@@ -22,6 +22,11 @@ def notes(measured: Measured) -> list[str]:
     """
     scale = measured.scale
     found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
+    asked_for, reference = measured.workload.candidates()[0], measured.compared[0]
+    if reference != asked_for:
+        found.append(f"{measured.name(reference)} is the reference instead of {measured.name(asked_for)}.")
+    if measured.no_server:
+        found.append(f"It ended after {measured.rounds} rounds, since no other could begin: {measured.no_server}")
     if scale.measured < scale.records:
         found.append(
             f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled: the first "

@@ -318,9 +318,11 @@ class Noise(Section["Report"]):
 
 @dataclass(frozen=True)
 class Timeline:
-    """A stretch of one epoch, in seconds from its first request: spans of `[start, end]` in which the training loop
-    waited and computed, one for each batch from the epoch's first on; and of `[thread, start, end, batch]` in which
-    threads loaded (empty for worker processes). `strategy` is the name of its `StrategyResult`.
+    """A stretch of one epoch, in seconds from its first request.
+
+    `waits` are spans of `[start, end]` in which nothing was computed for want of a batch, `computes` those in which it
+    was: one for each batch from the epoch's first on. `loads` are spans of `[thread, start, end, batch]` in which
+    threads loaded, empty for worker processes. `strategy` is the name of its `StrategyResult`.
     """
 
     strategy: str

@@ -21,6 +21,10 @@ FEWEST_WITHOUT_CLAIM = 3
 Samples = Mapping[Candidate, Mapping[int, Sample]]
 
 
+class _NoServerError(MeasurementError):
+    """A round could not begin."""
+
+
 class ComparisonRounds:
     """Measures candidates in rounds, each round in a server of its own.
 
@@ -76,6 +80,8 @@ class ComparisonRounds:
             on_failure=self._raise_if_reference,
         )
         self.stopped_early = False
+        self.no_server = ""
+        """Why a round could not begin, if that ended the comparison."""
 
     @property
     def done(self) -> int:
@@ -106,21 +112,29 @@ class ComparisonRounds:
         }
 
     def run(self) -> None:
-        """Measure. An interruption ends it with what there is, if that is a whole round; otherwise it is raised."""
+        """Measure.
+
+        An interruption, or a server that cannot be started, ends it with what there is, if that is a whole round.
+        Otherwise it is raised.
+        """
         try:
             while self._has_time():
                 self._rounds.take_round(self._choose())
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, _NoServerError) as error:
             if not self.done:
                 raise
             self.stopped_early = True
+            self.no_server = str(error)
             self._rounds.drop_unfinished()
 
     @contextmanager
     def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all begin alike
         """Have a new server for each round: the samples of one are a single repetition."""
         started = time.monotonic()
-        self._processes.renew()
+        try:
+            self._processes.renew()
+        except MeasurementError as error:
+            raise _NoServerError(str(error), error.text) from error
         self._start_seconds = time.monotonic() - started
         yield
 

@@ -213,8 +213,8 @@ def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: AR
 def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
     seen = (
-        f"{terms.rounds} rounds in shuffled order, each in a server of its own whose layout in memory was drawn anew; "
-        f"each strategy in at least {fewest} of them, in a fresh process: so many independent repetitions"
+        f"{terms.rounds} rounds in shuffled order, each begun in a new server whose layout in memory was drawn anew; "
+        f"each strategy in at least {fewest} of them, in fresh processes: so many independent repetitions"
     )
     if terms.rounds < MIN_ROUNDS:
         return f"{seen}: fewer than the {MIN_ROUNDS} that an interval needs, so no difference is claimed", {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,9 +25,11 @@ MODULES = ("torch", "torch._dynamo", "etl.comparison.measure", "etl.comparison.p
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Make the workload of `Workload.as_dict`, and import all that measuring needs, in any order."""
     workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
-    if importlib.util.find_spec("torch") is None:
-        import_torch()  # which raises an error that says how to install it
-    import_in_drawn_order(MODULES)
+    try:
+        import_in_drawn_order(MODULES)
+    except ModuleNotFoundError:
+        import_torch()  # if it is torch that is missing, its error says how to install it
+        raise
     load_kernels()
 
     @contextmanager
@@ -56,7 +57,7 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     if asked["candidate"] is None:
         tasks: dict[str, Callable[..., JsonValues]] = {"profile": profile.profile, "write": writing.write}
         return tasks[asked["task"]](workload, **arguments)
-    candidate = Candidate(**asked["candidate"])
+    candidate = Candidate.from_json(asked["candidate"])
     if asked["task"] == "measure":
         return measure.measure(workload, candidate, policies, **arguments)
     of_candidates: dict[str, Callable[..., JsonValues]] = {

@@ -11,12 +11,12 @@ from typing import Any
 
 from etl.comparison.report import Report, Timeline
 
-TRAINING_LOOP = 0
+COMPUTE = 0
 Event = dict[str, Any]
 
 
 def trace_events(report: Report) -> dict[str, Any]:
-    """JSON values: a process for each strategy, in which thread 0 is the training loop and further ones load.
+    """JSON values: a process for each strategy, in which thread 0 is compute and further ones load.
 
     All begin at 0, with the first request of the stretch; times are microseconds, as the format wants them.
     """
@@ -30,16 +30,16 @@ def trace_events(report: Report) -> dict[str, Any]:
 
 def _process(process: int, timeline: Timeline) -> Iterator[Event]:
     threads = {thread: index for index, thread in enumerate(sorted({load[0] for load in timeline.loads}), start=1)}
-    yield _metadata(process, TRAINING_LOOP, "process_name", {"name": timeline.strategy})
-    yield _metadata(process, TRAINING_LOOP, "process_sort_index", {"sort_index": process})
-    names = {TRAINING_LOOP: "training loop", **{index: f"loading thread {index}" for index in threads.values()}}
+    yield _metadata(process, COMPUTE, "process_name", {"name": timeline.strategy})
+    yield _metadata(process, COMPUTE, "process_sort_index", {"sort_index": process})
+    names = {COMPUTE: "compute", **{index: f"loading thread {index}" for index in threads.values()}}
     for thread, name in names.items():
         yield _metadata(process, thread, "thread_name", {"name": name})
         yield _metadata(process, thread, "thread_sort_index", {"sort_index": thread})
     for start, end in timeline.waits:
-        yield _complete(process, TRAINING_LOOP, "wait", "stall", start, end)
+        yield _complete(process, COMPUTE, "stall", "stall", start, end)
     for start, end in timeline.computes:
-        yield _complete(process, TRAINING_LOOP, "compute", "compute", start, end)
+        yield _complete(process, COMPUTE, "compute", "compute", start, end)
     for loading_thread, start, end, batch in timeline.loads:
         name = f"load batch {batch}"
         yield {**_complete(process, threads[loading_thread], name, "load", start, end), "args": {"batch": batch}}

@@ -32,7 +32,7 @@ class DeviceStep(Protocol):
         """Wait until the step before is done, start this one, and return as soon as `batch` may be let go."""
 
     def finish(self) -> list[Span]:
-        """Wait until the last step is done, and return when each since the last call began and ended."""
+        """Wait until the last step is done, and return the spans of all steps since `finish` was last called."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,8 @@ def seconds_of_step(step: Step, batches: Sequence[Any], at_least: float, fewest:
     seconds.
     """
     finish = step.finish if isinstance(step, DeviceStep) else None
+    if finish is not None:
+        finish()  # one may be in flight
     steps, started = 0, time.perf_counter()
     while steps < fewest or time.perf_counter() - started < at_least:
         for batch in batches:

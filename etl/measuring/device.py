@@ -64,14 +64,14 @@ class OneInFlight:
             self._wait()
 
     def finish(self) -> list[Span]:
-        """Wait until the last step is done, and return when each since the last call began and ended."""
+        """Wait until the last step is done, and return the spans of all steps since `finish` was last called."""
         self._wait()
         if self._zero is None:
             return []
         zero, at = self._zero
         marks = [(zero.elapsed_time(began) / 1e3, zero.elapsed_time(ended) / 1e3) for began, ended in self._marks]
         # A mark is known a little after it was reached: the first one, too.
-        at = min(at, *(known - ended for known, (_, ended) in zip(self._known, marks, strict=True)))
+        at = min([at, *(known - ended for known, (_, ended) in zip(self._known, marks, strict=True))])
         self._marks, self._known, self._zero = [], [], None
         return [(at + began, at + ended) for began, ended in marks]
 
@@ -105,7 +105,7 @@ class SimulatedDevice:
             self._wait()
 
     def finish(self) -> list[Span]:
-        """Wait until the last step is done, and return when each since the last call began and ended."""
+        """Wait until the last step is done, and return the spans of all steps since `finish` was last called."""
         self._wait()
         spans, self._spans = self._spans, []
         return spans
@@ -114,10 +114,17 @@ class SimulatedDevice:
         if not self._spans:
             return
         began, ends = self._spans[-1]
-        if (left := ends - time.perf_counter()) <= 0:
+        if time.perf_counter() >= ends:
             return
-        time.sleep(left)
-        while time.perf_counter() < ends:  # a sleep may end early by the clock's grain
-            pass
+        wait_until(ends)
         # What the system is late by is the step's: it was waited for.
         self._spans[-1] = began, time.perf_counter()
+
+
+def wait_until(moment: float) -> None:
+    """Sleep until `time.perf_counter` has come to `moment`, and no less."""
+    left = moment - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+    while time.perf_counter() < moment:  # a sleep may end early by the clock's grain
+        pass

@@ -87,7 +87,13 @@ class Server:
         self._is_ready = False
         self.can_fork = False
         """True if it serves more than one session; False until it is ready."""
-        self.send(request)
+        # How much it had written to standard error when the last request was sent.
+        self._asked_at = 0
+        try:
+            self.send(request)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -130,6 +136,7 @@ class Server:
         if self._process.stdin is None:
             raise RuntimeError("the process was started without pipes")
         try:
+            self._asked_at = os.fstat(self._errors.fileno()).st_size
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
@@ -149,7 +156,7 @@ class Server:
         if not line:
             raise self._ended()
         message: Answer = json.loads(line)
-        used = Instruments.from_json(message["instruments"])
+        used = Instruments.from_json(message["instruments"]) if "instruments" in message else "another commit"
         if used != instruments():
             raise MeasurementError(f"{self.name} was measured with the instruments {used}, not with {instruments()}")
         if "failure" in message:
@@ -179,16 +186,19 @@ class Server:
 
     def _ended(self) -> MeasurementError:
         code = self._process.wait()
-        if self._is_ready and not self.can_fork:
+        if code == 0 and self._is_ready and not self.can_fork:
             return MeasurementError(f"the process of {self.name} has threads after its imports: it serves one session")
         return self._error(_describe_exit(code))
 
     def _error(self, what: str) -> MeasurementError:
-        """Return an error that says `what` the process did, and the last that it wrote."""
-        self._errors.seek(0)
-        tail = self._errors.read()[-TAIL_NBYTES:].decode(errors="replace").strip()
+        """Return an error that says `what` the process did, and the last that it wrote since it was asked."""
+        errors = self._errors.fileno()
+        # The place of reading in an open file is that of the process's writing, too, so it must not move.
+        start = max(self._asked_at, os.fstat(errors).st_size - TAIL_NBYTES)
+        tail = os.pread(errors, TAIL_NBYTES, start).decode(errors="replace").strip()
         last = f": {tail.splitlines()[-1]}" if tail else ""
-        return MeasurementError(f"the process of {self.name} {what}{last}", tail)
+        message = f"the process of {self.name} {what}{last}"
+        return MeasurementError(message, f"{message}\n{tail}" if tail else "")
 
 
 def _describe_exit(code: int) -> str:

@@ -33,7 +33,7 @@ class JsonValues:
         Raises
         ------
         TypeError
-            If a field is missing, or there is one that the class does not have.
+            If a field without a default is missing, or there is one that the class does not have.
         """
         made: Self = from_json(cls, values)
         return made
