@@ -286,6 +286,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
     ("arguments", "message"),
     [
         (("--strategies", "raw,fast"), "no strategy is called 'fast'"),
+        (("--strategies", "presaved:npy=raw,presaved", "--formats", "npy,hdf5"), "would be called the same"),
         (("--formats", "xml"), "unknown 'xml'"),
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),
@@ -296,7 +297,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
     ],
 )
 def test_a_wrong_argument_is_told_in_a_line(
-    photographs: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str], message: str
+    photographs: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert main(["compare", str(photographs), *QUICK, *arguments]) == 2
     error = capsys.readouterr().err

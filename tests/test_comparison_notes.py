@@ -35,6 +35,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         loads={},
         rounds=1,
         stopped_early=False,
+        no_server="",
         timelines=[],
     )
 
@@ -54,6 +55,17 @@ def test_a_setting_that_is_not_in_force_is_noted_with_its_strategy_and_what_to_d
     works = Audit("gc", "off", "automatic collection off", "no collections")
     samples = {RAW: {0: make_sample(runtime=[inert, works]), 1: make_sample()}}
     assert notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting was not in force: {alarm}"]
+
+
+def test_another_reference_than_was_asked_for_is_noted(tmp_path: Path) -> None:
+    made = measured(tmp_path)
+    made = replace(made, samples={SAVED: made.samples[SAVED]}, failed={RAW: "killed by signal 9"})
+    assert notes(made) == ["raw failed: killed by signal 9", "presaved is the reference instead of raw."]
+
+
+def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
+    found = notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
+    assert found == ["It ended after 7 rounds, since no other could begin: it was killed by signal 9"]
 
 
 def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:

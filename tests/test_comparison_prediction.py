@@ -64,6 +64,24 @@ def test_ahead_is_bounded_by_the_longer_of_both_and_by_their_sum(tmp_path: Path,
     assert wall == pytest.approx(max(200 * load, 20 * compute) + min(10 * load, compute))
 
 
+@pytest.mark.parametrize("device", ["none", "cuda:0"])
+@pytest.mark.parametrize(("load", "compute"), [(1e-3, 5e-3), (5e-4, 2e-2)])
+def test_beside_a_device_a_plain_strategy_overlaps_unless_the_loop_waits(
+    tmp_path: Path, device: str, load: float, compute: float
+) -> None:
+    profile = make_profile(load, compute, device=device)
+    goes_on, waits = (make_workload(tmp_path, compute="simulated:5ms", sync_every_step=each) for each in (False, True))
+    plain = Candidate("raw"), Threads(2, 0), profile
+    # What a loop of 20 batches takes that loads the next one while the device computes.
+    loaded = free = 0.0
+    for _ in range(20):
+        loaded += 10 * load
+        loaded = max(loaded, free)  # until the step before is done, no other one is begun
+        free = loaded + compute
+    assert predict_wall(goes_on, *plain) == pytest.approx(free)
+    assert predict_wall(waits, *plain) == pytest.approx(20 * (10 * load + compute))
+
+
 def test_two_threads_load_as_much_faster_as_the_profile_has_seen(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     profile = make_profile(1e-3, 1e-4, splits=[make_split(1, 1, 1000.0), make_split(1, 2, 1900.0)])

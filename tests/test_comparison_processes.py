@@ -32,6 +32,8 @@ FAULT = pathlib.Path(__file__).with_name("fault")
 
 def make(input_shape, outputs):
     fault = FAULT.read_text() if FAULT.exists() else ""
+    with FAULT.with_name("processes").open("a") as processes:
+        print(os.getpid(), file=processes)
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "exit":
@@ -98,11 +100,16 @@ def test_each_figure_is_taken_in_a_process_of_its_own(processes: Processes, faul
 def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Callable[[str], Path]) -> None:
     assert_figures_come(processes, faults)
     (server,) = servers()
+    made_in = Path("processes")
+    made_in.write_text("")
     for with_etl_alone in (True, False):
         for candidate in (RAW, Candidate("async-raw")):
             sample = processes.measure(candidate, with_etl_alone)
             assert (sample.epoch.samples, sample.etl_alone is not None) == (200, with_etl_alone)
             assert server.children() == []
+    numbers = [int(each) for each in made_in.read_text().split()]
+    assert len(set(numbers)) == len(numbers) == 4
+    assert server.pid not in numbers
 
 
 def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[[str], Path]) -> None:

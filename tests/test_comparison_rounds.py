@@ -211,6 +211,32 @@ def test_a_candidate_that_fails_is_left_out_with_its_samples() -> None:
     assert sorted(made.samples, key=CANDIDATES.index) == [RAW, AHEAD, BOTH]
 
 
+class Starving(Machine):
+    """Has no memory for a server in round `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._starved = number
+
+    def renew(self) -> None:
+        if self.servers == self._starved:
+            raise MeasurementError("the process of the comparison was killed by signal 9")
+        super().renew()
+
+
+def test_a_round_that_cannot_begin_leaves_what_was_measured() -> None:
+    made = make(Starving(4), rounds=9)
+    made.run()
+    assert (made.done, made.stopped_early) == (4, True)
+    assert "killed by signal 9" in made.no_server
+    assert all(rounds_of(made, each) == [0, 1, 2, 3] for each in CANDIDATES)
+
+
+def test_a_first_round_that_cannot_begin_is_an_error() -> None:
+    with pytest.raises(MeasurementError, match="killed by signal 9"):
+        make(Starving(0), rounds=9).run()
+
+
 def test_without_the_reference_there_is_no_comparison() -> None:
     with pytest.raises(MeasurementError, match="it was killed"):
         make(Failing(RAW, MeasurementError("it was killed")), rounds=3).run()

@@ -225,6 +225,7 @@ def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) 
         loads={},
         rounds=1,
         stopped_early=False,
+        no_server="",
         timelines=[],
     )
 

@@ -71,7 +71,7 @@ def test_a_strategy_is_a_process_and_its_seconds_are_microseconds() -> None:
     assert list(processes) == [each.name for each in report.strategies]
     ahead = [each for each in events if each["pid"] == processes["async-raw"] and each["ph"] == "X"]
     first = {each["name"]: each for each in reversed(ahead)}
-    assert (first["wait"]["tid"], first["wait"]["ts"], first["wait"]["dur"]) == (0, 0, 131_000)
+    assert (first["stall"]["tid"], first["stall"]["ts"], first["stall"]["dur"]) == (0, 0, 131_000)
     assert (first["compute"]["tid"], first["compute"]["ts"], first["compute"]["dur"]) == (0, 131_000, 118_000)
     assert (first["load batch 1"]["tid"], first["load batch 1"]["ts"]) == (1, 131_000)
     assert first["load batch 1"]["args"] == {"batch": 1}
@@ -83,5 +83,5 @@ def test_loading_threads_are_numbered_from_one_whatever_their_identifiers() -> N
     moved = replace(made, loads=[(7000 + batch % 2, start, end, batch) for _, start, end, batch in made.loads])
     events = trace_events(replace(comparison_reports.photographs(), timelines=[moved]))["traceEvents"]
     threads = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
-    assert threads == {0: "training loop", 1: "loading thread 1", 2: "loading thread 2"}
+    assert threads == {0: "compute", 1: "loading thread 1", 2: "loading thread 2"}
     assert {each["tid"] for each in events if each["name"] == "load batch 3"} == {2}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,15 @@ import etl
 from etl.batch import Batch
 from etl.doctor import Examination, Severity, examine
 from etl.doctor.check import Case
-from etl.doctor.checks import CHECKS
+from etl.doctor.checks import CHECKS, data_type
 from etl.doctor.checks.backend import BackendInUse
 from etl.doctor.checks.extensions import CpuExtensions
 from etl.doctor.checks.network import size_of
 from etl.doctor.checks.others import OtherProcesses
 from etl.doctor.machine import look_at_machine
 from etl.doctor.rebatched import Rebatched
+from etl.doctor.setup import Setup
+from etl.doctor.steps import time_compute
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 from etl.runtime.cpus import available_cpus
 
@@ -180,10 +182,20 @@ def test_a_model_that_another_thread_uses_meanwhile() -> None:
     assert "2 threads call" in found.found
 
 
-def test_weights_of_float64() -> None:
+def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def halved(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
+        time_compute(setups, batches, 0.0)
+        seen.append([str(next(setup.model.parameters()).dtype) for setup in setups])
+        return [2.0, 1.0]
+
+    # How much faster float32 is, the machine decides, and whatever else runs on it.
+    monkeypatch.setattr(data_type, "time_compute", halved)
     found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "data_type")
     assert found.found == "parameters are float64"
-    assert "in float32" in found.evidence
+    assert "takes 2000.0 ms, in float32 1000.0 ms" in found.evidence
+    assert seen[0] == ["torch.float64", "torch.float32"]
     assert found.severity in WORSE
 
 

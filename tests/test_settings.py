@@ -56,7 +56,7 @@ def test_every_axis_tries_the_default_against_itself_and_each_value_is_a_setting
     assert len(tried) == len({axis.field_values.get(value, value) for value in axis.values})
     for each in tried - {axis.base}:
         assert replace(each, **{name: getattr(axis.base, name)}) == axis.base
-        assert Setting(**json.loads(json.dumps(each.as_dict()))) == each
+        assert Setting.from_json(json.loads(json.dumps(each.to_json()))) == each
         assert why_not_here(each) == ""
 
 

@@ -104,9 +104,9 @@ def _bound(result: StrategyResult) -> str:
     waiting = parts.stall_seconds / parts.wall_seconds
     if waiting <= NEGLIGIBLE:
         return (
-            f"With {result.name} compute stands still {waiting:.1%} of the time: it is the limit, and faster loading "
+            f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading "
             "would gain nothing more."
         )
     if parts.stall_seconds > parts.compute_alone_seconds:
-        return f"With {result.name} compute stands still {waiting:.0%} of the time: loading is the limit."
-    return f"With {result.name} compute stands still {waiting:.0%} of the time."
+        return f"With {result.name} training still waits {waiting:.0%} of the time: loading is the limit."
+    return f"With {result.name} training waits {waiting:.0%} of the time."

@@ -87,8 +87,8 @@ class Server:
         self._is_ready = False
         self.can_fork = False
         """True if it serves more than one session; False until it is ready."""
-        # How much it had written to standard error when the last request was sent.
-        self._asked_at = 0
+        # How much it had written to standard error when the last session ended.
+        self._session_at = 0
         try:
             self.send(request)
         except BaseException:
@@ -123,6 +123,7 @@ class Server:
     def end_session(self) -> None:
         """End the open session and wait until its process has."""
         self.ask({})
+        self._session_at = self._written()
 
     def end(self, seconds: float) -> None:
         """Let the process end in order, which may take so many `seconds`, while no session is open."""
@@ -136,7 +137,6 @@ class Server:
         if self._process.stdin is None:
             raise RuntimeError("the process was started without pipes")
         try:
-            self._asked_at = os.fstat(self._errors.fileno()).st_size
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
@@ -162,6 +162,7 @@ class Server:
         if "failure" in message:
             failure = Failure.from_json(message["failure"])
             reason = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"
+            self._session_at = self._written()
             text = f"{self.name} cannot be measured: {reason}"
             raise MeasurementError(text, failure.traceback, failure.is_input, reason)
         if "ended" in message:
@@ -190,11 +191,15 @@ class Server:
             return MeasurementError(f"the process of {self.name} has threads after its imports: it serves one session")
         return self._error(_describe_exit(code))
 
+    def _written(self) -> int:
+        """Return how many bytes it has written to standard error."""
+        return os.fstat(self._errors.fileno()).st_size
+
     def _error(self, what: str) -> MeasurementError:
-        """Return an error that says `what` the process did, and the last that it wrote since it was asked."""
+        """Return an error that says `what` the process did, and the last that its session wrote."""
         errors = self._errors.fileno()
         # The place of reading in an open file is that of the process's writing, too, so it must not move.
-        start = max(self._asked_at, os.fstat(errors).st_size - TAIL_NBYTES)
+        start = max(self._session_at, self._written() - TAIL_NBYTES)
         tail = os.pread(errors, TAIL_NBYTES, start).decode(errors="replace").strip()
         last = f": {tail.splitlines()[-1]}" if tail else ""
         message = f"the process of {self.name} {what}{last}"

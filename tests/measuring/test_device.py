@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from etl.measuring.clock import DeviceStep, EpochTimes, Step, run_epoch
+from etl.measuring import device as device_module
+from etl.measuring.clock import DeviceStep, EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.device import OneInFlight, SimulatedDevice
 
 
@@ -105,15 +106,11 @@ def test_a_simulated_step_takes_its_time_once_and_begins_when_the_one_before_is_
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_simulated_step_is_waited_for_only_if_asked(waits: bool) -> None:
-    step = SimulatedDevice(60.0 if not waits else 0.01, waits)
-    started = time.perf_counter()
-    step(Batch())
-    came_back = time.perf_counter()
-    if waits:
-        assert came_back - started >= 0.01
-    else:
-        assert came_back - started < 60.0
+def test_a_simulated_step_is_waited_for_only_if_asked(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_for: list[float] = []
+    monkeypatch.setattr(device_module, "wait_until", waited_for.append)
+    SimulatedDevice(60.0, waits)(Batch())
+    assert len(waited_for) == waits
 
 
 @pytest.mark.parametrize(
@@ -136,6 +133,7 @@ def test_the_parts_of_an_epoch_beside_a_device_add_up(make_step: Callable[[], St
         assert times.stall.total <= times.host_wait.total
         assert times.compute.total >= 4 * 0.002
         assert times.compute.total + times.stall.total <= times.wall.total + 1e-9
+        assert times.wall.total - times.compute.total - times.stall.total < times.wall.total / 10
         assert (times.began >= times.loaded).all()
         assert times.ended >= times.done[-1]
 
@@ -157,6 +155,51 @@ def test_stall_is_what_the_step_before_did_not_cover() -> None:
     assert (times.host_wait.first, times.host_wait.rest) == (2.0, 2.0 + 3.0 + 0.5)
     assert times.compute.total == 9.0
     assert times.wall.total == times.compute.total + times.stall.total
+
+
+def test_a_batch_that_came_in_time_is_no_stall_and_the_end_is_one_if_it_comes_after_the_last_step() -> None:
+    # asked 0, 2, 3; there at 2, 3, 4; steps 2-5, 5-8, 8-11: batches 1 and 2 came while the device was at work.
+    times = EpochTimes(
+        started=0.0,
+        asked=np.array([0.0, 2.0, 5.0]),
+        loaded=np.array([2.0, 3.0, 6.0]),
+        began=np.array([2.0, 5.0, 8.0]),
+        done=np.array([5.0, 8.0, 11.0]),
+        last_asked=8.0,
+        exhausted=14.0,
+        ended=14.0,
+        samples=3,
+    )
+    assert (times.stall.first, times.stall.rest) == (2.0, 3.0)
+    assert times.stalled.tolist() == [0.0, 3.0, 6.0]
+    assert times.wall.total == times.compute.total + times.stall.total
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_step_that_was_left_in_flight_does_not_count_in_compute_alone(waits: bool) -> None:
+    step = SimulatedDevice(0.05, waits)
+    step(Batch())
+    assert 0.05 <= seconds_of_step(step, [Batch()], at_least=0.0, fewest=1) < 0.09
+
+
+def test_compute_alone_is_the_mean_of_whole_passes() -> None:
+    seen: list[int] = []
+    batches = [1, 2, 3]
+    seconds = seconds_of_step(seen.append, batches, at_least=0.0, fewest=4)
+    assert seen == batches * 2
+    assert seconds > 0
+
+
+def test_a_first_step_that_failed_leaves_nothing_to_finish() -> None:
+    device = Device()
+
+    def fail(batch: object) -> None:
+        raise RuntimeError("no memory")
+
+    step = OneInFlight(fail, device.make_event)
+    with pytest.raises(RuntimeError, match="no memory"):
+        step(Batch())
+    assert step.finish() == []
 
 
 def test_without_a_device_stall_and_host_wait_are_the_same() -> None:

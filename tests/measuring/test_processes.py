@@ -166,3 +166,21 @@ def test_closing_leaves_no_process(start: Start) -> None:
     server.close()
     with pytest.raises(ProcessLookupError):
         os.killpg(server.pid, 0)
+
+
+def test_what_an_earlier_session_wrote_is_not_in_the_error_of_a_later_one(start: Start) -> None:
+    server = start(timeout=5)
+    assert server.sample({"does": "print"})
+    with pytest.raises(MeasurementError, match=r"gave no answer for 5 s$"):
+        server.ask({"does": "hang"})
+
+
+def test_an_error_text_says_what_happened_before_what_was_written(start: Start) -> None:
+    server = start()
+    server.wait_until_ready()
+    server.ask({"does": "print"})
+    with pytest.raises(MeasurementError) as raised:
+        server.ask({"does": "die"})
+    message, *written = raised.value.text.splitlines()
+    assert "was killed by signal 9" in message
+    assert written
