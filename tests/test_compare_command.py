@@ -23,6 +23,7 @@ from etl.commands import main
 from etl.comparison import Progress, Settings
 from etl.comparison import compare as compare_strategies
 from etl.comparison.rules import RULES
+from etl.measuring.instruments import instruments
 from etl.measuring.page_cache import drop_from_page_cache
 
 # As few records and rounds as make a report.
@@ -107,6 +108,10 @@ def test_every_stage_of_the_pipeline_is_a_place_to_cut(compared: dict[str, Any])
     nbytes = {stage["stage"]: stage["nbytes"] for stage in compared["stages"]}
     assert nbytes["raw"] == 0
     assert nbytes["normalise"] > 3.9 * nbytes["resize"] > nbytes["resize"]
+
+
+def test_the_report_says_which_instruments_took_its_figures(compared: dict[str, Any]) -> None:
+    assert compared["versions"]["instruments"] == instruments().digest[:12]
 
 
 def test_a_subset_is_scaled_to_the_whole_source(compared: dict[str, Any]) -> None:
@@ -205,6 +210,22 @@ def test_simulated_compute_takes_what_it_was_told(photographs: Path, tmp_path: P
         # A wait is never shorter, and on a busy machine ends late.
         assert 10 * 0.005 <= each["parts"]["compute_alone_seconds"] < 10 * 0.05
     assert "5 ms" in next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_plain_strategy_loads_beside_a_device_unless_the_loop_waits_for_every_step(
+    photographs: Path, tmp_path: Path, waits: bool
+) -> None:
+    options = ["--strategies", "raw", "--compute", "simulated:200ms", *(["--sync-every-step"] if waits else [])]
+    report = compare(tmp_path, str(photographs), *QUICK, *options)
+    raw = result(report, "raw")
+    evidence = next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
+    assert ("waited for each step" in evidence) is waits
+    if waits:
+        assert raw["host_wait_seconds"] == pytest.approx(raw["parts"]["stall_seconds"])
+    else:  # the first batch alone is waited for with nothing to do
+        assert raw["parts"]["stall_seconds"] < raw["host_wait_seconds"] / 2
+    assert raw["prediction"]["wall_seconds"] > 0
 
 
 @pytest.mark.parametrize("source", ["photographs", "digits"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from etl.measuring.instruments import instruments
 from etl.measuring.noise import frequencies
 from etl.runtime.cpus import available_cpus, cgroup_quota
 
@@ -30,8 +31,11 @@ def describe_machine() -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, str]:
-    """Python and the packages that matter to the figures, those that are installed."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that matter to the figures, as far as they are installed.
+
+    "instruments" is the digest of `etl.measuring`, which took the figures.
+    """
+    found = {"python": platform.python_version(), "instruments": instruments().digest[:12]}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
