@@ -1,4 +1,4 @@
-"""A stretch of batches in time: whether threads load while the training loop computes."""
+"""A stretch of batches in time: what is loaded while something is computed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST = 3.0
 
 @dataclass(frozen=True)
 class Lanes:
-    """One strategy: the lane of the training loop, those of its loading threads, and the stretch in figures."""
+    """One strategy: the lane of compute, those of what loads, and the stretch in figures."""
 
     name: str
     note: str
@@ -63,18 +63,20 @@ def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float
     waiting, computing = (sum(min(b, end) - a for a, b in spans) for spans in (waits, computes))
     drawing = Drawing(
         HEIGHT,
-        f"{timeline.strategy}, training loop: {len(computes)} batches in {seconds(end)}, "
-        f"of which {seconds(waiting)} waiting",
+        f"{timeline.strategy}, compute: {len(computes)} batches in {seconds(end)}, of which {seconds(waiting)} waiting",
     )
     draw_grid(drawing, grid)
     _draw_spans(drawing, axis, "compute", "computes", computes, end)
     _draw_spans(drawing, axis, "stall", "waits", waits, end)
     threads = sorted({thread for thread, *_ in timeline.loads})
-    loads = [_load_row(timeline, thread, number, axis, end, grid) for number, thread in enumerate(threads, start=1)]
+    loaders = [f"loading thread {number}" for number in range(1, len(threads) + 1)]
+    if not strategies.find(strategy).loads_ahead:
+        loaders = ["training loop"] * len(threads)
+    loads = [_load_row(timeline, each, name, axis, end, grid) for each, name in zip(threads, loaders, strict=True)]
     return Lanes(
         name=timeline.strategy,
         note="" if threads else _why_no_threads(strategy),
-        rows=[Row("training loop", "", drawing.markup()), *loads],
+        rows=[Row("compute", "", drawing.markup()), *loads],
         batches=len(computes),
         until=seconds(end),
         waiting=f"{seconds(waiting)} ({percent(waiting / end)})",
@@ -82,16 +84,16 @@ def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float
     )
 
 
-def _load_row(timeline: Timeline, thread: int, number: int, axis: LinearAxis, end: float, grid: list[float]) -> Row:
+def _load_row(timeline: Timeline, thread: int, name: str, axis: LinearAxis, end: float, grid: list[float]) -> Row:
     loads = [(a, b, batch) for each, a, b, batch in timeline.loads if each == thread and a < end]
     busy = sum(min(b, end) - a for a, b, _ in loads)
-    drawing = Drawing(HEIGHT, f"{timeline.strategy}, loading thread {number}: loads for {seconds(busy)}")
+    drawing = Drawing(HEIGHT, f"{timeline.strategy}, {name}: loads for {seconds(busy)}")
     draw_grid(drawing, grid)
     for start, stop, batch in loads:
         left, right = axis.position(start), axis.position(min(stop, end))
         drawing.bar(left, right, TOP, BOTTOM, "part load", f"loads batch {batch}: {seconds(stop - start)}")
         drawing.label(left, right, 16, (f"batch {batch}", str(batch)), "on-load")
-    return Row(f"loading thread {number}", "", drawing.markup())
+    return Row(name, "", drawing.markup())
 
 
 def _draw_spans(
