@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from benchmarks.fork_ready import import_everything
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import EpochFigures, EpochTimes, Step, run_epoch
 from benchmarks.measuring.process_tree import PeakMemory
-from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
+from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues, from_json
 from benchmarks.workload import Data, Training, compute_threads, make_iterator
 
@@ -71,15 +70,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()
 
-    @contextmanager
-    def open_session(opened: Request) -> Iterator[tuple[Answer, Turn]]:
-        yield measure(from_json(Cell, opened), conditions).to_json(), _no_turn
-
-    return {}, open_session
-
-
-def _no_turn(request: Request) -> Answer:
-    raise ValueError(f"a cell is measured once, not at {request}")
+    return {}, one_answer(lambda cell: measure(from_json(Cell, cell), conditions).to_json())
 
 
 def measure(cell: Cell, conditions: Conditions) -> Figures:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import joblib
 
 from benchmarks.cell import Cell
 from benchmarks.measure import Conditions, Figures
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
-from benchmarks.measuring.processes import MeasurementError, Server
+from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import to_json
 from benchmarks.profile import Profile
 from benchmarks.servers import start_server
 from benchmarks.workload import Data
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
 # Scores of equal work are equal to the bit on one thread of a CPU; several, and a GPU, add in another order.
@@ -86,45 +82,22 @@ def check_same_work(results: Results) -> None:
                 raise DifferentWork(f"{cell} trained to {sample.score}, {other} to {expected.score}")
 
 
-class CellServer:
-    """A context manager around a server of `measure.prepare`, started anew after a cell that does not come back.
-
-    It can be entered again, and has another server then.
-    """
+class CellServer(FreshServers):
+    """A context manager around servers of `measure.prepare`; it can be entered again, and has another one then."""
 
     def __init__(self, conditions: Conditions) -> None:
-        self._conditions = conditions
-        self._server: Server | None = None
+        super().__init__(lambda: _start_server(conditions))
 
     def measure(self, cell: Cell) -> Figures:
         """Return the figures of `cell` from a fresh process, or raise `MeasurementError`."""
-        if self._server is None:
-            self._server = start_server(
-                "a cell",
-                "measure:prepare",
-                self._conditions.to_json(),
-                hash_seed=draw_hash_seed(),
-                environment=draw_environment(),
-            )
-        self._server.name = str(cell)
-        try:
-            figures = Figures.from_json(self._server.sample(to_json(cell)))
-        except MeasurementError:
-            self._stop()  # what failed may have left anything behind
-            raise
-        if not self._server.can_fork:
-            self._stop()
-        return figures
+        return Figures.from_json(self.sample(str(cell), to_json(cell)))
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+def _start_server(conditions: Conditions) -> Server:
+    return start_server(
+        "a cell",
+        "measure:prepare",
+        conditions.to_json(),
+        hash_seed=draw_hash_seed(),
+        environment=draw_environment(),
+    )

@@ -15,7 +15,7 @@ from etl.comparison.samples import Checked, Loads, Profile, Sample, Spans, Trial
 from etl.comparison.threads import Threads
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
-from etl.measuring.processes import MeasurementError, Server
+from etl.measuring.processes import FreshServers, MeasurementError, Server
 from etl.measuring.values import JsonValues, to_json
 
 if TYPE_CHECKING:
@@ -55,13 +55,12 @@ class Processes:
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
         self._workload = workload
         self._affinity = sorted(affinity)
-        self._server: Server | None = None
+        self._servers = FreshServers(self._start)
 
     def renew(self) -> None:
         """Start a new server, with everything in it laid out anew."""
-        self._stop()
-        with self._failing():
-            self._ready_server()
+        with _mendable():
+            self._servers.renew()
 
     def profile(self) -> Profile:
         """Return the profile of the raw pipeline."""
@@ -98,7 +97,7 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self._servers.close()
 
     def _ask(self, task: str, kind: type[Answer], candidate: Candidate | None = None, **arguments: Any) -> Answer:
         request = {
@@ -108,35 +107,11 @@ class Processes:
             "state": self._workload.state().to_json(),
             "affinity": self._affinity,
         }
-        with self._failing():
-            server = self._ready_server()
-            server.name = task if candidate is None else self._workload.name(candidate)
-            answer = server.sample(request)
-        if not server.can_fork:
-            self._stop()
+        with _mendable():
+            answer = self._servers.sample(task if candidate is None else self._workload.name(candidate), request)
         return kind.from_json(answer)
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """End the server at any error: what it answers after an interruption would be taken for another's."""
-        try:
-            yield
-        except MeasurementError as error:
-            self._stop()
-            if error.is_input:
-                raise InputError(error.reason) from error
-            raise
-        except BaseException:
-            self._stop()
-            raise
-
-    def _ready_server(self) -> Server:
-        if self._server is None:
-            self._server = self._make_server()
-            self._server.wait_until_ready()
-        return self._server
-
-    def _make_server(self) -> Server:
+    def _start(self) -> Server:
         return Server(
             "the comparison",
             [sys.executable, "-c", START, str(Path(etl.__file__).parents[1]), "etl.comparison.tasks:prepare"],
@@ -147,7 +122,13 @@ class Processes:
             environment={"PYTHONSAFEPATH": "1", **draw_environment()},
         )
 
-    def _stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+
+@contextmanager
+def _mendable() -> Iterator[None]:
+    """Raise `InputError` for what the caller can mend."""
+    try:
+        yield
+    except MeasurementError as error:
+        if error.is_input:
+            raise InputError(error.reason) from error
+        raise

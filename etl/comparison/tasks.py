@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from etl.backends.choose import import_torch
@@ -13,7 +13,7 @@ from etl.comparison.settings import Settings
 from etl.comparison.workload import State, Workload
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
-from etl.measuring.server import Answer, OpenSession, Request, Turn
+from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy
 
@@ -32,12 +32,11 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         raise
     load_kernels()
 
-    @contextmanager
-    def open_session(asked: Request) -> Iterator[tuple[Answer, Turn]]:
+    def answer(asked: Request) -> Answer:
         with ExitStack() as in_force:
-            yield _answer(workload, asked, in_force).to_json(), _no_turn
+            return _answer(workload, asked, in_force).to_json()
 
-    return {}, open_session
+    return {}, one_answer(answer)
 
 
 def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
@@ -67,7 +66,3 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         "timeline": measure.timeline,
     }
     return of_candidates[asked["task"]](workload, candidate, **arguments)
-
-
-def _no_turn(asked: Request) -> Answer:
-    raise ValueError(f"a process is asked for one figure, not for {asked}, too")

@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -204,6 +204,63 @@ class Server:
         last = f": {tail.splitlines()[-1]}" if tail else ""
         message = f"the process of {self.name} {what}{last}"
         return MeasurementError(message, f"{message}\n{tail}" if tail else "")
+
+
+class FreshServers:
+    """A context manager around a server that is started when it is needed, and replaced after an error.
+
+    What failed may have left anything behind, and what was interrupted may answer later. A server that cannot fork is
+    replaced after each sample.
+
+    Parameters
+    ----------
+    start : callable
+        Returns a new server.
+    """
+
+    def __init__(self, start: Callable[[], Server]) -> None:
+        self._start = start
+        self._server: Server | None = None
+
+    def renew(self) -> None:
+        """Start another server, and wait until it is ready."""
+        self.close()
+        with self._ready():
+            pass
+
+    def sample(self, name: str, request: Request) -> Answer:
+        """Return what a session of this one request answers; errors are of `name`."""
+        with self._ready() as server:
+            server.name = name
+            answer = server.sample(request)
+        if not server.can_fork:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        """End the server, if there is one."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[Server]:
+        try:
+            if self._server is None:
+                self._server = self._start()
+                self._server.wait_until_ready()
+            yield self._server
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _describe_exit(code: int) -> str:

@@ -18,8 +18,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,20 @@ class Failure(JsonValues):
             message = f"{type(error).__name__}: {message}"
         trace = "".join(traceback.format_exception(error))
         return cls(type(error).__name__, message, trace, isinstance(error, INPUT_ERRORS))
+
+
+def one_answer(answer: Callable[[Request], Answer]) -> OpenSession:
+    """Return sessions of a single request each, which `answer` answers."""
+
+    @contextmanager
+    def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
+        yield answer(request), _refuse
+
+    return open_session
+
+
+def _refuse(request: Request) -> Answer:
+    raise ValueError(f"a session has one request here, and not {request}, too")
 
 
 def main() -> None:
