@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.measuring.arrays import touch
 from benchmarks.measuring.clock import run_epoch
+from benchmarks.measuring.device import SimulatedDevice
 from benchmarks.measuring.process_tree import PeakMemory, cpu_seconds
 from benchmarks.measuring.server import Answer, OpenSession, Request
 from benchmarks.measuring.turns import DifferentWork
@@ -89,7 +90,7 @@ class Figures(JsonValues):
     images_per_second, cpu_seconds_per_1000 : float
         Of epochs of loading alone, with the loader warm.
     waiting_images_per_second : float
-        Of an epoch with 50 ms of compute a batch that needs no CPU.
+        Of an epoch on a simulated device: 50 ms a batch that need no CPU, with at most one step in flight.
     peak_memory : int
         Bytes, of the first epoch after its first batch.
     """
@@ -202,7 +203,7 @@ def take_sample(function: Any, work: Work) -> Figures:
         wall += times.wall.total
         done += times.samples
     cpu = cpu_seconds() - cpu
-    waiting = run_epoch(epochs, lambda _: time.sleep(COMPUTE_SECONDS))
+    waiting = run_epoch(epochs, SimulatedDevice(COMPUTE_SECONDS))
     _check_count(waiting.samples, work.records)
     return Figures(
         first_batch_seconds=first_batch_seconds,

@@ -33,9 +33,9 @@ COLUMNS = (
 CAPTION = (
     "Medians over rounds. of ours: images/s over those of fair-etl in the same round, the Hodges-Lehmann estimate over "
     f"rounds with the interval of the signed-rank test, which needs {MIN_ROUNDS} rounds; "
-    "waiting: with 50 ms of compute a batch that needs no CPU; first batch: from calling the user's code to a batch in "
-    "memory; CPU and peak memory (with mapped pages of files) of the loader and its workers; lines: of user code to "
-    "load + to prepare, without what several loaders share."
+    "waiting: images/s with a simulated device that takes 50 ms a batch and no CPU; first batch: from calling the "
+    "user's code to a batch in memory; CPU and peak memory (with mapped pages of files) of the loader and its workers; "
+    "lines: of user code to load + to prepare, without what several loaders share."
 )
 
 

@@ -3,18 +3,18 @@ epoch is right to the bit."""
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain, islice
 from multiprocessing import active_children, forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from leftovers import Leftovers
 from unlucky_records import Files, Unlucky, slowly
@@ -188,17 +188,23 @@ def test_the_server_that_forks_processes_killed_costs_one_error_at_most(
             batches = iter(iterator)
             got = [contents(batch) for batch in islice(batches, number % 4)]
             forkserver.ensure_running()  # before the first batch it may not have begun
-            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
-            error = until_error(batches, got)
-            said = f"try {number}: got {len(got)}, then {error!r}"
+            server = psutil.Process(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+            server.kill()
+            errors = [until_error(batches, got)]
+            said = f"try {number}: got {len(got)}, then {errors!r}"
             assert got == expected[: len(got)], said
-            assert error is not None or got == expected, said
-            for _ in range(2):  # that processes have lost their server may be known only when the next epoch has begun
+            assert errors[0] is not None or got == expected, said
+            # On a busy machine it is there for longer than an epoch takes.
+            with suppress(psutil.NoSuchProcess):  # starting another one removes it
+                while server.status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.001)
+            for _ in range(2):  # the loss of their server may be found only when the next epoch has begun
                 iterator.set_epoch(0)
                 again: list[tuple[bytes, bytes]] = []
-                error = until_error(iter(iterator), again) or error
-                assert again == expected[: len(again)], said
-            assert again == expected, said
-        outcome = "no error" if error is None else "one error"
+                errors.append(until_error(iter(iterator), again))
+                assert again == expected[: len(again)], errors
+            assert again == expected, errors
+            assert errors.count(None) >= 2, errors
+        outcome = "no error" if errors.count(None) == 3 else "one error"
         tally("the server that forks processes killed", f"{outcome}, next epoch right")
     forkserver.ensure_running()  # which waits for the one that was killed
