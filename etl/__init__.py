@@ -14,24 +14,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from etl import demonstration, runtime, stages
-from etl.backends import Backend, backend
-from etl.batch import Batch
-from etl.device import DeviceIterator
 from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
+from etl.iterators.device import DeviceIterator
 from etl.kernels import load_kernels
-from etl.listeners import Iteration, Listener, Performance, PerformanceListener
+from etl.loading.batch import Batch
 from etl.loading.gather_normalised import gather_normalised
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.record import Record, RecordError
-from etl.records import Records, records
+from etl.loading.padding import Padding
+from etl.loading.records import Records, records
 from etl.sources import Cifar10, Csv, Idx, ImageFolder, MapDataset, Sequences, Tar, open_source
-from etl.training import FitResult, fit
-from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
+from etl.sources.record import Record, RecordError
+from etl.stages.pipeline import Pipeline
+from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
+from etl.training.backends import Backend, backend
+from etl.training.fit import FitResult, fit
+from etl.training.listeners import Iteration, Listener, Performance, PerformanceListener
 
 if TYPE_CHECKING:
     from etl import doctor, models
-    from etl.torch_dataset import TorchDataset
+    from etl.iterators.torch_dataset import TorchDataset
 
 __all__ = [
     # sources and pipelines
@@ -86,5 +86,5 @@ def __getattr__(name: str) -> Any:
     if name in ("models", "doctor"):
         return importlib.import_module(f"etl.{name}")
     if name == "TorchDataset":
-        return importlib.import_module("etl.torch_dataset").TorchDataset
+        return importlib.import_module("etl.iterators.torch_dataset").TorchDataset
     raise AttributeError(f"module 'etl' has no attribute {name!r}")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from etl.batch import Batch
 from etl.doctor import Examination, Finding
 from etl.doctor.machine import Machine, look_at_machine
+from etl.loading.batch import Batch
 from etl.runtime.cpus import available_cpus
 
 FEATURES, CLASSES = 64, 4

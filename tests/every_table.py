@@ -12,9 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import comparison_reports
 import numpy as np
-from terminal import set_columns
 
 import presave
 from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, write
@@ -35,13 +33,15 @@ from benchmarks.settings.turns import Measured
 from benchmarks.stores import FORMATS, STAGES
 from benchmarks.write_sample import Photographs
 from etl.commands import main
+from etl.commands.console import output_console
 from etl.comparison.table import show_report
-from etl.console import output_console
 from etl.doctor import Examination, examine
 from etl.doctor.heap import Growth, Heap, TypeOnHeap
 from etl.doctor.pauses import GenerationPauses, Pauses
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 from etl.doctor.stage_times import StageTime, StageTimes
+from tests import comparison_reports
+from tests.terminal import set_columns
 
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
 

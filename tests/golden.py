@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,7 @@ def iterators(store: Path) -> dict[str, etl.BatchIterator]:
     """Return iterators of every kind whose states can be saved."""
     raw = etl.RawIterator(Squares(), pixels(), batch_size=3, shuffle=True, seed=5)
     saved = etl.PresavedIterator(store, pixels().after("resize"), batch_size=3, shuffle=True, seed=5)
-    walks = etl.RawIterator(
-        Walks(), etl.Pipeline([]), 3, shuffle=True, seed=7, padding=etl.Padding(), bucket_records=6
-    )
+    walks = etl.RawIterator(Walks(), etl.Pipeline([]), 3, shuffle=True, seed=7, padding=etl.Padding(), bucket_records=6)
     return {
         "raw": raw,
         "presaved": saved,
@@ -116,10 +115,8 @@ def _write() -> None:
     (FOLDER / "fingerprints.json").write_text(json.dumps(described, indent=1) + "\n")
     store = FOLDER / "squares.store"
     presave.write(store, records()).close()
-    try:
+    with suppress(KeyboardInterrupt):
         presave.write(FOLDER / "begun.store", records(stops_at=9), shard_nbytes=SHARD_NBYTES)
-    except KeyboardInterrupt:
-        pass
     states = {}
     for name, iterator in iterators(store).items():
         with iterator:

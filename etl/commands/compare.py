@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import presave
 from etl import comparison, strategies
+from etl.arguments import parse_nbytes
+from etl.commands.console import PlainConsole, output_console
 from etl.commands.output import check_file_path, save_json, save_text, show_error
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison import ContradictionError, MeasurementError, Settings
@@ -22,12 +24,10 @@ from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
-from etl.console import PlainConsole, output_console
-from etl.dtypes import DTYPES
-from etl.nbytes import parse_nbytes
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS
 from etl.stages import DECODERS
+from etl.stages.dtypes import DTYPES
 
 PHASES = {
     "profile": "looking at the raw pipeline",

@@ -12,13 +12,13 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from etl.backends.choose import import_torch
+from etl.commands.console import PlainConsole, output_console
 from etl.commands.output import check_file_path, save_json
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison.settings import BACKENDS, Settings
-from etl.console import PlainConsole, output_console
-from etl.dtypes import DTYPES
 from etl.stages import DECODERS
+from etl.stages.dtypes import DTYPES
+from etl.training.backends.backend import import_torch
 
 # At least so long is profiled.
 PROFILE_SECONDS = 3.0

@@ -24,8 +24,8 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from etl.console import PlainConsole, output_console
-from etl.printable import printable
+from etl.arguments import printable
+from etl.commands.console import PlainConsole, output_console
 from etl.tables import print_table
 from presave.atomic import write_atomically
 from presave.disk_errors import explained

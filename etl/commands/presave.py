@@ -13,10 +13,10 @@ from etl.commands.output import check_file_path, progress_bar, save_json
 from etl.commands.scheduler import cluster
 from etl.commands.store_facts import describe_store, show_store
 from etl.commands.table_arguments import add_table_arguments, table_options
-from etl.cut import cut, usual_cut
-from etl.records import Records, records
+from etl.loading.records import Records, records
 from etl.sources import open_source, usual_pipeline
 from etl.stages import DECODERS
+from etl.stages.presets import default_split
 
 THREADS = 2
 
@@ -120,5 +120,5 @@ def _check(arguments: argparse.Namespace) -> None:
 def _records(arguments: argparse.Namespace) -> Records:
     source = open_source(arguments.source, arguments.split, **table_options(arguments))
     pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    done, _ = cut(pipeline, arguments.until or usual_cut(pipeline))
+    done, _ = pipeline.split(arguments.until or default_split(pipeline))
     return records(source, done)

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 import presave
+from etl.arguments import printable
 from etl.commands.output import progress_bar, save_json
-from etl.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

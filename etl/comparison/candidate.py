@@ -11,7 +11,7 @@ from etl.measuring.values import JsonValues
 @dataclass(frozen=True)
 class Candidate(JsonValues):
     """A strategy and, if it reads a store, the store's format and the stage that the pipeline was cut after
-    (`etl.cut.READ`: before its first). `label` is what reports call it, if not as its strategy.
+    (`etl.stages.pipeline.READ`: before its first). `label` is what reports call it, if not as its strategy.
     """
 
     strategy: str

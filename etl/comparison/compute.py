@@ -14,13 +14,13 @@ import torch
 import xxhash
 
 from etl import models
-from etl.backends import Backend
-from etl.backends import backend as find_backend
-from etl.batch import Batch
 from etl.comparison.settings import Settings
+from etl.loading.batch import Batch
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
-from etl.training import TrainingStep, cross_entropy, squared_error
+from etl.training.backends import Backend
+from etl.training.backends import backend as find_backend
+from etl.training.fit import TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
     from etl.comparison.workload import Workload

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from etl.backends.tensors import map_batch
-from etl.batch import Batch
 from etl.comparison.amounts import (
     CHECKED_STEPS,
     FEWEST_STEPS,
@@ -34,7 +32,8 @@ from etl.comparison.threads import Threads
 from etl.comparison.watched_loader import WatchedLoader
 from etl.comparison.workload import Workload
 from etl.iterators import BatchIterator, SyntheticIterator
-from etl.loading.loading import Loader
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import Loader
 from etl.measuring.arrays import digest_of, page_count, record_digests, touch
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
@@ -48,6 +47,7 @@ from etl.measuring.page_cache import (
 )
 from etl.measuring.process_tree import PeakMemory, read_nbytes
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+from etl.training.backends.tensors import map_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self

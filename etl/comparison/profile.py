@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from etl.backends.tensors import map_batch
 from etl.comparison.candidate import Candidate
 from etl.comparison.compute import is_on_device, make_compute, usual_model
 from etl.comparison.report import SplitProfile, StageProfile
@@ -20,11 +19,11 @@ from etl.comparison.source_files import source_files
 from etl.comparison.stage_clock import RecordRun, StageClock
 from etl.comparison.threads import Threads
 from etl.comparison.workload import Workload
-from etl.cut import cut
 from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
-from etl.several import flatten
+from etl.stages.fields import flatten
+from etl.training.backends.tensors import map_batch
 
 # In turns, so that a slow second of the machine meets all of them; together they take this share of the time budget,
 # and each no more than so many seconds.
@@ -131,7 +130,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
     chosen = [workload.records[index] for index in range(min(RECORDS_LOOKED_AT, len(workload.records)))]
     means = []
     for stage in workload.stages:
-        until, _ = cut(workload.pipeline, stage)
+        until, _ = workload.pipeline.split(stage)
         done = [until(record) for record in chosen]
         sizes = [
             sum(np.asarray(value).nbytes for name, value in flatten(record).items() if name.startswith("features"))

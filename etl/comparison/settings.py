@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
+from etl.arguments import whole_number
 from etl.comparison.candidate import Candidate
-from etl.dtypes import find_dtype
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
+from etl.stages.dtypes import find_dtype
 from etl.strategies import default_names, names
-from etl.whole_number import whole_number
 
 CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from etl.comparison.workload import Workload
-from etl.loading.loading import Loader, nowhere
-from etl.pipeline import READING
+from etl.loading.batch_plan import Loader, nowhere
+from etl.stages.pipeline import READING
 
 EMPTY = np.empty((0, 0))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record, source_name
+from etl.sources.record import Record, source_name
 
 
 class Subset:

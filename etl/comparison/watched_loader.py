@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etl.batch import Batch
-from etl.loading.loading import Layout, Loader, Where
-from etl.record import RecordError
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import Layout, Loader, Where
+from etl.sources.record import RecordError
 
 # Between two parts of a batch a thread asks for the next one.
 GAP_SECONDS = 2e-4

@@ -14,15 +14,15 @@ from etl.comparison.settings import TRAINING, Settings
 from etl.comparison.source_files import all_files, source_files
 from etl.comparison.subset import Subset
 from etl.comparison.threads import Threads
-from etl.cut import READ, cut, usual_cut
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
-from etl.loading.loading import Loader
+from etl.loading.batch_plan import Loader
+from etl.loading.padding import Padding
+from etl.loading.records import Records, ragged_after
 from etl.measuring.page_cache import release_pages
 from etl.measuring.values import JsonValues
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.records import Records, ragged_after
 from etl.sources import open_source, usual_pipeline
+from etl.stages.pipeline import READ, Pipeline
+from etl.stages.presets import default_split
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Workload:
         self.whole = source
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
-        self.cut = settings.until or usual_cut(self.pipeline)
+        self.cut = settings.until or default_split(self.pipeline)
         if self.cut not in self.stages:
             raise ValueError(f"--until {self.cut}: the pipeline has {', '.join(self.stages)}")
         ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
@@ -145,7 +145,7 @@ class Workload:
 
     def write(self, format: str, stage: str, jobs: int) -> presave.Store:
         """Presave the records after `stage`."""
-        done, _ = cut(self.pipeline, stage)
+        done, _ = self.pipeline.split(stage)
         return presave.write(self.store_path(format, stage), Records(self.records, done), format=format, jobs=jobs)
 
     def iterator(
@@ -154,7 +154,7 @@ class Workload:
         """What `candidate` trains from. All shuffle with the same seed. `watch` stands before what loads."""
         iterator: RawIterator | PresavedIterator
         if candidate.is_presaved:
-            _, rest = cut(self.pipeline, str(candidate.stage))
+            _, rest = self.pipeline.split(str(candidate.stage))
             iterator = OwningIterator(self.open(candidate), rest, **self._order)
         else:
             iterator = self.raw()

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from etl.arguments import whole_number
 from etl.demonstration.directory import make_once
 from etl.sources.idx import SPLIT_PREFIXES, write_idx
-from etl.whole_number import whole_number
 
 VERSION = 1
 TRAIN_SHARE = 0.8

@@ -10,8 +10,8 @@ import joblib
 import numpy as np
 from PIL import Image
 
+from etl.arguments import whole_number
 from etl.demonstration.directory import make_once
-from etl.whole_number import whole_number
 
 # Class name, and the file in scikit-image's data folder, or (for the last two) scikit-learn's.
 PHOTOGRAPHS = {

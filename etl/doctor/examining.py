@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from etl.backends import Backend
-from etl.backends import backend as find_backend
+from etl.arguments import whole_number
 from etl.doctor.check import Case, Check
 from etl.doctor.checks import CHECKS
 from etl.doctor.examination import Examination, order
@@ -16,12 +15,13 @@ from etl.doctor.machine import look_at_machine
 from etl.doctor.seen import watch_training
 from etl.doctor.setup import Setup, make_setup
 from etl.doctor.trial import try_remedy
-from etl.whole_number import whole_number
+from etl.training.backends import Backend
+from etl.training.backends import backend as find_backend
 
 if TYPE_CHECKING:
     import torch
 
-    from etl.training import Loss
+    from etl.training.fit import Loss
 
 # Told what is done now, how many things are done, and how many there are.
 Progress = Callable[[str, int, int], None]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from etl.batch import Batch
 from etl.doctor.setup import as_batch, copy_batch
+from etl.loading.batch import Batch
 
 
 class Rebatched:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from etl.batch import Batch
 from etl.doctor.depth import DenseDepth
 from etl.doctor.setup import Setup, copy_batch
 from etl.doctor.steps import StepTimes, time_steps
+from etl.loading.batch import Batch
 from etl.measuring.noise import NoiseWatch
 from etl.runtime import Collections, CollectionWatch
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from etl.backends import Backend
-from etl.backends.tensors import map_batch
-from etl.batch import Batch
-from etl.training import Loss, TrainingStep, cross_entropy, squared_error
+from etl.loading.batch import Batch
+from etl.training.backends import Backend
+from etl.training.backends.tensors import map_batch
+from etl.training.fit import Loss, TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from etl.arguments import printable
 from etl.doctor.examination import Examination
 from etl.doctor.finding import Finding, Severity
 from etl.doctor.heap import Heap
 from etl.doctor.machine import OPTIONAL
 from etl.doctor.pauses import Pauses
 from etl.doctor.stage_times import StageTimes
-from etl.printable import printable
 from etl.tables import encodable, print_table
 
 SHOWN_TYPES = 15

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from etl.backends import Backend
-from etl.backends.tensors import map_batch
 from etl.comparison.source_files import source_files
 from etl.comparison.stage_clock import RecordRun, StageClock
 from etl.comparison.workload import Workload
 from etl.iterators import RawIterator
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.training.backends import Backend
+from etl.training.backends.tensors import map_batch
 
 SECONDS = 1.0
 COPIES = 5

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from etl.batch import Batch
 from etl.doctor.setup import Setup
+from etl.loading.batch import Batch
 
 WARM_UP_BATCHES = 3
 

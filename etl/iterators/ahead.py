@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from etl.iterators.iterator import BatchIterator
-from etl.loading.loading import State
+from etl.loading.batch_plan import State
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,22 +11,22 @@ from itertools import chain
 
 import numpy as np
 
-from etl.batch import Batch
+from etl.arguments import whole_number
 from etl.iterators.ahead import AheadIterator
-from etl.iterators.epochs import EpochIterator
+from etl.iterators.indexed import EpochIterator
 from etl.iterators.iterator import BatchIterator
-from etl.iterators.order import Uneven
-from etl.loading.loading import Loading, State, Where, nowhere
+from etl.iterators.sampler import Uneven
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import Loading, State, Where, nowhere
+from etl.loading.buffer_pool import Workspaces
 from etl.loading.skipped import Skipped
-from etl.loading.workspaces import Workspaces
+from etl.prefetch.prefetcher import Crew
+from etl.prefetch.processes import ProcessCrew
+from etl.prefetch.start import START_METHODS
+from etl.prefetch.threads import ThreadCrew
+from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import loader_threads_by_default
-from etl.whole_number import whole_number
-from etl.workers.crew import Crew
-from etl.workers.pool import WorkerPool
-from etl.workers.processes import ProcessCrew
-from etl.workers.start import START_METHODS
-from etl.workers.threads import ThreadCrew
 
 
 class AsyncIterator(AheadIterator):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.iterators.order import Uneven
-from etl.loading.loading import State
+from etl.iterators.sampler import Uneven
+from etl.loading.batch_plan import State
 
 if TYPE_CHECKING:
     from typing_extensions import Self

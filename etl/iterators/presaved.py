@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 
 import presave
-from etl.dtypes import find_dtype
-from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order, Uneven
+from etl.iterators.indexed import EpochIterator
+from etl.iterators.sampler import Order, Uneven
 from etl.loading.lengths import Lengths, bucket_lengths, store_lengths
 from etl.loading.padder import Padder
+from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError
+from etl.loading.records import ragged_after
 from etl.loading.store_loader import choose_loader
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.records import ragged_after
+from etl.stages.dtypes import find_dtype
+from etl.stages.pipeline import Pipeline
 
 
 class PresavedIterator(EpochIterator):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from etl.dtypes import find_dtype
-from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order
+from etl.iterators.indexed import EpochIterator
+from etl.iterators.sampler import Order
 from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
+from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.record import RecordSequence, source_name
-from etl.records import ragged_after
+from etl.loading.records import ragged_after
+from etl.sources.record import RecordSequence, source_name
+from etl.stages.dtypes import find_dtype
+from etl.stages.pipeline import Pipeline
 
 
 class RawIterator(EpochIterator):

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from etl.batch import Batch
-from etl.dtypes import DTYPES, find_dtype
-from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order, Uneven
-from etl.loading.loading import Layout, Where
-from etl.record import RecordError, record_error
-from etl.whole_number import whole_number
+from etl.arguments import whole_number
+from etl.iterators.indexed import EpochIterator
+from etl.iterators.sampler import Order, Uneven
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import Layout, Where
+from etl.sources.record import RecordError, record_error
+from etl.stages.dtypes import DTYPES, find_dtype
 
 
 class SyntheticIterator(EpochIterator):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import presave
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.record import RecordSequence, source_name
-from etl.several import MASKS, batch_fields, group_of
+from etl.loading.padding import Padding
+from etl.sources.record import RecordSequence, source_name
+from etl.stages.fields import MASKS, batch_fields, group_of
+from etl.stages.pipeline import Pipeline
 from etl.stages.stage import AnyStage, changes_length
 
 # Records whose shapes are read from a store at once.

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from etl.loading.batch_plan import Layout
 from etl.loading.lengths import Lengths
-from etl.loading.loading import Layout
-from etl.padding import Padding
-from etl.record import Record
-from etl.several import MASKS, batch_fields, check_as_many, group_of, mask_of, masked_by
-from etl.slot import check, find_value, store
+from etl.loading.padding import Padding
+from etl.sources.record import Record
+from etl.stages.collate import check, find_value, store
+from etl.stages.fields import MASKS, batch_fields, check_as_many, group_of, mask_of, masked_by
 
 NOTHING = np.array(None)
 

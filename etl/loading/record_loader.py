@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from etl.batch import Batch
-from etl.dtypes import is_floating
-from etl.loading.loading import Layout, Where
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import Layout, Where
 from etl.loading.padder import Padder
-from etl.pipeline import READING, Pipeline, StageError
-from etl.record import Record, RecordError, record_error
-from etl.records import read_record
-from etl.several import batch_fields, check_as_many, flatten, put_together
+from etl.loading.records import read_record
+from etl.sources.record import Record, RecordError, record_error
 from etl.stages.draw import Draw
+from etl.stages.dtypes import is_floating
+from etl.stages.fields import batch_fields, check_as_many, flatten, put_together
+from etl.stages.pipeline import READING, Pipeline, StageError
 from presave import forks
 
 NOTHING_LEFT = Pipeline([])

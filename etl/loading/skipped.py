@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from etl.loading.loading import Loading
-from etl.record import RecordError
+from etl.loading.batch_plan import Loading
+from etl.sources.record import RecordError
 
 SHOWN = 3
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 import presave
+from etl.loading.batch_plan import Layout, Where
 from etl.loading.gather_normalised import can_gather_normalised, gather_normalised
-from etl.loading.loading import Layout, Where
 from etl.loading.padder import Padder
 from etl.loading.record_loader import OnError, RecordLoader, batch_dtype
-from etl.pipeline import READING, Pipeline
-from etl.record import Record, RecordError
-from etl.several import batch_fields, put_together
+from etl.sources.record import Record, RecordError
 from etl.stages import ChannelsFirst, Normalise
+from etl.stages.fields import batch_fields, put_together
+from etl.stages.pipeline import READING, Pipeline
 
 
 class StoreLoader(RecordLoader):

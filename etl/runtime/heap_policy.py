@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
-from etl.nbytes import parse_nbytes
+from etl.arguments import parse_nbytes
 from etl.runtime import glibc
 from etl.runtime.audit import Audit
 from etl.runtime.memory import available_nbytes

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from etl.arguments import whole_number
 from etl.runtime.audit import Audit
 from etl.runtime.cpus import available_cpus
-from etl.whole_number import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self

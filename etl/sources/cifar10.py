@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
 from etl.sources.class_names import read_names
+from etl.sources.record import Record
 
 # A record is its label and three planes, red, green and blue.
 PLANES_SHAPE = (3, 32, 32)

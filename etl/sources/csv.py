@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
 from etl.sources.csv_labels import LabelError, LabelFinder, Labels, Targets
 from etl.sources.csv_layout import QUOTE, CsvLayout, read_layout, unquote
 from etl.sources.csv_rows import Rows, scan_rows
 from etl.sources.positioned_file import PositionedFile
+from etl.sources.record import Record
 
 # The index keeps where every sixteenth line begins: half a byte a record, and a read of a kilobyte or two.
 LINES_A_BLOCK = 16

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.

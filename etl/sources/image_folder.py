@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from etl.images.pillow import suffixes
-from etl.record import Record
 from etl.sources.folder_walk import FolderWalk
+from etl.sources.record import Record
 
 # Whoever reads a file takes memory for as many bytes as it says to have.
 LARGEST_FILE_NBYTES = 1 << 30

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from etl.printable import printable
+from etl.arguments import printable
 
 # Files that file managers leave in folders; like names that begin with a dot, they hold no data.
 FILE_MANAGER_FILES = ("thumbs.db", "desktop.ini")

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from etl.images import pillow
-from etl.record import Record, source_name
+from etl.sources.record import Record, source_name
 
 PAIR = ("features", "label")
 KEYS_SHOWN = 10
@@ -109,7 +109,7 @@ class MapDataset:
 def _as_array(name: str, value: Any) -> np.ndarray:
     torch = sys.modules.get("torch")  # whoever gives tensors has loaded it
     if torch is not None and isinstance(value, torch.Tensor):
-        from etl.backends.tensors import as_array
+        from etl.training.backends.tensors import as_array
 
         return as_array(value)
     if isinstance(value, Image.Image):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from etl.pipeline import Pipeline
 from etl.sources.cifar10 import SPLIT_FILES, Cifar10
 from etl.sources.csv import Csv
 from etl.sources.idx import SPLIT_PREFIXES, Idx
@@ -17,7 +16,8 @@ from etl.sources.image_folder import ImageFolder
 from etl.sources.sequence_files import LABELS_FILE
 from etl.sources.sequences import Sequences
 from etl.sources.tar import COMPRESSED_TARS, Tar
-from etl.usual_pipelines import cifar10_pipeline, digits_pipeline, image_pipeline
+from etl.stages.pipeline import Pipeline
+from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
 
 Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
 

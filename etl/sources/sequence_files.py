@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
 from etl.sources.csv_labels import ClassNames, LabelError, LabelFinder, Labels, Targets
 from etl.sources.csv_layout import CsvLayout, read_layout
 from etl.sources.csv_rows import scan_rows
 from etl.sources.folder_walk import FolderWalk
+from etl.sources.record import Record
 
 SUFFIX = ".csv"
 LABELS_FILE = "labels.csv"

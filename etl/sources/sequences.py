@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 from etl.sources.sequence_files import (
     LABELS_FILE,
     SUFFIX,

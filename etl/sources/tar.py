@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
 from etl.sources.class_names import read_names
 from etl.sources.csv_labels import ClassNames
 from etl.sources.image_folder import LARGEST_FILE_NBYTES
 from etl.sources.left_out import LeftOut
 from etl.sources.positioned_file import PositionedFile
+from etl.sources.record import Record
 from etl.sources.tar_index import TarIndex, index_tar
 from etl.sources.tar_labels import LabelMember
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from etl.dtypes import find_dtype
-from etl.record import Record
+from etl.sources.record import Record
+from etl.stages.dtypes import find_dtype
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Cast:
 
     dtype: str
     name: ClassVar[str] = "cast"
+    fingerprint_kind: ClassVar[str] = "etl.stages.cast.Cast"
 
     def __post_init__(self) -> None:
         find_dtype(self.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from etl.record import Record
+from etl.sources.record import Record
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class ChannelsFirst:
     """
 
     name: ClassVar[str] = "channels_first"
+    fingerprint_kind: ClassVar[str] = "etl.stages.channels_first.ChannelsFirst"
     changes_length: ClassVar[bool] = True
 
     def __call__(self, record: Record) -> Record:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 # The weights of red, green and blue in brightness (ITU-R BT.601, which Pillow and torchvision use).
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -26,6 +26,7 @@ class ColourJitter:
     contrast: float = 0.4
     saturation: float = 0.4
     name: ClassVar[str] = "colour_jitter"
+    fingerprint_kind: ClassVar[str] = "etl.stages.colour_jitter.ColourJitter"
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

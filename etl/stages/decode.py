@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from etl.images import pillow, turbo
-from etl.record import Record
+from etl.sources.record import Record
 from etl.stages.random_resized_crop import RandomResizedCrop
 from etl.stages.resize import Resize
 from etl.stages.stage import ADDED_LATER, AnyStage
@@ -34,6 +34,7 @@ class Decode:
     decoder: str = "pillow"
     at_least: tuple[int, int] | None = field(default=None, metadata=ADDED_LATER)
     name: ClassVar[str] = "decode"
+    fingerprint_kind: ClassVar[str] = "etl.stages.decode.Decode"
     changes_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from etl.kernels import CHANNELS, find_normalise_rows
-from etl.record import Record
-from etl.slot import check_shape
+from etl.sources.record import Record
+from etl.stages.collate import check_shape
 
 # Mean and standard deviation of ImageNet's training images, in units of 1 (Krizhevsky's statistics as torchvision
 # publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).
@@ -32,6 +32,7 @@ class Normalise:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     name: ClassVar[str] = "normalise"
+    fingerprint_kind: ClassVar[str] = "etl.stages.normalise.Normalise"
     written_dtype: ClassVar[np.dtype] = np.dtype(np.float32)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class RandomCrop:
     width: int
     padding: int = 0
     name: ClassVar[str] = "random_crop"
+    fingerprint_kind: ClassVar[str] = "etl.stages.random_crop.RandomCrop"
     fixes_size: ClassVar[bool] = True
     is_random: ClassVar[bool] = True
 

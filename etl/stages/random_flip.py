@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class RandomFlip:
 
     probability: float = 0.5
     name: ClassVar[str] = "random_flip"
+    fingerprint_kind: ClassVar[str] = "etl.stages.random_flip.RandomFlip"
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

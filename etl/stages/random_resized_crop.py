@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from etl.record import Record
+from etl.sources.record import Record
 from etl.stages.resize import Resize
 
 TRIES = 10
@@ -32,6 +32,7 @@ class RandomResizedCrop:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     name: ClassVar[str] = "random_resized_crop"
+    fingerprint_kind: ClassVar[str] = "etl.stages.random_resized_crop.RandomResizedCrop"
     fixes_size: ClassVar[bool] = True
     is_random: ClassVar[bool] = True
     written_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from etl.images import pillow, turbo
-from etl.record import Record
-from etl.slot import store
+from etl.sources.record import Record
+from etl.stages.collate import store
 from etl.stages.stage import ADDED_LATER
 
 RESIZERS = ("pillow", "opencv")
@@ -28,6 +28,7 @@ class Resize:
     width: int
     resizer: str = field(default="pillow", metadata=ADDED_LATER)
     name: ClassVar[str] = "resize"
+    fingerprint_kind: ClassVar[str] = "etl.stages.resize.Resize"
     fixes_size: ClassVar[bool] = True
     written_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
 

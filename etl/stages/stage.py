@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 # Metadata of a dataclass field that a stage did not have at first: at its default the stage is described as before, and
 # the fingerprints in stores stay what they are.
@@ -78,10 +78,9 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
     Settings are the fields of a dataclass, the attributes of another object, and what a function took from the one
     around it. Raises `TypeError` for a setting that is no number, string, array, or a collection of these.
     """
-    kind: Any = stage if hasattr(stage, "__qualname__") else type(stage)
     description = {
         "name": stage_name(stage),
-        "kind": f"{kind.__module__}.{kind.__qualname__}",
+        "kind": _kind(stage),
         "version": getattr(stage, "version", 1),
         "settings": _settings(stage),
     }
@@ -93,6 +92,15 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
             "make it a dataclass whose fields are numbers, strings and arrays"
         ) from error
     return described
+
+
+def _kind(stage: Any) -> str:
+    # A subclass does something else, and does not inherit it.
+    declared = vars(type(stage)).get("fingerprint_kind")
+    if isinstance(declared, str):
+        return declared
+    kind: Any = stage if hasattr(stage, "__qualname__") else type(stage)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _settings(stage: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from delays import Delay, SlowSource
 
 import etl
 from etl.measuring.arrays import touch
 from etl.measuring.clock import EpochTimes, Split, run_epoch
+from tests.delays import Delay, SlowSource
 
 BATCHES = 8
 
@@ -142,7 +142,7 @@ def test_touching_reads_every_page_of_every_array() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64"])
 def test_touching_takes_arrays_of_every_dtype_and_empty_ones(dtype: str) -> None:
-    found = np.zeros((3, 0), etl.dtypes.find_dtype(dtype)) if dtype != "int64" else np.zeros(0, np.int64)
+    found = np.zeros((3, 0), etl.stages.dtypes.find_dtype(dtype)) if dtype != "int64" else np.zeros(0, np.int64)
     assert touch(etl.Batch(found, None)) == 0
 
 

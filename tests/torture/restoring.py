@@ -20,7 +20,7 @@ import numpy as np
 
 import etl
 import presave
-from etl.iterators.epochs import EpochIterator
+from etl.iterators.indexed import EpochIterator
 from presave.mapped_rows import COMPILED
 
 RECORDS = 37

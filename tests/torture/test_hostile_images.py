@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Tally
-from hostile import attempt, refusal
 from PIL import Image
 
 import etl
+from tests.torture.conftest import Tally
+from tests.torture.hostile import attempt, refusal
 
 SIDE = 50_000
 DECODERS = ["pillow", "turbo"]

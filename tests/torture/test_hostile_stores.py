@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import HowMany, Tally
-from hostile import attempt, refusal
 
 import presave
 from etl.commands import main
 from presave.checksum import checksum_bytes, checksum_file
 from presave.manifest import MANIFEST_NAME
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.hostile import attempt, refusal
 
 RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
 MAPPED = ["npy", "hdf5", "safetensors", "torch"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.backends import backend as find_backend
-from etl.backends.choose import PRIORITY_VARIABLES, import_torch
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
+from etl.training.backends import backend as find_backend
+from etl.training.backends.backend import PRIORITY_VARIABLES, import_torch
 
 
 class BackendInUse(Check):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import resource
 import time
 
-from etl.batch import Batch
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
 from etl.doctor.rebatched import Rebatched, repeated
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
+from etl.loading.batch import Batch
 from etl.runtime.memory import available_nbytes
 
 # "Minibatch sizes of 32 to 128 are commonly used" (the documents' step 5); above the last, convergence may suffer.

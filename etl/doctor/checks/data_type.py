@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from etl.backends.tensors import as_tensor, map_batch
-from etl.batch import Batch
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding
 from etl.doctor.setup import Setup, as_batch
 from etl.doctor.steps import time_compute
+from etl.loading.batch import Batch
+from etl.training.backends.tensors import as_tensor, map_batch
 
 TRIAL_SECONDS = 0.5
 

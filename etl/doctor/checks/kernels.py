@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from etl.backends.choose import import_torch
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
+from etl.training.backends.backend import import_torch
 
 TRIAL_SECONDS = 0.5
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from etl.backends.choose import import_torch
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.runtime import ThreadPolicy
 from etl.runtime.thread_policy import pool_threads
+from etl.training.backends.backend import import_torch
 
 TRIAL_SECONDS = 0.5
 

@@ -1,0 +1,148 @@
+"""Batches on the device: copied one ahead, and there made into what the model is given."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from etl.iterators import BatchIterator
+from etl.iterators.ahead import AheadIterator
+from etl.iterators.sampler import Uneven
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import ENDED, State
+from etl.stages import Cast, ChannelsFirst, Normalise
+from etl.stages.pipeline import Pipeline
+from etl.training.backends import Backend
+from etl.training.backends import backend as find_backend
+
+if TYPE_CHECKING:
+    import torch
+
+OnDevice = Callable[["torch.Tensor"], "torch.Tensor"]
+# Batches copied ahead of the one that is computed with: one hides the copy where compute takes longer than it.
+AHEAD = 1
+
+
+class DeviceIterator(AheadIterator):
+    """Wraps an iterator and yields its batches as tensors on the device of `backend`, each copied while the one before
+    is computed with.
+
+    `finish` is the rest of the pipeline, done on the device: where `iterator` ends before "channels_first" or
+    "normalise", uint8 crosses, a quarter of the bytes of float32, and the device makes floats of it, with the bits that
+    the stages give. Stages ChannelsFirst, Normalise and Cast can be done there; others are a `ValueError`. Floating
+    features have the iterator's dtype in the end. Masks and the mark of repeated records cross with their batch.
+
+    Threads below it write batches into memory that the device reads itself, where it has such; those of processes are
+    copied into such memory first.
+    """
+
+    async_unsupported_reason = "it is on the device already; wrap the iterator inside it"
+
+    def __init__(
+        self, iterator: BatchIterator, backend: Backend | str = "auto", finish: Pipeline | None = None
+    ) -> None:
+        super().__init__(iterator)
+        self._backend = find_backend(backend) if isinstance(backend, str) else backend
+        self._finish = [_on_device(stage) for stage in (finish.stages if finish is not None else ())]
+        self._running: object | None = None
+        allocate_with = getattr(iterator, "allocate_with", None)
+        if allocate_with is not None and self._backend.device.type != "cpu":
+            allocate_with(self._backend.allocate)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._state = self._rewind()
+        self._running = token = object()
+        batches = iter(self._iterator)
+        self._read_ahead = True
+        return self._batches(batches, token)
+
+    def _batches(self, batches: Iterator[Batch], token: object) -> Iterator[Batch]:
+        sent: deque[tuple[Any, State]] = deque()
+        is_ended = False
+        while True:
+            if self._running is not token:
+                raise RuntimeError(ENDED)
+            while not is_ended and len(sent) <= AHEAD:
+                batch = next(batches, None)
+                if batch is None:
+                    is_ended = True
+                else:
+                    sent.append((self._backend.send(batch), self._iterator.state_dict()))
+                    del batch  # its memory is free for another as soon as it is copied
+            if not sent:
+                break
+            arriving, self._state = sent.popleft()
+            yield self._finished(arriving.receive())
+            del arriving
+        self._stands_with_wrapped()
+
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
+        """Return an iterator over the part of each epoch that belongs to `rank`, on the same device; see
+        `BatchIterator.shard`.
+        """
+        part = self._iterator.shard(rank, world_size, uneven)
+        part.set_epoch(self._epoch)
+        shard = DeviceIterator(part, self._backend)
+        shard._finish = self._finish
+        return shard
+
+    def _finished(self, batch: Batch) -> Batch:
+        if not self._finish:
+            return batch
+        from etl.training.backends.tensors import torch_dtype
+
+        features = batch.features
+        for stage in self._finish:
+            features = stage(features)
+        if features.is_floating_point():
+            features = features.to(torch_dtype(self.dtype))
+        return replace(batch, features=features)
+
+    def _end_epoch(self) -> None:
+        self._running = None
+
+
+def _on_device(stage: Any) -> OnDevice:
+    """What does the work of `stage` on a whole batch of tensors."""
+    # Subclasses may do something else.
+    if type(stage) is ChannelsFirst:
+        return _channels_first
+    if type(stage) is Normalise:
+        return _normalise(stage)
+    if type(stage) is Cast:
+        return _cast(stage)
+    name = getattr(stage, "name", repr(stage))
+    raise ValueError(f"stage {name!r} cannot be done on the device; only ChannelsFirst, Normalise and Cast can")
+
+
+def _channels_first(features: torch.Tensor) -> torch.Tensor:
+    return features.unsqueeze(1) if features.ndim == 3 else features.permute(0, 3, 1, 2)
+
+
+def _normalise(stage: Normalise) -> OnDevice:
+    # Copied to each device once, and not with every batch.
+    constants: dict[torch.device, list[torch.Tensor]] = {}
+
+    def normalise(features: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if features.device not in constants:
+            constants[features.device] = [
+                torch.from_numpy(each).to(features.device) for each in (stage.offset, stage.scale)
+            ]
+        offset, scale = constants[features.device]
+        # Contiguous before it is made four times as large; a copy, because the batch's own memory is not to change.
+        return features.contiguous().to(torch.float32, copy=True).sub_(offset).mul_(scale)
+
+    return normalise
+
+
+def _cast(stage: Cast) -> OnDevice:
+    def cast(features: torch.Tensor) -> torch.Tensor:
+        from etl.training.backends.tensors import torch_dtype
+
+        return features.to(torch_dtype(stage.dtype))
+
+    return cast

@@ -1,0 +1,155 @@
+"""What a worker process does: it loads the parts of batches that it is told, and says when each is done."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, cast
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+
+from etl.loading.batch_plan import Loader, Where
+from etl.prefetch.shared_memory import Place, SharedView
+from etl.prefetch.shared_object import Parts, load_shared
+from etl.runtime.thread_policy import ThreadPolicy
+from etl.sources.record import RecordError
+
+# Libraries that a record is the first to load read these, those that are loaded already are told by `ThreadPolicy`.
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+
+
+class Task(NamedTuple):
+    """Records to load: where their numbers are (int64), and for each field where their rows are.
+
+    Of a size that a pipe holds whatever the batch, so that nobody waits for a worker that is not reading.
+    """
+
+    numbers: Place
+    epoch: int
+    places: dict[str, Place]
+
+
+class Ready(NamedTuple):
+    """The first message: the worker has started."""
+
+
+class Done(NamedTuple):
+    """A task is done; the rows that were left out."""
+
+    skipped: Mapping[int, RecordError]
+
+
+class Failed(NamedTuple):
+    """A task, or the start, has failed: the error and its cause, pickled one by one, and where it was raised."""
+
+    error: bytes
+    cause: bytes
+    trace: str
+
+    def unpack(self) -> BaseException:
+        """The error, with the worker's traceback as the last of its causes."""
+        error: BaseException = pickle.loads(self.error)  # noqa: S301 - from a process that this one has started
+        cause: BaseException | None = pickle.loads(self.cause)  # noqa: S301
+        trace = WorkerTracebackError(self.trace)
+        if cause is None:
+            error.__cause__ = trace
+        else:
+            error.__cause__, cause.__cause__ = cause, trace
+        return error
+
+
+class WorkerTracebackError(Exception):
+    """The traceback of an error in a worker process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def run(connection: Connection, memory: int, where: tuple[int, int, int], loader: int, parts: Parts) -> None:
+    """Do what is asked for over `connection`, until it is closed.
+
+    `memory` and `loader` are descriptors, `where` is the place of three int64 that tell where this worker is.
+    """
+    end_with_parent()
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    with contextlib.suppress(EOFError, ConnectionError):
+        try:
+            view = SharedView(memory)
+            at = view.array(Place(*where, (3,), np.dtype(np.int64)))
+            worker = _Worker(load_shared(loader, parts), view, cast(Where, at.data))
+            os.close(loader)
+        except Exception as error:  # noqa: BLE001 - it is the parent's to raise
+            refusal = RuntimeError(f"a worker process cannot load the source and the stages: {describe(error)}")
+            refusal.__cause__ = error
+            _send(connection, _failed(refusal, refusal))
+            return
+        with ThreadPolicy(1):
+            _send(connection, Ready())
+            while True:
+                task: Task = pickle.loads(connection.recv_bytes())  # noqa: S301 - from the process that started this
+                _send(connection, worker.do(task))
+
+
+def end_with_parent() -> None:
+    """Have the system end this process as soon as its parent has ended, whatever it is doing and whoever holds the
+    interpreter's lock: SIGIO, whose default is to end a process, when the pipe that only the parent holds is closed.
+    """
+    parent = parent_process()
+    assert parent is not None  # noqa: S101 - for the type checker
+    pipe = parent.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if wait([pipe], timeout=0):
+        sys.exit()
+
+
+class _Worker:
+    def __init__(self, loader: Loader, memory: SharedView, where: Where) -> None:
+        self._loader = loader
+        self._memory = memory
+        self._where = where
+
+    def do(self, task: Task) -> Done | Failed:
+        numbers = self._memory.array(task.numbers)
+        arrays = {name: self._memory.array(place) for name, place in task.places.items()}
+        try:
+            return Done(self._loader.load(numbers, task.epoch, arrays, self._where))
+        except BaseException as error:  # noqa: BLE001 - it is the parent's to raise
+            number = self._where[0] if self._where[0] >= 0 else numbers[0]
+            return _failed(error, self._loader.error_at([int(number), self._where[1], 0], error))
+        finally:
+            self._where[0] = -1
+
+
+def _failed(error: BaseException, substitute: BaseException) -> Failed:
+    """`error` to be sent; or `substitute`, where it cannot be pickled and unpickled again."""
+    # cloudpickle knows classes of the program's own script again when they come back.
+    trace = "".join(traceback.format_exception(error))
+    cause = _pickled(error.__cause__)
+    return Failed(_pickled(error) or cloudpickle.dumps(substitute), cause or cloudpickle.dumps(None), trace)
+
+
+def _pickled(error: BaseException | None) -> bytes | None:
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)  # noqa: S301
+    except Exception:  # noqa: BLE001 - the classes of errors are anybody's
+        return None
+    return data
+
+
+def describe(error: BaseException) -> str:
+    """The type and the text of `error`."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _send(connection: Connection, message: Any) -> None:
+    connection.send_bytes(pickle.dumps(message))

@@ -1,0 +1,143 @@
+"""The worker processes of one iterator: started once, told what to load, ended with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import weakref
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+
+from etl.loading.batch_plan import Loader
+from etl.prefetch.shared_memory import SharedMemory
+from etl.prefetch.shared_object import SharedObject
+from etl.prefetch.worker_main import describe
+from etl.prefetch.worker_process import END_PATIENCE_SECONDS, Worker
+from presave import forks
+
+# How long workers may take to start before that counts as hanging: they import what the program imports.
+START_LIMIT_SECONDS = 120
+# Where a worker is: three of the numbers in a cache line of its own.
+WHERE_NUMBERS = 8
+
+
+class WorkerPool:
+    """`count` processes with a copy of `loader`. They are started by the thread that makes this, which does not wait
+    until they run.
+
+    Raises `ValueError` where `loader` cannot be sent to them, and `OSError` where descriptors or memory have run out.
+    """
+
+    def __init__(self, loader: Loader, count: int, start_method: str) -> None:
+        try:
+            self._loader = SharedObject(loader)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"the source and the stages cannot be sent to worker processes ({describe(error)}); leave open files, "
+                "locks and the like out of them, or use workers='thread'"
+            ) from error
+        self._owner = os.getpid()
+        self._start_method = start_method
+        with contextlib.ExitStack() as stack:  # descriptors may run out at any of these
+            stack.callback(self._loader.close)
+            self.memory = SharedMemory("etl-batches")
+            stack.callback(self.memory.close)
+            wheres = self.memory.allocate(count * WHERE_NUMBERS * 8)
+            self._wheres = wheres.view(np.int64).reshape(count, WHERE_NUMBERS)
+            self.workers: list[Worker] = []
+            for place in range(count):
+                self.workers.append(self._make_worker(place))
+                stack.callback(self.workers[-1].end, 0)
+            self._start(self.workers)
+            stack.pop_all()
+        _POOLS.add(self)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """Those that may be told to load something."""
+        return [worker for worker in self.workers if not worker.is_lost]
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether workers are about to tell that they have started."""
+        late = time.monotonic() > self._started + START_LIMIT_SECONDS
+        return not late and not all(worker.is_ready for worker in self.alive)
+
+    def wait(self, bell: int) -> tuple[list[Worker], list[Worker]]:
+        """Wait for messages or ends of workers, or for `bell`; those that have sent something, and those that ended
+        without.
+        """
+        alive = self.alive
+        ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
+        heard = [worker for worker in alive if worker.connection in ready]
+        silent = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
+        # The server that forks workers says by the same pipe that it has forked one.
+        ended = [worker for worker in silent if worker.has_ended()]
+        return heard, ended
+
+    def renew(self, workers: list[Worker]) -> list[Worker]:
+        """Those that take the places of `workers`, which are ended."""
+        places = [self.workers.index(worker) for worker in workers]
+        for worker in workers:
+            worker.end(0)
+        for place in places:
+            self.workers[place] = self._make_worker(place)
+        renewed = [self.workers[place] for place in places]
+        if renewed:
+            self._start(renewed)
+        return renewed
+
+    def check_owner(self) -> None:
+        """Raise `RuntimeError` in a fork of the process that workers answer to."""
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"its worker processes belong to process {self._owner}, of which this one is a fork; make an iterator "
+                "of its own here"
+            )
+
+    def close(self) -> None:
+        """End all processes; one that is at a record is killed when that takes longer than `END_PATIENCE_SECONDS`."""
+        if os.getpid() != self._owner:  # a fork of the process they belong to
+            return
+        for worker in self.workers:
+            worker.connection.close()
+        deadline = time.monotonic() + END_PATIENCE_SECONDS
+        for worker in self.workers:
+            worker.end(max(0.0, deadline - time.monotonic()) if worker.is_ready else 0)
+        self.memory.close()
+        self._loader.close()
+
+    def _make_worker(self, place: int) -> Worker:
+        return Worker(self._start_method, self.memory, self._wheres[place, :3], self._loader)
+
+    def _start(self, workers: list[Worker]) -> None:
+        self._started = time.monotonic()
+        # A worker that was lost is replaced by a thread in the background.
+        with forks.held_off():
+            for worker in workers:
+                worker.start()
+
+
+# Those that belong to this process.
+_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Workers know by the end of their connections that they are to end; a fork must not keep these open.
+    for pool in _POOLS:
+        for worker in pool.workers:
+            worker.leave_to_parent()
+    _POOLS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _waited_for(worker: Worker) -> list[Any]:
+    sentinel = worker.sentinel
+    return [worker.connection] if sentinel is None else [worker.connection, sentinel]

@@ -1,0 +1,41 @@
+"""A record, and the error that names one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etl.arguments import printable
+from presave import Record, RecordSequence
+
+__all__ = ["Record", "RecordError", "RecordSequence", "record_error", "source_name"]
+
+
+class RecordError(ValueError):
+    """A record could not be loaded. `record` is its number, `source` and `stage` say where it failed."""
+
+    def __init__(self, source: str, record: int, stage: str, name: str, cause: str) -> None:
+        super().__init__(source, record, stage, name, cause)
+        self.source = source
+        self.record = record
+        self.stage = stage
+        self.name = name
+        self.cause = cause
+
+    def __str__(self) -> str:
+        of_file = f" ({printable(self.name)})" if self.name else ""
+        where = f"record {self.record} of {printable(self.source)}{of_file}"
+        return f"{where}: failed at stage '{self.stage}': {self.cause}"
+
+
+def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
+    """The error for `cause`; a source that has `describe(i)` gives the name of the record's file."""
+    describe = getattr(source, "describe", None)
+    name = describe(record) if describe is not None else ""
+    text = str(cause) or type(cause).__name__
+    return RecordError(source_name(source), record, stage, name, text)
+
+
+def source_name(source: Any) -> str:
+    """How messages call `source`: by its `name` where it has one, otherwise by its type."""
+    name = getattr(source, "name", None) or getattr(source, "path", None)
+    return str(name) if name is not None else type(source).__name__

@@ -1,0 +1,213 @@
+"""The memory of a batch serves another one when nothing refers to it any more, and not before."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import etl
+from etl.loading.buffer_pool import SMALLEST_NBYTES, Workspaces
+from etl.training.backends.tensors import as_tensor
+
+WIDE = 10_000
+RECORDS = [{"features": np.full(WIDE, number, np.float32), "label": number} for number in range(22)]
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """Memory comes back with the last reference; a cycle would have to wait for the collector."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def address(array: np.ndarray) -> int:
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
+def lend(workspaces: Workspaces, count: int = 4, dtype: Any = np.float32) -> np.ndarray:
+    return workspaces.empty(count, 4, (WIDE,), np.dtype(dtype))
+
+
+# Each keeps something of an array and not the array.
+KEEPERS = {
+    "itself": lambda array: array,
+    "a view": lambda array: array[1:3, ::2],
+    "a view of a view": lambda array: array[0].reshape(100, -1)[3],
+    "its bits": lambda array: array.view(np.uint8),
+    "a tensor": torch.from_numpy,
+    "a view of a tensor": lambda array: torch.from_numpy(array)[2].view(torch.int32),
+    "a memoryview": memoryview,
+    "a record of a tuple": lambda array: tuple(array)[1],
+    "an array over its buffer": lambda array: np.frombuffer(memoryview(array).cast("B"), np.uint8),
+    "a DLPack capsule": np.from_dlpack,
+}
+
+
+@pytest.mark.parametrize("kept_as", KEEPERS)
+def test_memory_comes_back_when_the_last_that_refers_to_it_is_gone(kept_as: str) -> None:
+    workspaces = Workspaces(reuse=True)
+    array = lend(workspaces)
+    place = address(array)
+    kept = KEEPERS[kept_as](array)
+    del array
+    another = lend(workspaces)
+    assert address(another) != place
+    del kept
+    again = lend(workspaces)
+    assert address(again) == place
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
+def test_an_array_has_its_dtype_and_all_of_it_may_be_written(dtype: str) -> None:
+    workspaces = Workspaces(reuse=True)
+    wanted = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    for count in (4, 3, 1):
+        array = lend(workspaces, count, wanted)
+        assert (array.shape, array.dtype) == ((count, WIDE), wanted)
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        array[...] = 1
+        assert (array == 1).all()
+        tensor = as_tensor(array)
+        assert tensor.data_ptr() == address(array)
+
+
+def test_a_smaller_last_batch_takes_the_memory_of_a_whole_one() -> None:
+    workspaces = Workspaces(reuse=True)
+    place = address(lend(workspaces))
+    assert address(lend(workspaces, 1)) == place
+
+
+def test_small_arrays_and_those_without_reuse_have_memory_of_their_own() -> None:
+    kept = Workspaces(reuse=True)
+    assert lend(Workspaces(reuse=False)).base is None
+    assert kept.empty(1, 1, (SMALLEST_NBYTES - 1,), np.dtype(np.uint8)).base is None
+    assert kept.empty(3, 3, (0, 5), np.dtype(np.float32)).shape == (3, 0, 5)
+    assert kept.empty(1, 1, (SMALLEST_NBYTES,), np.dtype(np.uint8)).base is not None
+
+
+def test_no_more_unused_memory_is_kept_than_was_said() -> None:
+    workspaces = Workspaces(reuse=True, most_free=2)
+    arrays = [lend(workspaces) for _ in range(5)]
+    del arrays
+    assert [len(free) for free in workspaces._free.values()] == [2]
+
+
+def test_after_clearing_what_was_lent_is_still_good_and_does_not_come_back() -> None:
+    workspaces = Workspaces(reuse=True)
+    array = lend(workspaces)
+    array[...] = 3
+    workspaces.clear()
+    assert (array == 3).all()
+    del array
+    assert workspaces._free == {}
+
+
+def test_a_pickle_has_the_settings_and_no_memory() -> None:
+    workspaces = Workspaces(reuse=True, most_free=3)
+    del [lend(workspaces)][0]
+    copy = pickle.loads(pickle.dumps(workspaces))
+    assert (copy.reuse, copy.most_free, copy._free) == (True, 3, {})
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(["take", "view", "drop"]), st.integers(0, 5)), max_size=40))
+def test_no_two_that_are_referred_to_share_memory(steps: list[tuple[str, int]]) -> None:
+    workspaces = Workspaces(reuse=True)
+    held: list[tuple[np.ndarray, int]] = []
+    for number, (step, which) in enumerate(steps):
+        if step == "take":
+            array = lend(workspaces, 1 + which % 4)
+            array[...] = number
+            held.append((array, number))
+            del array
+        elif held and step == "view":
+            array, expected = held[which % len(held)]
+            held[which % len(held)] = (array[:, which:], expected)
+            del array
+        elif held:
+            del held[which % len(held)]
+        assert all((array == expected).all() for array, expected in held)
+
+
+def test_threads_that_lend_and_give_back_at_once_never_meet_in_one_array() -> None:
+    workspaces = Workspaces(reuse=True, most_free=8)
+    mixed: list[int] = []
+
+    def work(number: int) -> None:
+        draw = random.Random(number)
+        held: list[np.ndarray] = []
+        for _ in range(300):
+            array = lend(workspaces, 1)
+            array[...] = number
+            held.append(array)
+            del array
+            if len(held) > 3:
+                held.pop(draw.randrange(len(held)))
+            mixed.extend(number for array in held if array[0, 0] != number or array[0, -1] != number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mixed == []
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_loop_that_keeps_nothing_goes_round_in_a_few_arrays(threads: int, dtype: str) -> None:
+    raw = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, dtype=dtype)
+    iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
+    places = set()
+    for _ in range(4):
+        for batch in iterator:
+            assert batch.features[:, 0].tolist() == batch.labels.tolist()
+            places.add(address(batch.features))
+            del batch
+    assert len(places) <= (4 if threads else 2)  # the caller's, two that are loaded ahead, and one to spare
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_loop_may_keep_any_part_of_any_batch(threads: int) -> None:
+    raw = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, shuffle=True)
+    iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
+    draw = random.Random(0)
+    kept: list[tuple[Any, int]] = []
+    for _ in range(6):
+        for batch in iterator:
+            row = draw.randrange(len(batch))
+            part = batch.features[row] if draw.random() < 0.5 else torch.from_numpy(batch.features)[row]
+            kept.append((part, int(batch.labels[row])))
+            del part
+            if len(kept) > 9:
+                del kept[draw.randrange(len(kept))]
+            assert all((values == number).all() for values, number in kept)
+    assert len(kept) == 9
+
+
+def test_without_reuse_every_batch_is_an_array_of_its_own() -> None:
+    iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, reuse=False)
+    assert all(batch.features.base is None for batch in iterator)
+
+
+def test_closing_gives_the_unused_memory_back() -> None:
+    iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4)
+    list(iterator)
+    assert any(iterator._workspaces._free.values())
+    iterator.close()
+    assert not iterator._workspaces._free
