@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 import h5py  # noqa: F401
 
@@ -44,8 +45,9 @@ _changed = threading.Condition(threading.RLock())
 # By the number of the thread.
 _blocks: dict[int, _Block] = {}
 _forks_waiting = 0
-# Whether `let_through` has anything to do.
-_needs_attention = False
+# True if a fork waits, or has given a thread up: then `let_through` has something to do. Read without the lock, for
+# every record.
+is_pending = False
 # Threads that wait to fork, of which none waits for another.
 _forking: set[int] = set()
 # What the fork that is going on has given up waiting for.
@@ -82,9 +84,28 @@ def allowed() -> Iterator[None]:
             _return_to(block)
 
 
+def wait_on(condition: threading.Condition) -> None:
+    """Wait on `condition`, inside `held_off()`, and let forks happen meanwhile."""
+    # `allowed()`, written out: threads come here for every batch.
+    number = threading.get_ident()
+    with _changed:
+        block = _blocks.pop(number, None)
+        if _forks_waiting:
+            _changed.notify_all()
+    try:
+        condition.wait()
+    finally:
+        with _changed:
+            if block is not None:
+                block.is_given_up = False
+                _blocks[number] = block
+            if is_pending:
+                _look_for_attention()
+
+
 def let_through() -> None:
     """Let forks that are waiting happen now. The thread holds no lock."""
-    if not _needs_attention:  # read without the lock: this is called for every record
+    if not is_pending:
         return
     with _changed:
         block = _leave()
@@ -109,8 +130,8 @@ def _return_to(block: _Block | None) -> None:
 
 
 def _look_for_attention() -> None:
-    global _needs_attention
-    _needs_attention = _forks_waiting > 0 or any(block.is_given_up for block in _blocks.values())
+    global is_pending
+    is_pending = _forks_waiting > 0 or any(map(attrgetter("is_given_up"), _blocks.values()))
 
 
 def _before_fork() -> None:

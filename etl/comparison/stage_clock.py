@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import MutableSequence
-from typing import Any
 
 import numpy as np
 
 from etl.comparison.workload import Workload
-from etl.loading.batch_plan import Loader, nowhere
-from etl.stages.pipeline import READING
+from etl.loading.batch_plan import Loader
+from etl.stages.cursor import COLLATING, IDLE, READING, ThreadCursor
 
 EMPTY = np.empty((0, 0))
 
 
-class StageClock(MutableSequence[int]):
-    """What a loader writes down of where it is (see `etl.loading.loading.Where`), as times: the seconds between two
-    notes are those of the stage that the first of them named. It has the loader stop at `until`, a time of
-    `time.perf_counter`, after the record that it is at.
+class StageClock:
+    """A `Cursor` that measures how long each stage takes.
+
+    The seconds between two changes of position are those of the stage that the first of them named. Collating counts to
+    the last stage.
+
+    Parameters
+    ----------
+    stages : tuple of str
+        The names of the stages, reading first.
+
+    Attributes
+    ----------
+    records : int
+        Records that were begun.
+    until : float
+        The loader stops at this time of `time.perf_counter`, after the record that it is at.
     """
 
     def __init__(self, stages: tuple[str, ...]) -> None:
@@ -31,31 +42,43 @@ class StageClock(MutableSequence[int]):
         self.until = math.inf
 
     def seconds_per_record(self) -> list[tuple[str, float]]:
-        """For each stage, reading first; storing a record in its batch is in the last."""
+        """Return the name and the seconds of each stage, reading first."""
         return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
 
     def pause(self) -> None:
-        """What follows is no loading."""
+        """Stop the clock until the next record."""
         self._note(None)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        if index == 0:
+    @property
+    def record(self) -> int:
+        """Not kept: nothing reads it."""
+        return IDLE
+
+    @record.setter
+    def record(self, record: int) -> None:
+        if record != IDLE:
             self.records += 1
             self._note(0)
-        elif index == 1:
-            self._note(value - READING)
 
-    def __getitem__(self, index: Any) -> Any:
-        return int(index == 2 and time.perf_counter() >= self.until)
+    @property
+    def stage(self) -> int:
+        """Not kept: nothing reads it."""
+        return READING
 
-    def __len__(self) -> int:
-        return 3
+    @stage.setter
+    def stage(self, stage: int) -> None:
+        if stage != COLLATING:
+            self._note(stage - READING)
 
-    def __delitem__(self, index: Any) -> None:
-        raise TypeError("it has three places")
+    @property
+    def cancelled(self) -> bool:
+        """True when the time is up."""
+        return time.perf_counter() >= self.until
 
-    def insert(self, index: int, value: int) -> None:  # noqa: ARG002
-        raise TypeError("it has three places")
+    @cancelled.setter
+    def cancelled(self, cancelled: bool) -> None:
+        if cancelled:
+            self.until = -math.inf
 
     def _note(self, place: int | None) -> None:
         now = time.perf_counter()
@@ -85,9 +108,9 @@ class RecordRun:
         while time.perf_counter() < clock.until and clock.records < most:
             # Threads that take the same place load the same records, which costs them the same.
             first, self._next = self._next, self._next + self._batch
-            numbers = np.take(self._order, range(first, first + self._batch), mode="wrap")
-            layout = self._loader.lay_out(numbers, 0, nowhere())
-            if any(arrays.get(name, EMPTY).shape[1:] != shape for name, (shape, _) in layout.items()):
-                arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in layout.items()}
-            self._loader.load(numbers, 0, arrays, clock)
+            indices = np.take(self._order, range(first, first + self._batch), mode="wrap")
+            fields = self._loader.plan(indices, 0, ThreadCursor()).fields
+            if any(arrays.get(name, EMPTY).shape[1:] != shape for name, (shape, _) in fields.items()):
+                arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in fields.items()}
+            self._loader.load(indices, 0, arrays, clock)
             clock.pause()

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etl.loading.batch import Batch
-from etl.loading.batch_plan import Layout, Loader, Where
+from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Loader
 from etl.sources.record import RecordError
+from etl.stages.cursor import Cursor
 
 # Between two parts of a batch a thread asks for the next one.
 GAP_SECONDS = 2e-4
@@ -27,44 +27,42 @@ class Span(NamedTuple):
 
 
 class WatchedLoader:
-    """Does what `loader` does, and keeps a `Span` for each part of a batch that it loaded. Implements `Loader`."""
+    """A `Loader` that does what the wrapped one does and keeps a `Span` for each chunk that it loads."""
 
     def __init__(self, loader: Loader) -> None:
+        self.granularity = loader.granularity
         self._loader = loader
         self._batch_of: dict[int, int] = {}
         self._batches = 0
         self.spans: list[Span] = []
 
-    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:
-        """As `loader` does; a batch is counted when it is laid out."""
+    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+        """Plan a batch and count it."""
         started = time.perf_counter()
-        layout = self._loader.lay_out(numbers, epoch, where)
-        self._batch_of.update(dict.fromkeys(numbers.tolist(), self._batches))
+        spec = self._loader.plan(indices, epoch, cursor)
+        self._batch_of.update(dict.fromkeys(indices.tolist(), self._batches))
         self._note(started, self._batches)
         self._batches += 1
-        return layout
-
-    def task_records(self, records: int, workers: int) -> int:
-        """As `loader` says."""
-        return self._loader.task_records(records, workers)
+        return spec
 
     def load(
-        self, numbers: np.ndarray, epoch: int, arrays: Mapping[str, np.ndarray], where: Where
+        self,
+        indices: np.ndarray,
+        epoch: int,
+        out: Mapping[str, np.ndarray],
+        cursor: Cursor,
+        finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> Mapping[int, RecordError]:
-        """As `loader` does."""
+        """Load a chunk and note when; see `Loader`."""
         started = time.perf_counter()
         try:
-            return self._loader.load(numbers, epoch, arrays, where)
+            return self._loader.load(indices, epoch, out, cursor, finished)
         finally:
-            self._note(started, self._batch_of[int(numbers[0])])
+            self._note(started, self._batch_of[int(indices[0])])
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """As `loader` does."""
-        return self._loader.to_batch(arrays)
-
-    def error_at(self, where: Where, cause: BaseException) -> RecordError:
-        """As `loader` does."""
-        return self._loader.error_at(where, cause)
+    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
+        """Return an error for `cause` that names the record and stage at `cursor`."""
+        return self._loader.name_error(cursor, cause)
 
     def begin_anew(self) -> None:
         """Forget what was loaded: the next batch is the first."""

@@ -159,7 +159,7 @@ class Workload:
         else:
             iterator = self.raw()
         if watch is not None:
-            iterator.watch_loader(watch)
+            iterator.wrap_loader(watch)
         return strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
 
     def raw(self) -> RawIterator:

@@ -1,4 +1,4 @@
-"""Batches on the device: copied one ahead, and there made into what the model is given."""
+"""Batches on the device, copied one ahead of compute and finished there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from etl.iterators import BatchIterator
 from etl.iterators.ahead import AheadIterator
-from etl.iterators.sampler import Uneven
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import ENDED, State
+from etl.loading.sampler import Uneven
 from etl.stages import Cast, ChannelsFirst, Normalise
 from etl.stages.pipeline import Pipeline
 from etl.training.backends import Backend
@@ -21,21 +21,36 @@ if TYPE_CHECKING:
     import torch
 
 OnDevice = Callable[["torch.Tensor"], "torch.Tensor"]
-# Batches copied ahead of the one that is computed with: one hides the copy where compute takes longer than it.
+# Batches copied ahead of the one that is computed with: one hides the copy if compute takes longer.
 AHEAD = 1
 
 
 class DeviceIterator(AheadIterator):
-    """Wraps an iterator and yields its batches as tensors on the device of `backend`, each copied while the one before
-    is computed with.
+    """Wraps an iterator and yields its batches as tensors on a device.
 
-    `finish` is the rest of the pipeline, done on the device: where `iterator` ends before "channels_first" or
-    "normalise", uint8 crosses, a quarter of the bytes of float32, and the device makes floats of it, with the bits that
-    the stages give. Stages ChannelsFirst, Normalise and Cast can be done there; others are a `ValueError`. Floating
-    features have the iterator's dtype in the end. Masks and the mark of repeated records cross with their batch.
+    Each batch is copied while the device computes with the one before. Masks and the marks of repeated records are
+    copied with it.
 
-    Threads below it write batches into memory that the device reads itself, where it has such; those of processes are
-    copied into such memory first.
+    Parameters
+    ----------
+    iterator : BatchIterator
+        The iterator to wrap.
+    backend : Backend or str
+        The device, as `etl.backend` names it.
+    finish : Pipeline, optional
+        The rest of the pipeline, to be done on the device. If `iterator` ends before "channels_first" or "normalise",
+        uint8 is copied, a quarter of the bytes of float32; the device makes floats of it, with the bits that the stages
+        give. Floating features have the iterator's dtype in the end.
+
+    Raises
+    ------
+    ValueError
+        If `finish` has a stage other than `ChannelsFirst`, `Normalise` and `Cast`.
+
+    Notes
+    -----
+    If the device can read memory of the host itself, loading threads write batches into such memory; batches of
+    processes are copied there first.
     """
 
     async_unsupported_reason = "it is on the device already; wrap the iterator inside it"
@@ -55,7 +70,7 @@ class DeviceIterator(AheadIterator):
         self._state = self._rewind()
         self._running = token = object()
         batches = iter(self._iterator)
-        self._read_ahead = True
+        self._has_read_ahead = True
         return self._batches(batches, token)
 
     def _batches(self, batches: Iterator[Batch], token: object) -> Iterator[Batch]:
@@ -76,11 +91,12 @@ class DeviceIterator(AheadIterator):
             arriving, self._state = sent.popleft()
             yield self._finished(arriving.receive())
             del arriving
-        self._stands_with_wrapped()
+        self._align()
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
-        """Return an iterator over the part of each epoch that belongs to `rank`, on the same device; see
-        `BatchIterator.shard`.
+        """Return an iterator over the part of each epoch that belongs to `rank`, on the same device.
+
+        See `BatchIterator.shard`.
         """
         part = self._iterator.shard(rank, world_size, uneven)
         part.set_epoch(self._epoch)
@@ -105,7 +121,7 @@ class DeviceIterator(AheadIterator):
 
 
 def _on_device(stage: Any) -> OnDevice:
-    """What does the work of `stage` on a whole batch of tensors."""
+    """Return a function that does the work of `stage` on a batch of tensors."""
     # Subclasses may do something else.
     if type(stage) is ChannelsFirst:
         return _channels_first

@@ -1,40 +1,58 @@
-"""The part that iterators over numbered records share: epochs, position, resuming and sharding."""
+"""The part that iterators over numbered records share: epochs, positions, resuming and sharding."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from etl.arguments import whole_number
-from etl.iterators.sampler import IDENTITY, Order, Uneven
+from etl.iterators.iterator import BatchIterator
 from etl.loading.batch import Batch
-from etl.loading.batch_plan import ENDED, Loader, Loading, State, Where, nowhere
-from etl.loading.buffer_pool import Workspaces
-from etl.loading.skipped import Skipped
+from etl.loading.batch_plan import (
+    ENDED,
+    AnyPlan,
+    BatchPlan,
+    Loader,
+    Position,
+    SkippedRecords,
+    State,
+    plan_epoch,
+)
+from etl.loading.buffer_pool import BufferPool
+from etl.loading.sampler import IDENTITY, Sampler, Uneven
 from etl.runtime.boundaries import batch_boundary
 from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, Cursor, ThreadCursor
 from etl.stages.dtypes import find_dtype
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
+class IndexedIterator(BatchIterator):
+    """Iterates over records that a `Sampler` chooses and a `Loader` loads. Implements `Prefetchable`.
 
-class EpochIterator:
-    """Implements `BatchIterator` over an `Order` and a `Loader`."""
+    Parameters
+    ----------
+    sampler : Sampler
+        Chooses the records of each batch.
+    loader : Loader
+        Loads them.
+    dtype : str
+        The dtype of floating features.
+    reuse : bool
+        Use the memory of a batch again when nothing refers to the batch.
+    """
 
     async_supported = True
 
-    def __init__(self, order: Order, loader: Loader, dtype: str, *, reuse: bool = True) -> None:
+    def __init__(self, sampler: Sampler, loader: Loader, dtype: str, *, reuse: bool = True) -> None:
         find_dtype(dtype)
-        self._order = order
+        self._sampler = sampler
         self._loader = loader
         self._dtype = dtype
-        self._workspaces = Workspaces(reuse)
+        self._pool = BufferPool(reuse)
         self._epoch = 0
         self._position = 0
         self._resume_at = 0
@@ -44,206 +62,178 @@ class EpochIterator:
 
     @property
     def batch_size(self) -> int:
-        """Records a batch; the last of an epoch may have fewer."""
-        return self._order.batch_size
+        return self._sampler.batch_size
 
     @property
     def dtype(self) -> str:
-        """The dtype of floating features, by name."""
         return self._dtype
 
     @property
     def epoch(self) -> int:
-        """The epoch that is, or is next, iterated."""
         return self._epoch
 
     @property
     def loader(self) -> Loader:
-        """What loads its records, for workers of any kind."""
+        """Loads its records, in threads or processes of any kind."""
         return self._loader
 
     @property
     def reuse(self) -> bool:
-        """Whether the memory of a batch serves another one."""
-        return self._workspaces.reuse
+        """True if the memory of a batch is used again."""
+        return self._pool.reuse
 
     def __len__(self) -> int:
-        """Batches of one whole epoch."""
-        return self._order.batches
+        return self._sampler.epoch_batches
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._batches(self.begin_epoch())
+        cursor = ThreadCursor()
+        plans = self.plans(cursor)
+        return self._batches(plans, cursor, self._running)
 
-    def _batches(self, token: object) -> Iterator[Batch]:
-        skipped, where = Skipped(), nowhere()
-        loadings = self.loadings(workers=1)
+    def _batches(self, plans: Iterator[AnyPlan], cursor: Cursor, token: object) -> Iterator[Batch]:
+        skipped = SkippedRecords()
         while True:
             if self._running is not token:
                 raise RuntimeError(ENDED)
             batch_boundary()
-            loading, after = next(loadings, (None, 0))
-            if loading is None:
+            plan = next(plans, None)
+            if plan is None:
                 break
-            loading.load(0, len(loading), where)
-            skipped.add(loading)
-            batch = loading.finish()
-            if batch is None:
-                batch = self.fill(loading)
-            del loading  # or the batch would be held here, and its memory not free for the next
-            self._position = after
+            plan.load(0, plan.rows, cursor)
+            if plan.skipped:
+                skipped.add(plan)
+                plan.drop_skipped()
+            batch = plan.batch if plan.batch is not None else self.fill(plan)
+            self._position = plan.after.records
+            del plan  # or the memory of the batch would not be free for the next one
             if batch is not None:
                 yield batch
             del batch
         self.end_epoch(skipped)
 
-    def watch_loader(self, watch: Callable[[Loader], Loader]) -> None:
-        """Load with `watch(loader)` from now on, which must load the same."""
-        self._loader = watch(self._loader)
+    def wrap_loader(self, wrap: Callable[[Loader], Loader]) -> None:
+        """Load with `wrap(loader)` from now on: a loader that watches or slows the one that it wraps."""
+        self._loader = wrap(self._loader)
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
-        """Make batches from now on in memory from `allocate(nbytes)`, uint8 of shape `(nbytes,)`."""
-        self._workspaces = Workspaces(self._workspaces.reuse, self._workspaces.most_free, allocate)
+        """Make batches from now on in memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
+        self._pool = BufferPool(self._pool.reuse, self._pool.max_free, allocate)
 
-    def begin_epoch(self) -> object:
-        """Stand where the next epoch begins, which ends the one before; what `_running` is while that goes on."""
+    def hold_batches(self, batches: int) -> None:
+        """Keep the memory of so many batches, besides the caller's own, to use it again in this epoch."""
+        self._pool.max_free = batches + 1
+
+    def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[AnyPlan]:
+        """Begin the next epoch, which ends the one before, and yield its batches, to be loaded.
+
+        `cursor` is set to a record that has to be loaded in order to plan; `pool` is memory to use instead of its own.
+        """
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed")
         self.hold_batches(1)
         self._position, self._resume_at = self._resume_at, 0
         self._running = object()
-        return self._running
+        return self._plan_epoch(cursor, self._pool if pool is None else pool)
 
-    def hold_batches(self, batches: int) -> None:
-        """Keep the memory of so many batches, beside the caller's own, for reuse in this epoch."""
-        self._workspaces.most_free = batches + 1
+    def _plan_epoch(self, cursor: Cursor, pool: BufferPool) -> Iterator[AnyPlan]:
+        return plan_epoch(self._sampler, self._loader, self._epoch, self._position, pool, cursor)
 
-    def end_epoch(self, skipped: Skipped) -> None:
-        """Go on to the next epoch, and say what this one has left out."""
+    def end_epoch(self, skipped: SkippedRecords) -> None:
+        """Go on to the next epoch, and warn of the records that this one has skipped."""
         ended = self._epoch
         self._epoch += 1
         self._position = 0
         self._filler = None
-        skipped.warn(ended, self._order.records)  # last, because warnings may be errors
+        skipped.warn(ended, self._sampler.records)  # last, because warnings may be errors
 
-    def loadings(
-        self, workers: int, workspaces: Workspaces | None = None, where: Where | None = None
-    ) -> Iterator[tuple[Loading, int]]:
-        """The rest of the epoch, batch by batch, to be loaded by so many workers, into `workspaces` rather than its
-        own; and the position after each. `where` tells `error_at` which record is loaded to lay out the next one.
+    def fill(self, plan: AnyPlan) -> Batch | None:
+        """Return a batch of repeated records in place of `plan`, whose records were all skipped.
+
+        This rank then gets as many batches as the others; None if it need not. The batch has as many records as `plan`,
+        from the start of the epoch or from the first place after it at which there is a good one: the same for every
+        strategy, and after a resume. Raises `RecordError` if the epoch has no good record.
         """
-        epoch, most = self._epoch, self.batch_size
-        workspaces = self._workspaces if workspaces is None else workspaces
-        where = nowhere() if where is None else where
-        for numbers, repeated, after in self._order.plan(epoch, self._position):
-            yield Loading(self._loader, numbers, epoch, workspaces, most, workers, where, repeated), after
-
-    def fill(self, loading: Loading) -> Batch | None:
-        """Load and return a batch of repeated records in place of `loading`, whose records were all left out, so that
-        this rank gets as many batches as the others. None if it need not.
-
-        It takes as many records as `loading` from the start of the epoch, or from the first place after it at which
-        there is a good one: the same for every strategy, and after a resume. Raises `RecordError` if the epoch has no
-        good record.
-        """
-        if not self._order.has_equal_ranks:
+        if not self._sampler.has_equal_ranks:
             return None
-        if self._filler is None or self._filler.epoch != loading.epoch:
-            self._filler = _Filler(self._order, loading.epoch)
-        loading.arrays = {}  # its memory may serve for the other batch
-        return self._filler.fill(loading, self._workspaces)
+        epoch = plan.after.epoch
+        if self._filler is None or self._filler.epoch != epoch:
+            self._filler = _Filler(self._sampler, self._loader, epoch)
+        return self._filler.fill(plan, self._pool)
 
-    def error_at(self, where: Where, cause: BaseException) -> BaseException:
-        """The error for what happened to a worker that was there; `cause` itself where it was at no record."""
-        return self._loader.error_at(where, cause) if where[0] >= 0 else cause
+    def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
+        """Return an error for `cause` that names the record at `cursor`, or `cause` if there is none."""
+        return self._loader.name_error(cursor, cause) if cursor.record != IDLE else cause
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one that is iterated, from its first batch."""
         self._epoch = whole_number("epoch", epoch, least=0)
         self._position, self._resume_at, self._running = 0, 0, None
 
     def state_dict(self) -> State:
-        """Where this iterator stands, after the last batch that was handed out; JSON values only."""
-        return self.state_at(self._epoch, self._position)
+        return self.state_after(Position(self._epoch, self._position))
 
-    def state_at(self, epoch: int, position: int) -> State:
-        """The state after the batch that ends at `position` of `epoch`."""
-        ended = self._order.ended(position)
+    def state_after(self, after: Any) -> State:
+        """Return the state after the batch that ends at `after`, a `Position`."""
+        epoch, records = after
+        ended = self._sampler.ended(records)
         return {
             "epoch": epoch + 1 if ended else epoch,
-            "position": 0 if ended else position,
-            **self._order.identity,
+            "position": 0 if ended else records,
+            **self._sampler.identity,
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken: the next epoch iterated is the rest of that one.
-
-        The state of one of several ranks is that of all of them, if all have been handed as many batches:
-        whatever number of ranks loads it, each record that was left comes once, beside those that are marked as
-        repeated. Of ranks that have not, the state with the smallest position repeats what others were handed after it,
-        and that with the largest leaves out what others were not. What `drop_last` and `uneven="drop"` leave out is
-        decided by the ranks that load the state.
-
-        Raises `ValueError` where `state` was taken from other records or with another seed, `shuffle` or buckets.
-        """
         for name in IDENTITY:
-            mine = self._order.identity.get(name)
+            mine = self._sampler.identity.get(name)
             if state.get(name) != mine:
                 raise ValueError(
                     f"the state was taken with {name}={state.get(name)!r}, this iterator has {name}={mine!r}"
                 )
         epoch: Any = state.get("epoch")
         position = state.get("position")
-        if not isinstance(position, int) or not 0 <= position <= self._order.records:
-            raise ValueError(f"the state has position={position!r}, not one from 0 to {self._order.records} records")
+        if not isinstance(position, int) or not 0 <= position <= self._sampler.records:
+            raise ValueError(f"the state has position={position!r}, not one from 0 to {self._sampler.records} records")
         self.set_epoch(epoch)
         self._position = self._resume_at = position
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> Any:
-        """Return an iterator over the part of each epoch that belongs to `rank`; see `BatchIterator.shard`."""
-        if self._order.world_size != 1:
-            raise ValueError(f"this iterator is shard {self._order.rank} of {self._order.world_size} already")
+        if self._sampler.world_size != 1:
+            raise ValueError(f"this iterator is shard {self._sampler.rank} of {self._sampler.world_size} already")
         part = copy.copy(self)
-        part._workspaces = Workspaces(self._workspaces.reuse)
-        part._order = dataclasses.replace(self._order, rank=rank, world_size=world_size, uneven=uneven)
+        part._pool = BufferPool(self._pool.reuse)
+        part._sampler = dataclasses.replace(self._sampler, rank=rank, world_size=world_size, uneven=uneven)
         part.set_epoch(self._epoch)
         return part
 
     def close(self) -> None:
-        """Give back its files; iterating it afterwards is an error."""
         self._closed = True
         self._running = None
-        self._workspaces.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._pool.clear()
 
 
 class _Filler:
-    """Loads records from the start of one epoch, for batches whose own records were all left out."""
+    """Loads records from the start of one epoch, for batches whose own records were all skipped."""
 
-    def __init__(self, order: Order, epoch: int) -> None:
+    def __init__(self, sampler: Sampler, loader: Loader, epoch: int) -> None:
         self.epoch = epoch
-        self._ranks = f"rank {order.rank} of {order.world_size}"
-        self._numbers = order.epoch(epoch)
-        # Where the first good ones are, by how many are taken at once, so that bad ones are tried once an epoch.
+        self._loader = loader
+        self._ranks = f"rank {sampler.rank} of {sampler.world_size}"
+        self._order = sampler.order(epoch)
+        # The place of the first good ones, by how many are taken at once: bad ones are tried once an epoch.
         self._first: dict[int, int] = {}
 
-    def fill(self, bad: Loading, workspaces: Workspaces) -> Batch:
-        """Return a batch for the place of `bad`, marked as repeated; raises `RecordError` if there is none."""
-        most = len(bad)
-        for first in range(self._first.get(most, 0), len(self._numbers), most):
-            numbers = self._numbers[first : first + most]
-            loading = Loading(bad.loader, numbers, self.epoch, workspaces, most, 1, nowhere(), repeated=len(numbers))
-            loading.load(0, len(loading), nowhere())
-            batch = loading.finish()
-            if batch is not None:
-                self._first[most] = first
-                return batch
+    def fill(self, bad: AnyPlan, pool: BufferPool) -> Batch:
+        """Return a batch in place of `bad`, marked as repeated; raises `RecordError` if there is none."""
+        cursor = ThreadCursor()
+        size = bad.rows
+        for first in range(self._first.get(size, 0), len(self._order), size):
+            indices = self._order[first : first + size]
+            plan = BatchPlan(self._loader, indices, self.epoch, pool, size, cursor, repeated=len(indices))
+            plan.load(0, plan.rows, cursor)
+            if plan.skipped:
+                plan.drop_skipped()
+            if plan.batch is not None:
+                self._first[size] = first
+                return plan.batch
         error = bad.skipped[0]
         cause = (
             f"{error.cause}; no record of its batch can be loaded, and none of epoch {self.epoch} to put in its place, "

@@ -1,4 +1,4 @@
-"""What every iterator is, so that the training loop is the same text for all of them."""
+"""The interface of all iterators, so that one training loop takes any of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.iterators.sampler import Uneven
 from etl.loading.batch_plan import State
+from etl.loading.sampler import Uneven
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -16,36 +16,49 @@ if TYPE_CHECKING:
 class BatchIterator(Protocol):
     """Yields the batches of one epoch each time it is iterated.
 
-    An epoch that was used up moves `epoch` on by one, so that the next has an order of its own; one left early starts
-    again from its first batch. One epoch at a time: starting another ends the one before.
+    After an epoch `epoch` is one higher, so that the next one has another order. An epoch that was left early starts
+    again from its first batch. There is one epoch at a time: beginning another ends the one before.
+
+    It is a context manager, which closes it.
     """
 
     async_supported: bool
-    """Whether `AsyncIterator` may wrap it; if not, `async_unsupported_reason` says why."""
+    """True if `AsyncIterator` may wrap it; otherwise `async_unsupported_reason` says why not."""
 
     @property
-    def batch_size(self) -> int: ...
+    def batch_size(self) -> int:
+        """Records of a batch; the last of an epoch may have fewer."""
 
     @property
     def dtype(self) -> str:
         """The dtype of floating features, by name."""
 
     @property
-    def epoch(self) -> int: ...
+    def epoch(self) -> int:
+        """The epoch that is being iterated, or is next."""
 
     def __len__(self) -> int:
-        """Batches of one whole epoch; of a shard, those of its rank."""
+        """Return the batches of one whole epoch; of a shard, those of its rank."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one that is iterated, from its first batch."""
+        """Make `epoch` the next one, from its first batch."""
 
     def state_dict(self) -> State:
-        """Where this iterator stands, after the last batch that was handed out; JSON values only."""
+        """Return the position after the last batch that was handed out, as JSON values."""
 
     def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken: the next epoch iterated is the rest of that one."""
+        """Resume at `state`: the next epoch is the rest of the one in which it was taken.
+
+        The state of one of several ranks is that of all of them, if all have been handed as many batches. Any number of
+        ranks may load it: each record that was left comes once, besides those that are marked as repeated. If ranks
+        have been handed different numbers of batches, the state with the smallest position repeats records, and the one
+        with the largest leaves records out. The ranks that load the state decide what `drop_last` and `uneven="drop"`
+        leave out.
+
+        Raises `ValueError` if `state` was taken from other records or with another seed, `shuffle` or buckets.
+        """
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> BatchIterator:
         """Return an iterator over the part of each epoch that belongs to `rank`; it starts at the same epoch.
@@ -91,10 +104,12 @@ class BatchIterator(Protocol):
         """
 
     def close(self) -> None:
-        """End its threads and give back its files; iterating it afterwards is an error."""
+        """End its threads and processes and close its files; iterating it afterwards is an error."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()

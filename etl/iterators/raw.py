@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
-from etl.iterators.indexed import EpochIterator
-from etl.iterators.sampler import Order
+from etl.iterators.indexed import IndexedIterator
 from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
 from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
 from etl.loading.records import ragged_after
+from etl.loading.sampler import Sampler
 from etl.sources.record import RecordSequence, source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
 
 
-class RawIterator(EpochIterator):
-    """Batches of `pipeline(source[i])`, computed in the caller's thread.
+class RawIterator(IndexedIterator):
+    """Yields batches of `pipeline(source[i])`, computed in the caller's thread.
 
-    `dtype` is that of floating features; the last batch of an epoch is smaller, or left out with `drop_last`. With
-    `reuse` the memory of a batch serves another one once nothing refers to it any more. With `on_error="skip"` records
-    that fail are left out of their batches, and a `UserWarning` at the end of the epoch says which.
+    Parameters
+    ----------
+    source : sequence of records
+        Mappings with `features` and `label`; tuples of arrays if a record has several inputs or labels.
+    pipeline : Pipeline
+        The stages that each record goes through.
+    batch_size : int
+        Records of a batch. The last one of an epoch may have fewer.
+    shuffle : bool
+        Draw an order for every epoch.
+    seed : int
+        Seeds the order and random stages, together with the epoch.
+    dtype : {"float16", "bfloat16", "float32", "float64"}
+        The dtype of floating features, labels and masks.
+    drop_last : bool
+        Leave out a last batch that is not whole.
+    reuse : bool
+        Use the memory of a batch again when nothing refers to the batch any more.
+    on_error : {"raise", "skip"}
+        Raise an error for a record that fails, or leave it out of its batch; a `UserWarning` at the end of the
+        epoch names them.
+    padding : Padding, optional
+        Allows records of different lengths.
+    bucket_records : int, optional
+        Sort windows of so many records of the epoch's order by length and shuffle the batches of each, so that batches
+        hold similar lengths and little padding. Needs `padding`.
 
-    Records may have several inputs and labels: tuples of arrays, and so have batches. With `padding` their lengths may
-    differ. With `bucket_records`, too, windows of so many records of the epoch's order are sorted by length, and the
-    batches of each shuffled, so that batches hold similar lengths and little padding. Lengths are those that
-    `source.lengths` says (int64, steps of each record; or such an array for each field), unless a stage changes them;
-    otherwise a batch is loaded, by one thread, to find them out.
+    Raises
+    ------
+    ValueError
+        If the batch size is below 1, the dtype is unknown, or there are buckets and lengths are not known.
+    RecordError
+        At the batch of a record that fails.
 
-    Raises `ValueError` for a batch size below 1, an unknown dtype, or buckets where lengths are not known, and
-    `RecordError` at the batch of a record that fails.
+    Notes
+    -----
+    Lengths are those of `source.lengths` (int64, the steps of each record, or such an array for each field), unless a
+    stage changes them. If they are not known, one thread loads a batch to find them out.
     """
 
     def __init__(
@@ -48,10 +74,12 @@ class RawIterator(EpochIterator):
     ) -> None:
         lengths = source_lengths(source, pipeline) if padding is not None else None
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
-        order = Order(len(source), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest)
+        sampler = Sampler(
+            len(source), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest
+        )
         padder = None
         if padding is not None:
             ragged = ragged_after(getattr(source, "ragged", ()), (*pipeline.preceding, *pipeline.stages))
             padder = Padder(padding, ragged, lengths, find_dtype(dtype))
-        loader = RecordLoader(source, pipeline, find_dtype(dtype), order.seed, on_error, padder)
-        super().__init__(order, loader, dtype, reuse=reuse)
+        loader = RecordLoader(source, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
+        super().__init__(sampler, loader, dtype, reuse=reuse)

@@ -1,4 +1,4 @@
-"""An iterator where torch's tools expect a data set: what a DataLoader, Lightning or Accelerate can be given."""
+"""An iterator as a torch data set, for a DataLoader, Lightning or Accelerate."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ IN_A_WORKER = (
 
 
 class TorchDataset(IterableDataset[Any]):
-    """The batches of `iterator` as tuples of tensors on the CPU, which share the memory of its arrays.
+    """Yields the batches of `iterator` as tuples of tensors on the CPU, which share the memory of its arrays.
 
-    A batch is `(features, labels)`, with `features_mask` and `labels_mask` behind them where it has a mask; a part that
-    the records lack is None. It is batched already: `DataLoader(view, batch_size=None)`, or no DataLoader at all.
+    A batch is `(features, labels)`; if it has a mask, `(features, labels, features_mask, labels_mask)`. A part that the
+    records lack is None. It is batched already: use `DataLoader(view, batch_size=None)`, or no DataLoader at all.
 
-    The mark of repeated records is dropped, so that tuples stay the same on one rank and on several. With
-    `marks_repeated` it is the last part of every tuple, a bool tensor of shape `(batch,)`, for an evaluation to leave
-    such records out: `correct[~repeated]`.
+    As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it was left early or
+    not; `set_epoch(n)` chooses which. torchdata's `StatefulDataLoader` and Lightning save and restore `state_dict` and
+    `load_state_dict`. Under torch.distributed give each rank its part:
+    `TorchDataset(iterator.shard(rank, world_size))`.
 
-    As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it ended or was left
-    early; `set_epoch(n)` chooses which. `state_dict` and `load_state_dict` are what torchdata's `StatefulDataLoader`
-    and Lightning save and restore. Under torch.distributed give each rank its part:
-    `TorchDataset(iterator.shard(rank, world_size))`. Raises `RuntimeError` where it is iterated in a DataLoader's
-    worker process.
+    Parameters
+    ----------
+    iterator : BatchIterator
+        Any iterator whose batches are arrays.
+    marks_repeated : bool
+        Add a last part to every tuple, a bool tensor of shape `(batch,)` that is True for repeated records, so that an
+        evaluation can leave them out: `correct[~repeated]`. Otherwise tuples are the same on one rank and on several.
+
+    Raises
+    ------
+    RuntimeError
+        If it is iterated in a worker process of a DataLoader.
     """
 
     def __init__(self, iterator: BatchIterator, *, marks_repeated: bool = False) -> None:
@@ -44,11 +52,11 @@ class TorchDataset(IterableDataset[Any]):
         self._is_resumed = False
 
     def __len__(self) -> int:
-        """Batches of one whole epoch."""
+        """Return the batches of one whole epoch."""
         return len(self.iterator)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        # A generator: an epoch begins with its first batch, not where a loop asks whether this can be iterated at all.
+        # A generator: an epoch begins with its first batch, not when a loop asks whether this can be iterated at all.
         if get_worker_info() is not None:
             raise RuntimeError(IN_A_WORKER)
         if self._begun == self.iterator.epoch:
@@ -57,8 +65,9 @@ class TorchDataset(IterableDataset[Any]):
         yield from map(self._as_tensors, self.iterator)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one that is iterated, from its first batch; or, where a state of that epoch was loaded,
-        from where that was taken: loops call this before every epoch.
+        """Make `epoch` the next one, from its first batch or, if a state of that epoch was loaded, from the state.
+
+        Training loops call this before every epoch.
         """
         if not (self._is_resumed and epoch == self.iterator.epoch):
             self.iterator.set_epoch(epoch)
@@ -66,11 +75,11 @@ class TorchDataset(IterableDataset[Any]):
         self._begun = None
 
     def state_dict(self) -> State:
-        """Where it stands, after the last batch that was handed out; the state of its iterator."""
+        """Return the state of its iterator, after the last batch that was handed out."""
         return self.iterator.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken, by this or by an iterator; raises `ValueError` where it does not fit."""
+        """Resume at `state`, taken by this or by an iterator; raises `ValueError` if it does not fit."""
         self.iterator.load_state_dict(state)
         self._begun, self._is_resumed = None, True
 

@@ -1,20 +1,31 @@
-"""What an iterator yields."""
+"""A batch, as iterators yield it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from etl.stages.fields import unflatten
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch: `features` and `labels`, each an array whose first axis counts records, or a tuple of such arrays.
+    """Records of one training step; `features, labels = batch` unpacks it.
 
-    Masks are 1 where a time step is data and 0 where it is padding, shape `(batch, steps)`; None where nothing is
-    padded, and in a tuple of masks for an input that is not. `repeated` is True for each record that is here only so
-    that all ranks get the same number of batches (see `BatchIterator.shard`), bool of shape `(batch,)`; None if there
-    is none. From an iterator the arrays are numpy, from `Backend.put` tensors. `features, labels = batch` unpacks.
+    From an iterator the arrays are numpy, from `Backend.put` tensors. The first axis of each counts records.
+
+    Attributes
+    ----------
+    features : array or tuple of arrays
+        The inputs; a tuple if records have several.
+    labels : array, tuple of arrays or None
+        The labels; None if records have none.
+    features_mask, labels_mask : array of shape (batch, steps), tuple of these or None
+        1 for a time step of data and 0 for padding. None if nothing is padded; in a tuple, for an input that is not.
+    repeated : bool array of shape (batch,) or None
+        True for a record that is repeated only so that all ranks get the same number of batches (see
+        `BatchIterator.shard`). None if there is no such record.
     """
 
     features: Any
@@ -28,18 +39,26 @@ class Batch:
         yield self.labels
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return len(self.features[0] if isinstance(self.features, tuple) else self.features)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its arrays."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays())
 
     def arrays(self) -> Iterator[Any]:
-        """Every array of the batch, in the order of its fields."""
+        """Yield every array of the batch, in the order of its fields."""
         for part in (self.features, self.labels, self.features_mask, self.labels_mask, self.repeated):
             if isinstance(part, tuple):
                 yield from (array for array in part if array is not None)
             elif part is not None:
                 yield part
+
+
+def make_batch(arrays: Mapping[str, Any], repeated: Any = None) -> Batch:
+    """Return the batch of `arrays`, named as the flat fields of a record; without a label, its labels are None."""
+    record = arrays if "features" in arrays and arrays.keys() <= {"features", "label"} else unflatten(arrays)
+    return Batch(
+        record["features"], record.get("label"), record.get("features_mask"), record.get("labels_mask"), repeated
+    )

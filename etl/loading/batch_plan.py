@@ -1,108 +1,251 @@
-"""One batch in the making, in parts that several workers can do at once."""
+"""A batch that is being made: its records, its arrays, and the loader that fills them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, MutableSequence
-from typing import Any, Protocol
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from etl.loading.batch import Batch
-from etl.loading.buffer_pool import Workspaces
+from etl.loading.batch import Batch, make_batch
+from etl.loading.buffer_pool import BufferPool
+from etl.loading.sampler import Sampler
 from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, Cursor
+from presave import Record
 
-# Where an iterator stands, as JSON values.
+# The position of an iterator, as JSON values.
 State = dict[str, Any]
 # For each field of a batch the shape of one record's value, and the dtype.
-Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
-# Where a worker is: the number of a record, -1 between two parts; how many stages come before the one that has it (see
-# `Pipeline`), -1 for reading; and 1 where the worker is to stop before the next record.
-Where = MutableSequence[int]
+Fields = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+# A record after the pipeline, with flat fields, or the error that it ended with.
+Finished = Record | RecordError
+# The smallest chunk of a batch that is worth handing to a worker: one record, an even share for each worker, or all.
+Granularity = Literal["record", "share", "batch"]
 
-
-def nowhere() -> Where:
-    """Of a worker that has not begun."""
-    return [-1, -1, 0]
-
-
-# What an epoch says that was ended by another one or by `close`.
+NONE_FINISHED: Mapping[int, Finished] = {}
+# Error message for an epoch that was superseded or closed.
 ENDED = "this epoch was ended: the iterator was closed or another epoch started"
+MAX_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """The arrays that a batch needs.
+
+    Attributes
+    ----------
+    fields : mapping of str to (shape, dtype)
+        For each field the shape of one record's value, and the dtype in the batch.
+    finished : mapping of int to record or RecordError
+        Records that had to be loaded to find that out, by index; `Loader.load` takes them over.
+    """
+
+    fields: Fields
+    finished: Mapping[int, Finished] = dataclasses.field(default_factory=dict)
 
 
 class Loader(Protocol):
-    """Loads any records of a data set into arrays. May be used by several threads at once, and pickled."""
+    """Loads any records of a data set into arrays. Threads share one; worker processes get a pickled copy."""
 
-    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:
-        """What a batch of the records `numbers` looks like; raises as `load` does. Kept until the batch is loaded.
+    granularity: Granularity
 
-        Where it must load records for that, it sets `where` as `load` does.
+    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+        """Return the arrays for a batch of the records `indices`, an int64 array.
+
+        Sets `cursor` and raises as `load` does if it has to load records to find that out.
         """
-
-    def task_records(self, records: int, workers: int) -> int:
-        """The smallest number of records that is worth a task of its own, in a batch of `records`."""
 
     def load(
-        self, numbers: np.ndarray, epoch: int, arrays: Mapping[str, np.ndarray], where: Where
+        self,
+        indices: np.ndarray,
+        epoch: int,
+        out: Mapping[str, np.ndarray],
+        cursor: Cursor,
+        finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> Mapping[int, RecordError]:
-        """Write the records `numbers` into `arrays`, row after row; the rows of those that were left out.
+        """Write records into `out`, one row each.
 
-        Raises `RecordError` for a record that fails, unless such are to be left out. Ends early where `where` says so.
+        Parameters
+        ----------
+        indices : int64 array of shape (rows,)
+            The records to load.
+        epoch : int
+            Seeds random stages, together with the iterator's seed.
+        out : mapping of str to array of shape (rows, ...)
+            One array for each field.
+        cursor : Cursor
+            Set before each record and stage, so that a watchdog can name what hangs. Loading stops before the next
+            record when it is cancelled.
+        finished : mapping of int to record or RecordError
+            Records that `plan` has loaded already.
+
+        Returns
+        -------
+        mapping of int to RecordError
+            The rows that were skipped, with the reason for each.
+
+        Raises
+        ------
+        RecordError
+            If a record fails and is not to be skipped.
         """
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """The batch in `arrays`."""
-
-    def error_at(self, where: Where, cause: BaseException) -> RecordError:
-        """The error for what happened to a worker that was there."""
+    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
+        """Return an error for `cause` that names the record and stage at `cursor`."""
 
 
-class Loading:
-    """The batch of the records `numbers`, which are loaded part by part in any order. The last `repeated` of them are
-    marked in the batch.
+class Position(NamedTuple):
+    """The end of a batch: its epoch, and how many records of it, over all ranks, come before."""
+
+    epoch: int
+    records: int
+
+
+class BatchPlan:
+    """A batch in the making, whose rows are loaded in any order and in chunks.
+
+    `batch` is there from the beginning: loading fills its arrays. If rows were skipped, `drop_skipped` ends it.
+
+    Parameters
+    ----------
+    loader : Loader
+        Loads its records.
+    indices : int64 array of shape (rows,)
+        Its records.
+    epoch : int
+        The epoch that it belongs to.
+    pool : BufferPool
+        The memory for its arrays.
+    capacity : int
+        Records that the memory has room for, so that a smaller last batch can use the memory of any other.
+    cursor : Cursor
+        Set to a record that has to be loaded in order to plan.
+    repeated : int
+        How many of its last records are repeated ones, which are marked in the batch.
+    after : Position, optional
+        The position of the iterator after this batch.
     """
 
     def __init__(
         self,
         loader: Loader,
-        numbers: np.ndarray,
+        indices: np.ndarray,
         epoch: int,
-        workspaces: Workspaces,
-        most: int,
-        workers: int,
-        where: Where,
+        pool: BufferPool,
+        capacity: int,
+        cursor: Cursor,
         repeated: int = 0,
+        after: Position | None = None,
     ) -> None:
         self.loader = loader
-        self.numbers = numbers
-        self.repeated = repeated
+        self.indices = indices
         self.epoch = epoch
-        # Kept until the batch is done: with it goes what the loader has loaded already to find it out.
-        self._layout = loader.lay_out(numbers, epoch, where)
-        where[0] = -1
-        self.arrays = {
-            name: workspaces.empty(len(numbers), most, shape, dtype) for name, (shape, dtype) in self._layout.items()
-        }
-        self.task_records = loader.task_records(len(numbers), workers)
+        self.repeated = repeated
+        self.after: Any = after
+        self.rows = len(indices)
+        self.granularity = loader.granularity
         self.skipped: dict[int, RecordError] = {}
+        spec = loader.plan(indices, epoch, cursor)
+        cursor.record = IDLE
+        self.finished = spec.finished
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, (shape, dtype) in spec.fields.items():
+            self.arrays[name] = pool.empty(self.rows, capacity, shape, dtype)
+        marks = np.arange(self.rows) >= self.rows - repeated if repeated else None
+        self.batch: Batch | None = make_batch(self.arrays, marks)
 
-    def __len__(self) -> int:
-        """Records to load."""
-        return len(self.numbers)
-
-    def load(self, first: int, last: int, where: Where) -> None:
-        """Load its records from `first` to `last`; raises `RecordError` for one that fails."""
-        arrays = {name: array[first:last] for name, array in self.arrays.items()}
-        for row, error in self.loader.load(self.numbers[first:last], self.epoch, arrays, where).items():
+    def load(self, first: int, last: int, cursor: Cursor) -> None:
+        """Load the rows from `first` up to `last`; raises `RecordError` if one fails."""
+        out = {}
+        for name, array in self.arrays.items():
+            out[name] = array[first:last]
+        skipped = self.loader.load(self.indices[first:last], self.epoch, out, cursor, self.finished)
+        for row, error in skipped.items():
             self.skipped[first + row] = error
 
-    def finish(self) -> Batch | None:
-        """The batch, once all records are loaded; None where all of them were left out."""
-        if not self.skipped and not self.repeated:
-            return self.loader.to_batch(self.arrays)
-        kept = [row for row in range(len(self)) if row not in self.skipped]
-        if not kept:
-            return None
-        arrays = {name: array[kept] for name, array in self.arrays.items()} if self.skipped else self.arrays
-        repeated = np.array(kept) >= len(self) - self.repeated
-        return dataclasses.replace(self.loader.to_batch(arrays), repeated=repeated if repeated.any() else None)
+    def drop_skipped(self) -> None:
+        """Leave the rows that were skipped out of `batch`, which is None if nothing is left."""
+        kept = [row for row in range(self.rows) if row not in self.skipped]
+        marks = np.array(kept) >= self.rows - self.repeated
+        arrays = {name: array[kept] for name, array in self.arrays.items()}
+        self.batch = make_batch(arrays, marks if marks.any() else None) if kept else None
+        self.arrays = {}
+
+
+class ReadyBatch:
+    """A batch that is there already, in place of a `BatchPlan`: it has no rows to load.
+
+    Parameters
+    ----------
+    batch : Batch
+        The batch.
+    after : Position or State, optional
+        The position of the iterator after it.
+    """
+
+    def __init__(self, batch: Any, after: Any = None) -> None:
+        self.batch: Any = batch
+        self.after: Any = after
+        self.rows = self.repeated = 0
+        self.granularity: Granularity = "batch"
+        self.skipped: dict[int, RecordError] = {}
+
+    def load(self, first: int, last: int, cursor: Cursor) -> None:
+        """Load nothing."""
+
+    def drop_skipped(self) -> None:
+        """Drop nothing."""
+
+
+AnyPlan = BatchPlan | ReadyBatch
+
+
+def plan_epoch(
+    sampler: Sampler, loader: Loader, epoch: int, position: int, pool: BufferPool, cursor: Cursor
+) -> Iterator[BatchPlan]:
+    """Yield the batches of the rest of an epoch, to be loaded.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        Decides which records are in which batch.
+    loader : Loader
+        Loads them.
+    epoch : int
+        Number of the epoch.
+    position : int
+        Records of the epoch, over all ranks, that come before.
+    pool : BufferPool
+        The memory for batches.
+    cursor : Cursor
+        Set to a record that has to be loaded in order to plan a batch.
+    """
+    for indices, repeated, after in sampler.batches(epoch, position):
+        yield BatchPlan(loader, indices, epoch, pool, sampler.batch_size, cursor, repeated, Position(epoch, after))
+
+
+class SkippedRecords:
+    """Collects the errors of the records that were skipped in one epoch, for a warning at its end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: list[RecordError] = []
+
+    def add(self, plan: AnyPlan) -> None:
+        """Add the records that one batch skipped, except repeated ones, which belong to another batch."""
+        errors = [error for row, error in sorted(plan.skipped.items()) if row < plan.rows - plan.repeated]
+        self._count += len(errors)
+        self._first += errors[: max(0, MAX_SHOWN - len(self._first))]
+
+    def warn(self, epoch: int, records: int) -> None:
+        """Warn with the number of skipped records and the first few errors, if there are any."""
+        if not self._count:
+            return
+        shown = "; ".join(map(str, self._first)) + ("; ..." if self._count > MAX_SHOWN else "")
+        warnings.warn(
+            f"epoch {epoch} left out {self._count:,} of {records:,} records: {shown}", UserWarning, stacklevel=3
+        )

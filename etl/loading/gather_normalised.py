@@ -1,4 +1,4 @@
-"""Gather, cast and normalise in one pass: what is left to do for photographs that were presaved after "resize"."""
+"""Gathering, casting and normalising in one pass, for photographs that were presaved after "resize"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etl.stages import Normalise
 
 
 def can_gather_normalised(store: presave.Store, normalise: Normalise) -> bool:
-    """Whether `store` holds what `gather_normalised` takes: features of uint8 and shape `(height, width, 3)`."""
+    """Return whether `store` has features that `gather_normalised` takes: uint8 of shape `(height, width, 3)`."""
     field = store.fields.get("features")
     if field is None or field.is_ragged or field.numpy_dtype != np.uint8:
         return False
@@ -27,13 +27,37 @@ def gather_normalised(
     *,
     kernel: str = "auto",
 ) -> np.ndarray:
-    """The features of records `indices`, channels first and normalised: float32 of shape
-    `(len(indices), 3, height, width)`, the bits that `ChannelsFirst` and `Normalise` give.
+    """Gather the features of records, channels first and normalised.
 
-    Pixels are read once, from the mapped file, and written once, into `out` where that is given. `kernel` "numba"
-    is a compiled loop without the interpreter's lock, "numpy" the same in numpy; "auto" takes the former where it is
-    installed, once it is loaded. Raises `ValueError` for a store of other features, an `out` that does not fit or an
-    unknown kernel, `ImportError` for "numba" where that is missing, and as `Store.gather` does.
+    They are the bits that the stages `ChannelsFirst` and `Normalise` give. Pixels are read once, from the mapped file,
+    and written once.
+
+    Parameters
+    ----------
+    store : presave.Store
+        Its features are uint8 of shape `(height, width, 3)`.
+    indices : sequence of int
+        The records, in any order and as often as wanted.
+    normalise : Normalise
+        The stage, with a mean for each channel.
+    out : float32 array of shape (len(indices), 3, height, width), optional
+        Contiguous memory to write into.
+    kernel : {"auto", "numba", "numpy"}
+        "numba" is a compiled loop that releases the interpreter's lock, "numpy" the same in numpy. "auto" takes numba
+        if it is installed, as soon as it is loaded.
+
+    Returns
+    -------
+    float32 array of shape (len(indices), 3, height, width)
+
+    Raises
+    ------
+    ValueError
+        If the store has other features, `out` does not fit or there is no such kernel.
+    ImportError
+        If `kernel` is "numba" and numba is not installed.
+    IndexError, StoreError
+        As `Store.gather` does.
     """
     if not can_gather_normalised(store, normalise):
         raise ValueError(

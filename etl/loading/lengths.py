@@ -1,4 +1,4 @@
-"""How many steps each record has, known without loading it."""
+"""The number of steps of each record, known without loading it."""
 
 from __future__ import annotations
 
@@ -22,35 +22,42 @@ CHUNK_RECORDS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """The steps of each finished record: for a field, or all arrays of a tuple, int64 of shape `(records,)`.
+    """The number of steps of each record after the pipeline.
 
-    `told_by` is what messages call the one who says so.
+    Attributes
+    ----------
+    fields : mapping of str to int64 array of shape (records,)
+        Steps by field; the name of a tuple stands for all of its arrays.
+    origin : str
+        Where they come from, for error messages.
     """
 
     fields: Mapping[str, np.ndarray]
-    told_by: str
+    origin: str
 
     def of(self, name: str) -> np.ndarray | None:
-        """Those of the field `name`; None where they are not known."""
+        """Return the steps of the field `name`; None if they are not known."""
         found = self.fields.get(name)
         return self.fields.get(group_of(name)) if found is None else found
 
     @cached_property
     def longest(self) -> np.ndarray | None:
-        """Of each record the steps of its longest input; None where they are not known."""
+        """For each record the steps of its longest input; None if they are not known."""
         inputs = [array for name, array in self.fields.items() if group_of(name) == "features"]
         return reduce(np.maximum, inputs) if inputs else None
 
 
 def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None:
-    """What `source.lengths` says: whole numbers of shape `(records,)` for all padded fields, or such an array for each
-    field; None where there is none, or a stage changes them. Raises `ValueError` for anything else.
+    """Return the lengths that `source.lengths` gives; None if it has none or a stage changes them.
+
+    That is an array of integers of shape `(records,)` for all padded fields, or a mapping with such an array for each
+    field. Raises `ValueError` for anything else.
     """
-    told: Any = getattr(source, "lengths", None)
-    if told is None or _are_changed((*pipeline.preceding, *pipeline.stages)):
+    given: Any = getattr(source, "lengths", None)
+    if given is None or _are_changed((*pipeline.preceding, *pipeline.stages)):
         return None
     fields = {}
-    for name, values in told.items() if isinstance(told, Mapping) else ((name, told) for name in MASKS):
+    for name, values in given.items() if isinstance(given, Mapping) else ((name, given) for name in MASKS):
         array = np.asarray(values)
         if array.shape != (len(source),) or array.dtype.kind not in "iu":
             raise ValueError(
@@ -62,8 +69,18 @@ def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None
 
 
 def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) -> Lengths | None:
-    """What `store` says of the shapes of fields that are padded, read at once, 8 bytes a record and field; None where
-    a stage that is left changes them.
+    """Return the lengths of the padded fields of `store`; None if a stage of `pipeline` changes them.
+
+    They are read at once and take 8 bytes for each record and field.
+
+    Parameters
+    ----------
+    store : presave.Store
+        Its manifest or shards have the shape of every record.
+    pipeline : Pipeline
+        The stages that are left.
+    padding : Padding
+        Which fields are padded.
     """
     if _are_changed(pipeline.stages):
         return None
@@ -81,9 +98,23 @@ def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) ->
 def bucket_lengths(
     lengths: Lengths | None, padding: Padding | None, bucket_records: int | None, name: str
 ) -> np.ndarray | None:
-    """What records are sorted by into buckets; None where there are none. `name` is that of the data set.
+    """Return the lengths that records are sorted by into buckets; None if there are no buckets.
 
-    Raises `ValueError` for buckets without padding, or where lengths are not known.
+    Parameters
+    ----------
+    lengths : Lengths or None
+        Steps of every record, if known.
+    padding : Padding or None
+        How batches are padded.
+    bucket_records : int or None
+        Records of a bucket.
+    name : str
+        The data set, for error messages.
+
+    Raises
+    ------
+    ValueError
+        If there are buckets without padding, or lengths are not known.
     """
     if bucket_records is None:
         return None

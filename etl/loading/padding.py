@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one batch: how long it is made, and what stands after their ends."""
+"""How sequences of different lengths become one batch: its length, and what follows their ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,29 @@ from etl.stages.fields import MASKS, group_of
 
 @dataclass(frozen=True)
 class Padding:
-    """Fields whose first axis counts steps are filled up with `value` (`label_value` for labels) to the longest of the
-    batch, rounded up to a multiple of `multiple_of`; or to `length` steps in every batch, and then a longer record is
-    an error. Batches get masks, 1 for data and 0 for padding; a mask that a record brings is filled up with 0.
+    """Pads fields whose first axis counts steps to the longest record of the batch.
 
-    `fields` names those that are padded: "features" for all inputs that have an axis, "features.1" for the second of
-    several, "label" for labels of each step. None is "features", and "label" where the source or store says that it
-    varies (`ragged`). Raises `ValueError` for numbers that make no sense.
+    Batches get masks, 1 for data and 0 for padding. A mask that a record brings is padded with 0.
+
+    Parameters
+    ----------
+    value : float
+        What features are padded with.
+    multiple_of : int
+        Batches are padded further, to a multiple of so many steps.
+    length : int, optional
+        Steps of every batch; then a longer record is an error.
+    label_value : float
+        What labels are padded with.
+    fields : collection of str, optional
+        Fields that are padded: "features" for all inputs that have an axis, "features.1" for the second of several,
+        "label" for labels of each step. By default "features", and "label" if the source or store says that it varies
+        (`ragged`).
+
+    Raises
+    ------
+    ValueError
+        If a number is too small, both `length` and `multiple_of` are given, or there is no such field.
     """
 
     value: float = 0.0
@@ -45,20 +61,20 @@ class Padding:
                 )
 
     def steps(self, longest: int) -> int:
-        """The steps of a batch whose longest record has so many; at least 1, for models that need a step."""
+        """Return the steps of a batch whose longest record has `longest`; at least 1, for models that need a step."""
         if self.length is not None:
             return self.length
         return max(1, -(-longest // self.multiple_of)) * self.multiple_of
 
     def pads(self, name: str, ragged: Collection[str]) -> bool:
-        """Whether the field `name` is padded, if it has an axis and `ragged` is what the data set says that varies."""
+        """Return whether the field `name` is padded, if it has an axis; `ragged` are the fields that vary in size."""
         group = group_of(name)
         if self.fields is not None:
             return name in self.fields or group in self.fields
         return group == "features" or (group == "label" and (name in ragged or group in ragged))
 
     def filling(self, name: str, dtype: np.dtype) -> Any:
-        """What fills up the field `name` of `dtype`; raises `ValueError` where that cannot hold it."""
+        """Return what the field `name` is padded with; raises `ValueError` if `dtype` cannot hold it."""
         group = group_of(name)
         if group in MASKS.values():
             return dtype.type(0)

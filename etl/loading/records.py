@@ -1,23 +1,46 @@
-"""The records of a source as a pipeline leaves them, made when they are asked for."""
+"""The records of a source after a pipeline, made when they are asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from etl.sources.record import Record, RecordSequence, record_error, source_name
+from etl.sources.record import record_error, source_name
+from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
-from etl.stages.pipeline import READING, Pipeline, StageError
+from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
 from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
+from presave import Record, RecordSequence
 
 
 class Records:
-    """`len(source)` records; `[i]` is `pipeline(source[i])`, a tuple of arrays as fields `features.0`, `features.1`
-    and so on. What `presave.write` takes; picklable if its parts are.
+    """The records of `source` after `pipeline`: `records[i]` is `pipeline(source[i])`, with flat fields.
 
-    `ragged` are the fields whose size varies: those of `source.ragged`, features until a stage that `fixes_size`. Where
-    a source has `options`, JSON values that tell what it makes of its files, a write that was interrupted is gone on
-    with only if they are the same. Raises `ValueError` for a pipeline with random stages.
+    It is what `presave.write` takes, and can be pickled if its parts can. If the source has `options`, JSON values that
+    say what it makes of its files, an interrupted write is resumed only if they are the same.
+
+    Parameters
+    ----------
+    source : sequence of records
+        The records as they are read.
+    pipeline : Pipeline
+        The stages to apply; none may be random.
+
+    Attributes
+    ----------
+    stage : str or None
+        The last stage that records have gone through.
+    fingerprint : str
+        Identifies the work of the pipeline.
+    ragged : frozenset of str
+        Fields whose size varies: those of `source.ragged`, but not features after a stage that fixes their size.
+    provenance : dict
+        Source, stages and classes, for the manifest of a store.
+
+    Raises
+    ------
+    ValueError
+        If a stage is random: every epoch would get the same draw.
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
@@ -48,39 +71,46 @@ class Records:
         return len(self.source)
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`; raises `RecordError` or `MemoryError` that names it, its file and the stage."""
+        """Return record `index`; raises `RecordError` or `MemoryError` that names it, its file and the stage."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {source_name(self.source)}, which holds {len(self)}")
-        where = [index, READING]
+        cursor = ThreadCursor(index, READING)
         try:
-            record = self.pipeline(read_record(self.source, index), where=where)
-        except StageError as error:
-            raise record_error(self.source, index, error.stage, error.__cause__ or error) from error.__cause__
-        except MemoryError as error:
-            stage = self.pipeline.name_at(where[1])
-            raise MemoryError(str(record_error(self.source, index, stage, error))) from error
-        try:
+            record = self.pipeline.run(self.source[index], None, cursor)
+            cursor.stage = COLLATING
             return flatten(record)
-        except ValueError as error:
-            raise record_error(self.source, index, "collate", error) from error
+        except Exception as error:
+            failure = name_error(self.source, self.pipeline, cursor, error)
+            if failure is error:
+                raise
+            raise failure from error
 
 
 def records(source: RecordSequence, pipeline: Pipeline) -> Records:
-    """The records of `source` after `pipeline`, computed when asked for."""
+    """Return the records of `source` after `pipeline`, made when they are asked for; see `Records`."""
     return Records(source, pipeline)
 
 
 def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset[str]:
-    """The fields of `ragged` whose size still varies after `stages`."""
+    """Return the fields of `ragged` whose size still varies after `stages`."""
     fixed = {"features"} if any(map(fixes_size, stages)) else set()
     return frozenset(ragged) - fixed
 
 
-def read_record(source: RecordSequence, index: int) -> Record:
-    """`source[index]`; raises `RecordError` at stage "read"."""
-    try:
-        return source[index]
-    except (MemoryError, IndexError):
-        raise
-    except Exception as error:
-        raise record_error(source, index, "read", error) from error
+def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception) -> Exception:
+    """Return what to raise for an error of the record and stage at `cursor`.
+
+    That is a `RecordError` that names them, or a `MemoryError` that does. An error that is not the record's fault is
+    returned as it is: a missing package, a wrong index, a defect of collating.
+    """
+    if isinstance(error, MemoryError):
+        return MemoryError(str(record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)))
+    if cursor.stage == READING:
+        is_unrelated = isinstance(error, IndexError)
+    elif cursor.stage == COLLATING:
+        is_unrelated = not isinstance(error, (ValueError, TypeError))
+    else:
+        is_unrelated = isinstance(error, UNRELATED_TO_THE_RECORD)
+    if is_unrelated:
+        return error
+    return record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)

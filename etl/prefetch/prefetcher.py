@@ -1,4 +1,4 @@
-"""Batches ahead of the caller, in order: what threads and processes that load have in common."""
+"""Batches ahead of the caller, in order: the part that threads and processes have in common."""
 
 from __future__ import annotations
 
@@ -10,74 +10,106 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from etl.loading.batch import Batch
-from etl.loading.batch_plan import ENDED, Loading, State
+from etl.loading.batch_plan import ENDED, AnyPlan
 
-# How long to wait for a thread of this process to finish the record it is at, once somebody was found to hang.
+# Seconds to wait for a thread of this process to finish the record it is at, when something was found to hang.
 HUNG_PATIENCE_SECONDS = 0.1
 
-
-ErrorAtBeginning = Callable[[BaseException], BaseException]
+# Returns an error for one that was raised while a batch was planned: it names the record that was loaded, if any.
+ErrorNamer = Callable[[BaseException], BaseException]
 
 
 @dataclass(eq=False)
-class Job:
-    """A batch in the making: its records from `unclaimed` on are nobody's yet, and `unfinished` are not loaded."""
+class PendingBatch:
+    """A batch that is being loaded.
 
-    loading: Loading
-    state: State
-    unclaimed: int = 0
-    unfinished: int = 0
-    # The first record of each part that failed, with its error.
-    errors: list[tuple[int, BaseException]] = field(default_factory=list)
-    batch: Batch | None = None
-    is_done: bool = False
-
-    def claim(self, workers: int, least: int = 1) -> tuple[int, int]:
-        """The next part: half of an even share of what is left, so that all workers end at nearly the same time with
-        few parts to hand out (guided self-scheduling: Polychronopoulos and Kuck 1987, doi:10.1109/TC.1987.5009495).
-        No fewer records than `least`, except at the end.
-        """
-        left = len(self.loading) - self.unclaimed
-        size = min(left, max(self.loading.task_records, least, left // (2 * workers)))
-        first, self.unclaimed = self.unclaimed, self.unclaimed + size
-        return first, self.unclaimed
-
-
-class Crew:
-    """Loads the batches of one epoch, at most `prefetch_size` finished or being made.
-
-    `loadings` yields each batch to be loaded with the state after it; it is advanced by one thread at a time. Who
-    loads them is what a subclass knows. `error_at_beginning` makes of what happened to who advances it an error that
-    names the record that is loaded for that, if one is.
+    Attributes
+    ----------
+    plan : BatchPlan or ReadyBatch
+        Its records and arrays.
+    unfinished : int
+        Rows that are not loaded.
+    next_row : int
+        The first row that no worker has taken.
+    is_done : bool
+        True when all of its rows are loaded or have failed.
+    errors : list of (int, BaseException)
+        The first row of each chunk that failed, with its error.
     """
 
-    def __init__(
-        self, loadings: Iterator[tuple[Loading, State]], prefetch_size: int, error_at_beginning: ErrorAtBeginning
-    ) -> None:
-        self._loadings = loadings
-        self._error_at_beginning = error_at_beginning
+    plan: AnyPlan
+    unfinished: int
+    next_row: int = 0
+    is_done: bool = False
+    errors: list[tuple[int, BaseException]] = field(default_factory=list)
+
+    def take_chunk(self, workers: int, least: int = 1) -> tuple[int, int]:
+        """Return the first row of the next chunk, and the row after its last.
+
+        A chunk is half of an even share of the rows that are left, so that all workers end at nearly the same time with
+        few chunks to hand out (guided self-scheduling: Polychronopoulos and Kuck 1987, doi:10.1109/TC.1987.5009495). It
+        has no fewer than `least` rows, except the last one.
+        """
+        rows, first = self.plan.rows, self.next_row
+        left = rows - first
+        if self.plan.granularity == "batch":
+            least = rows
+        elif self.plan.granularity == "share":
+            least = max(least, -(-rows // workers))
+        self.next_row = first + min(left, max(least, left // (2 * workers)))
+        return first, self.next_row
+
+
+class Prefetcher:
+    """Loads the batches of one epoch, at most `prefetch_size` finished or being made.
+
+    A subclass has workers that plan batches, one at a time, and load their chunks.
+
+    Parameters
+    ----------
+    plans : iterator of BatchPlan or ReadyBatch
+        The batches of the epoch, in order; it is advanced by one thread at a time.
+    prefetch_size : int
+        Batches that are finished or being made, besides the caller's.
+    name_error : callable
+        Returns an error for what happened while a batch was planned, which names the record that was loaded for that.
+    """
+
+    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer) -> None:
+        self._plans = plans
+        self._name_error = name_error
+        # Batches that there is room for.
         self._room = prefetch_size
-        self._jobs: deque[Job] = deque()
-        self._is_beginning = False
-        self._begin_error: BaseException | None = None
+        self._pending: deque[PendingBatch] = deque()
+        # Those of them with rows that no worker has taken.
+        self._untaken: deque[PendingBatch] = deque()
+        self._is_planning = False
+        self._plan_error: BaseException | None = None
         self._is_exhausted = False
         self.is_stopped = False
         self._hung = False
         self._owner = os.getpid()
-        # Re-entrant, because the collector may stop the crew in a thread that is inside it.
+        # Re-entrant, because the collector may stop the prefetcher in a thread that is inside it.
         self._lock = threading.RLock()
-        # Those who load wait for the one, the caller for the other: waking somebody who must wait on costs as much as a
-        # small batch.
+        # Workers wait on `_has_work`, the consumer on `_is_ready`: waking a thread that has to wait on costs as much as
+        # loading a small batch.
         self._has_work = threading.Condition(self._lock)
         self._is_ready = threading.Condition(self._lock)
+        # The descriptor of a worker that waits for more than `_has_work`; -1 if there is none.
+        self._bell = -1
 
-    def take(self, timeout: float | None = None) -> Job | None:
-        """Wait for the next batch; None at the end. Its place is free from then on: another is begun.
+    def take(self, timeout: float | None = None) -> AnyPlan | None:
+        """Wait for the next batch and return it; None at the end. Another one is begun in its place.
 
-        Raises what loading it raised, `RuntimeError` where the crew was stopped or belongs to the process that this one
-        was forked from, and after `timeout` seconds of waiting a `RecordError` whose cause is a `TimeoutError`, for the
-        first record that somebody is at.
+        Raises
+        ------
+        Exception
+            If loading it has failed.
+        RuntimeError
+            If the prefetcher was stopped, or belongs to the process that this one was forked from.
+        RecordError
+            If it took more than `timeout` seconds; it names the first record that a worker is at, and its cause is a
+            `TimeoutError`.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
@@ -85,7 +117,12 @@ class Crew:
             )
         with self._lock:
             deadline = None if timeout is None else time.monotonic() + timeout
-            while not self._is_next_known():
+            while not self.is_stopped:
+                if self._pending:
+                    if self._pending[0].is_done:
+                        break
+                elif self._is_exhausted and not self._is_planning:
+                    break
                 left = None if deadline is None else deadline - time.monotonic()
                 if timeout is not None and left is not None and left <= 0:
                     self._check_timeout(timeout)
@@ -93,16 +130,18 @@ class Crew:
                 self._is_ready.wait(left)
             if self.is_stopped:
                 raise RuntimeError(ENDED)
-            if self._jobs:
-                job = self._jobs.popleft()
+            if self._pending:
+                pending = self._pending.popleft()
                 self._room += 1
-                self._make_known()
-                if not job.errors:
-                    return job
-                error = min(job.errors, key=lambda each: each[0])[1]
-                job.errors.clear()
-            elif self._begin_error is not None:
-                error, self._begin_error = self._begin_error, None
+                self._has_work.notify()
+                if self._bell >= 0:
+                    os.eventfd_write(self._bell, 1)
+                if not pending.errors:
+                    return pending.plan
+                error = min(pending.errors, key=lambda each: each[0])[1]
+                pending.errors.clear()
+            elif self._plan_error is not None:
+                error, self._plan_error = self._plan_error, None
             else:
                 return None
         try:
@@ -111,8 +150,9 @@ class Crew:
             del error
 
     def stop(self) -> None:
-        """Have no further record begun, and wait for the threads of this process. Nothing in a fork of it, which has
-        none of them, and where the lock that one of them held is held for ever.
+        """Stop taking records and join this process's threads.
+
+        Does nothing in a fork of this process: it has none of them, and a lock that one of them held is held for ever.
         """
         if os.getpid() == self._owner:
             self._stop()
@@ -121,71 +161,52 @@ class Crew:
         raise NotImplementedError
 
     def _check_timeout(self, timeout: float) -> None:
-        """Raise for the caller's having waited so long, unless there is reason to wait on; `_lock` is held."""
+        """Raise an error for a wait that was too long, unless there is reason to wait on; `_lock` is held."""
         raise NotImplementedError
 
-    def _make_known(self) -> None:
-        """Tell one of those who load that there is room for another batch; `_lock` is held."""
-        self._has_work.notify()
-
-    def _is_next_known(self) -> bool:
-        if self.is_stopped:
-            return True
-        if self._jobs:
-            return self._jobs[0].is_done
-        return self._is_exhausted and not self._is_beginning
-
-    def _begin(self) -> None:
-        """Have another batch to load; `_is_beginning` is set, and its place taken."""
+    def _plan_next(self) -> None:
+        """Plan the next batch; `_is_planning` is set, and there is one room less."""
         # An error is kept in no variable: its traceback holds these frames, and would keep itself and its batch alive.
-        begun: tuple[Loading, State] | None = None
+        plan: AnyPlan | None = None
         try:
-            begun = next(self._loadings, None)
+            plan = next(self._plans, None)
         except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
-            self._begin_error = raised
+            self._plan_error = raised
         with self._lock:
-            self._is_beginning = False
-            if begun is None:
+            self._is_planning = False
+            if plan is None:
                 self._is_exhausted = True
             elif not self.is_stopped:
-                job = Job(*begun, unfinished=len(begun[0]))
-                if not job.unfinished:
-                    self._finish(job)
-                self._jobs.append(job)
-                # Whoever has begun it goes on with its first part.
-                if len(job.loading) > job.loading.task_records:
+                pending = PendingBatch(plan, plan.rows, is_done=plan.rows == 0)
+                self._pending.append(pending)
+                if plan.rows:
+                    self._untaken.append(pending)
+                # The worker that has planned it goes on with its first chunk.
+                if plan.rows > 1 and plan.granularity != "batch":
                     self._has_work.notify_all()
                 elif self._room > 0:
                     self._has_work.notify()
             if self._is_exhausted:
                 self._has_work.notify_all()
-            self._is_ready.notify_all()
-
-    def _find_unclaimed(self) -> Job | None:
-        """The first batch with records that nobody has claimed; `_lock` is held."""
-        for job in self._jobs:
-            if job.unclaimed < len(job.loading):
-                return job
-        return None
-
-    def _end_part(self, job: Job, records: int) -> None:
-        """So many records of `job` are loaded, or will not be."""
-        with self._lock:
-            if job.errors:
-                self._is_exhausted = True  # nothing after it will be asked for
-                self._has_work.notify_all()
-            job.unfinished -= records
-            if not job.unfinished:
-                self._finish(job)
+            if plan is None or not plan.rows:
                 self._is_ready.notify_all()
 
-    def _finish(self, job: Job) -> None:
-        if not job.errors:
-            try:
-                job.batch = job.loading.finish()
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
-                job.errors.append((0, raised))
-        job.is_done = True
+    def _end_chunk(self, pending: PendingBatch, rows: int) -> None:
+        """Note that so many rows of `pending` are loaded, or will not be."""
+        with self._lock:
+            if pending.errors:
+                self._is_exhausted = True  # nothing after it will be asked for
+                self._has_work.notify_all()
+            pending.unfinished -= rows
+            if pending.unfinished:
+                return
+            if pending.plan.skipped and not pending.errors:
+                try:
+                    pending.plan.drop_skipped()
+                except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
+                    pending.errors.append((0, raised))
+            pending.is_done = True
+            self._is_ready.notify_all()
 
 
 def raise_from(error: BaseException, cause: BaseException) -> NoReturn:

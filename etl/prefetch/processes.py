@@ -9,41 +9,42 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from etl.loading.batch_plan import Loading, State
-from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, Crew, ErrorAtBeginning, Job, raise_from
+from etl.loading.batch_plan import AnyPlan, BatchPlan
+from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher, raise_from
 from etl.prefetch.worker_main import Failed, Ready, Task
 from etl.prefetch.worker_pool import WorkerPool
-from etl.prefetch.worker_process import Part, Worker
+from etl.prefetch.worker_process import Chunk, Worker
 from presave import forks
 
-# Parts that a worker has at a time: while it loads one, the next is there already.
-PARTS_AHEAD = 2
-# How many parts of a batch there are for each worker, at most: one costs 0.1 to 0.2 ms, most of it to wake the worker.
-MOST_PARTS = 2
+# Chunks that a worker has at a time: while it loads one, the next is there already.
+CHUNKS_AHEAD = 2
+# Chunks of a batch for each worker, at most: one costs 0.1 to 0.2 ms, most of it to wake the worker.
+MAX_CHUNKS = 2
 
 
-class ProcessCrew(Crew):
-    """Has the workers of `pool` load the batches of one epoch. The arrays of `loadings` are in the pool's memory.
+class ProcessPrefetcher(Prefetcher):
+    """Loads the batches of one epoch in the worker processes of `pool`.
 
-    A thread of this process begins batches, hands out their parts and hears when these are loaded. Workers that were
-    lost in the epoch before are renewed; what others of them are still loading for it is not waited for.
+    A thread of this process plans batches, hands out their chunks and receives answers. Workers that were lost in the
+    epoch before are replaced; what others of them still load for that epoch is not waited for.
+
+    Parameters
+    ----------
+    plans, prefetch_size, name_error
+        See `Prefetcher`. The arrays of `plans` are in the pool's memory.
+    pool : WorkerPool
+        The processes.
     """
 
-    def __init__(
-        self,
-        loadings: Iterator[tuple[Loading, State]],
-        prefetch_size: int,
-        error_at_beginning: ErrorAtBeginning,
-        pool: WorkerPool,
-    ) -> None:
-        super().__init__(loadings, prefetch_size, error_at_beginning)
+    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer, pool: WorkerPool) -> None:
+        super().__init__(plans, prefetch_size, name_error)
         pool.check_owner()
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
         self._pool = pool
-        # How many workers that were lost between two records may be replaced; one that dies at once would be for ever.
+        # Workers that may be replaced if they are lost between two records; one that dies at once would be for ever.
         self._replacements = len(pool.workers)
-        # The record that was loaded to lay out a batch when the last timeout was up, if the workers were not there.
-        self._laying_out: int | None = None
+        # The record that was loaded to plan a batch when the last timeout was up, if the workers had not started.
+        self._planned_with: int | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
         try:
@@ -51,41 +52,6 @@ class ProcessCrew(Crew):
         except BaseException:
             os.close(self._bell)
             raise
-
-    def _stop(self) -> None:
-        # Workers go on with the parts they have, which nobody waits for.
-        with self._lock:
-            self.is_stopped = True
-            self._jobs.clear()
-            self._make_known()
-            self._is_ready.notify_all()
-        # The collector may run this in the crew's own thread.
-        if threading.current_thread() is not self._thread:
-            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung and self._is_beginning else None)
-
-    def _make_known(self) -> None:
-        super()._make_known()
-        if self._bell >= 0:
-            os.eventfd_write(self._bell, 1)
-
-    def _check_timeout(self, timeout: float) -> None:
-        cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
-        if self._pool.is_starting:
-            # Which it is for as long as the thread that would hear of its start loads a record to lay out a batch.
-            error = self._error_at_beginning(cause)
-            before, self._laying_out = self._laying_out, getattr(error, "record", None)
-            if before is None or before != self._laying_out:
-                return
-            self._hung = True
-            raise_from(error, cause)
-        self._hung = True
-        busy = sorted((worker for worker in self._pool.alive if worker.parts), key=lambda worker: worker.heard)
-        at_next = [worker for worker in busy if any(part.job in list(self._jobs)[:1] for part in worker.parts)]
-        error = (at_next or busy)[0].error_at_first_part(cause) if busy else self._error_at_beginning(cause)
-        # Whichever of them hang, the next epoch has others.
-        for worker in busy:
-            worker.kill()
-        raise_from(error, cause)
 
     def _direct(self) -> None:
         try:
@@ -100,60 +66,62 @@ class ProcessCrew(Crew):
                 self._bell = -1
 
     def _take_turn(self) -> None:
-        """Begin and hand out what there is room for, and wait until there is something to do again."""
+        """Plan and hand out what there is room for, and wait until there is something to do again."""
         forks.let_through()
-        while self._may_begin():
-            self._begin()
+        while self._may_plan():
+            self._plan_next()
             self._hand_out()
         self._hand_out()
-        # What workers have to say is for the crew that came after this one, if a record hung until that did.
+        # Answers are for the prefetcher that came after this one, if a record hung until that did.
         if self.is_stopped:
             return
         with forks.allowed():
-            heard, ended = self._pool.wait(self._bell)
+            answered, ended = self._pool.wait(self._bell)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-        for worker in heard:
-            self._hear(worker)
+        for worker in answered:
+            self._receive(worker)
         for worker in ended:
             self._lose(worker, worker.death())
 
-    def _may_begin(self) -> bool:
+    def _may_plan(self) -> bool:
         with self._lock:
             may = self._room > 0 and not self._is_exhausted and not self.is_stopped
             if may:
                 self._room -= 1
-                self._is_beginning = True
+                self._is_planning = True
             return may
 
     def _hand_out(self) -> None:
-        """Give every worker the parts that it is to have, the first to all of them before the second to any."""
+        """Give every worker its chunks, the first to all of them before the second to any."""
         workers = self._pool.alive
-        for ahead in range(PARTS_AHEAD):
+        for ahead in range(CHUNKS_AHEAD):
             for worker in workers:
-                if len(worker.parts) > ahead:
+                if len(worker.chunks) > ahead:
                     continue
                 with self._lock:
-                    job = self._find_unclaimed()
-                    if job is None:
+                    if not self._untaken:
                         return
-                    least = -(-len(job.loading) // (MOST_PARTS * len(workers)))
-                    part = self._claim(job, len(workers), least)
-                    worker.parts.append(part)
-                self._send(worker, part)
+                    chunk = self._take_chunk(self._untaken[0], len(workers))
+                    worker.chunks.append(chunk)
+                self._send(worker, chunk)
 
-    def _claim(self, job: Job, workers: int, least: int) -> Part:
-        first, last = job.claim(workers, least)
-        numbers = self._pool.memory.allocate(8 * (last - first)).view(np.int64)
-        numbers[:] = job.loading.numbers[first:last]
-        return Part(self, job, first, last, numbers)
+    def _take_chunk(self, pending: PendingBatch, workers: int) -> Chunk:
+        first, last = pending.take_chunk(workers, -(-pending.plan.rows // (MAX_CHUNKS * workers)))
+        if last == pending.plan.rows:
+            self._untaken.popleft()
+        plan = pending.plan
+        assert isinstance(plan, BatchPlan)  # noqa: S101 - another has no rows
+        indices = self._pool.memory.allocate(8 * (last - first)).view(np.int64)
+        indices[:] = plan.indices[first:last]
+        return Chunk(self, pending, plan, first, last, indices)
 
-    def _send(self, worker: Worker, part: Part) -> None:
-        loading, memory = part.job.loading, self._pool.memory
-        places = {name: memory.place(array[part.first : part.last]) for name, array in loading.arrays.items()}
-        worker.send(Task(memory.place(part.numbers), loading.epoch, places))
+    def _send(self, worker: Worker, chunk: Chunk) -> None:
+        memory = self._pool.memory
+        places = {name: memory.place(array[chunk.first : chunk.last]) for name, array in chunk.plan.arrays.items()}
+        worker.send(Task(memory.place(chunk.indices), chunk.plan.epoch, places))
 
-    def _hear(self, worker: Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         message = worker.receive()
         if message is None:
             self._lose(worker, worker.death())
@@ -163,59 +131,93 @@ class ProcessCrew(Crew):
             self._lose(worker, message.unpack())
         else:
             with self._lock:
-                part = worker.parts.popleft()
-            if part.crew is not self:
+                chunk = worker.chunks.popleft()
+            if chunk.prefetcher is not self:
                 return
             if isinstance(message, Failed):
-                part.job.errors.append((part.first, message.unpack()))
+                chunk.pending.errors.append((chunk.first, message.unpack()))
             else:
                 for row, error in message.skipped.items():
-                    part.job.loading.skipped[part.first + row] = error
-            self._end_part(part.job, part.last - part.first)
+                    chunk.plan.skipped[chunk.first + row] = error
+            self._end_chunk(chunk.pending, chunk.last - chunk.first)
 
     def _lose(self, worker: Worker, cause: BaseException) -> None:
-        """`worker` has ended: the batch that it was at has failed, and with no worker left all that are not loaded.
+        """Handle the end of `worker`: the batch that it was at fails; if no worker is left, all unfinished ones do.
 
-        One that was at no record has lost nothing, and is replaced.
+        A worker that was at no record has lost nothing, and is replaced.
         """
         worker.is_lost = True
         with self._lock:
-            parts = list(worker.parts)
-        is_at_another = bool(parts) and parts[0].crew is not self  # a batch that nobody waits for
+            chunks = list(worker.chunks)
+        is_at_another = bool(chunks) and chunks[0].prefetcher is not self  # a batch that is not waited for any more
         if is_at_another or (worker.is_idle and self._replacements > 0):
             self._replacements -= not is_at_another
-            self._replace(worker, [part for part in parts if part.crew is self])
+            self._replace(worker, [chunk for chunk in chunks if chunk.prefetcher is self])
             return
-        error = worker.error_at_first_part(cause) if parts and worker.is_ready else cause
-        if parts:
-            parts[0].job.errors.append((parts[0].first, error))
+        error = worker.name_error(cause) if chunks and worker.is_ready else cause
+        if chunks:
+            chunks[0].pending.errors.append((chunks[0].first, error))
         else:
             with self._lock:
-                self._begin_error, self._is_exhausted = error, True
-        for part in parts:
-            self._end_part(part.job, part.last - part.first)
+                self._plan_error, self._is_exhausted = error, True
+        for chunk in chunks:
+            self._end_chunk(chunk.pending, chunk.last - chunk.first)
         while not self._pool.alive:
             with self._lock:
-                job = self._find_unclaimed()
-                if job is None:
+                if not self._untaken:
                     return
-                first, job.unclaimed = job.unclaimed, len(job.loading)
-            job.errors.append((first, error))
-            self._end_part(job, len(job.loading) - first)
+                pending = self._untaken.popleft()
+                first = pending.next_row
+            pending.errors.append((first, error))
+            self._end_chunk(pending, pending.plan.rows - first)
 
-    def _replace(self, worker: Worker, parts: list[Part]) -> None:
+    def _replace(self, worker: Worker, chunks: list[Chunk]) -> None:
         [renewed] = self._pool.renew([worker])
         with self._lock:
-            renewed.parts.extend(parts)
-        for part in parts:
-            self._send(renewed, part)
+            renewed.chunks.extend(chunks)
+        for chunk in chunks:
+            self._send(renewed, chunk)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be loaded any more."""
+        """Fail all batches: nothing can be loaded any more."""
         with self._lock:
-            self._begin_error, self._is_exhausted = error, True
-            for job in self._jobs:
-                if not job.is_done:
-                    job.errors.append((0, error))
-                    job.is_done = True
+            self._plan_error, self._is_exhausted = error, True
+            for pending in self._pending:
+                if not pending.is_done:
+                    pending.errors.append((0, error))
+                    pending.is_done = True
             self._is_ready.notify_all()
+
+    def _stop(self) -> None:
+        # Workers go on with the chunks they have, which nothing waits for.
+        with self._lock:
+            self.is_stopped = True
+            self._pending.clear()
+            self._untaken.clear()
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+            self._is_ready.notify_all()
+        # The collector may run this in the prefetcher's own thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung and self._is_planning else None)
+
+    def _check_timeout(self, timeout: float) -> None:
+        cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
+        if self._pool.is_starting:
+            # Which it is for as long as the thread that would learn of its start loads a record to plan a batch.
+            error = self._name_error(cause)
+            before, self._planned_with = self._planned_with, getattr(error, "record", None)
+            if before is None or before != self._planned_with:
+                return
+            self._hung = True
+            raise_from(error, cause)
+        self._hung = True
+        busy = sorted((worker for worker in self._pool.alive if worker.chunks), key=lambda worker: worker.heard)
+        at_next = [
+            worker for worker in busy if any(chunk.pending in list(self._pending)[:1] for chunk in worker.chunks)
+        ]
+        error = (at_next or busy)[0].name_error(cause) if busy else self._name_error(cause)
+        # Whichever of them hang, the next epoch has others.
+        for worker in busy:
+            worker.kill()
+        raise_from(error, cause)

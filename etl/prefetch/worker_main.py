@@ -1,8 +1,9 @@
-"""What a worker process does: it loads the parts of batches that it is told, and says when each is done."""
+"""The program of a worker process: it loads the chunks of batches that it is sent, and answers when each is done."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import pickle
@@ -11,28 +12,39 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from etl.loading.batch_plan import Loader, Where
+from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import Place, SharedView
 from etl.prefetch.shared_object import Parts, load_shared
 from etl.runtime.thread_policy import ThreadPolicy
 from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, Cursor, SharedCursor
 
 # Libraries that a record is the first to load read these, those that are loaded already are told by `ThreadPolicy`.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
 
 class Task(NamedTuple):
-    """Records to load: where their numbers are (int64), and for each field where their rows are.
+    """Records to load.
 
-    Of a size that a pipe holds whatever the batch, so that nobody waits for a worker that is not reading.
+    It is small enough for a pipe to hold it, whatever the batch: the sender never waits for a worker that is not
+    reading.
+
+    Attributes
+    ----------
+    indices : Place
+        The place of their numbers, int64.
+    epoch : int
+        The epoch they belong to.
+    places : dict of str to Place
+        For each field the place of their rows.
     """
 
-    numbers: Place
+    indices: Place
     epoch: int
     places: dict[str, Place]
 
@@ -42,13 +54,13 @@ class Ready(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A task is done; the rows that were left out."""
+    """A task is done; the rows that were skipped."""
 
     skipped: Mapping[int, RecordError]
 
 
 class Failed(NamedTuple):
-    """A task, or the start, has failed: the error and its cause, pickled one by one, and where it was raised."""
+    """A task, or the start, has failed: the error and its cause, each pickled, and the traceback."""
 
     error: bytes
     cause: bytes
@@ -73,18 +85,29 @@ class WorkerTracebackError(Exception):
         return f"\n{self.args[0]}"
 
 
-def run(connection: Connection, memory: int, where: tuple[int, int, int], loader: int, parts: Parts) -> None:
-    """Do what is asked for over `connection`, until it is closed.
+def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loader: int, parts: Parts) -> None:
+    """Do the tasks that come over `connection`, until it is closed.
 
-    `memory` and `loader` are descriptors, `where` is the place of three int64 that tell where this worker is.
+    Parameters
+    ----------
+    connection : Connection
+        Tasks come over it, and answers go back.
+    memory : int
+        Descriptor of the shared memory.
+    cursor : tuple of int
+        The place of this worker's `SharedCursor` in it.
+    loader : int
+        Descriptor of the pickled loader.
+    parts : list of (int, int)
+        See `load_shared`.
     """
     end_with_parent()
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     with contextlib.suppress(EOFError, ConnectionError):
         try:
             view = SharedView(memory)
-            at = view.array(Place(*where, (3,), np.dtype(np.int64)))
-            worker = _Worker(load_shared(loader, parts), view, cast(Where, at.data))
+            place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
+            worker = _Worker(load_shared(loader, parts), view, SharedCursor.from_buffer(view.array(place).data))
             os.close(loader)
         except Exception as error:  # noqa: BLE001 - it is the parent's to raise
             refusal = RuntimeError(f"a worker process cannot load the source and the stages: {describe(error)}")
@@ -99,8 +122,9 @@ def run(connection: Connection, memory: int, where: tuple[int, int, int], loader
 
 
 def end_with_parent() -> None:
-    """Have the system end this process as soon as its parent has ended, whatever it is doing and whoever holds the
-    interpreter's lock: SIGIO, whose default is to end a process, when the pipe that only the parent holds is closed.
+    """Let the system end this process as soon as its parent has ended, whatever this process is doing.
+
+    When the pipe that only the parent holds is closed, the system sends SIGIO, which ends a process by default.
     """
     parent = parent_process()
     assert parent is not None  # noqa: S101 - for the type checker
@@ -112,25 +136,26 @@ def end_with_parent() -> None:
 
 
 class _Worker:
-    def __init__(self, loader: Loader, memory: SharedView, where: Where) -> None:
+    def __init__(self, loader: Loader, memory: SharedView, cursor: Cursor) -> None:
         self._loader = loader
         self._memory = memory
-        self._where = where
+        self._cursor = cursor
 
     def do(self, task: Task) -> Done | Failed:
-        numbers = self._memory.array(task.numbers)
+        indices = self._memory.array(task.indices)
         arrays = {name: self._memory.array(place) for name, place in task.places.items()}
         try:
-            return Done(self._loader.load(numbers, task.epoch, arrays, self._where))
+            return Done(self._loader.load(indices, task.epoch, arrays, self._cursor))
         except BaseException as error:  # noqa: BLE001 - it is the parent's to raise
-            number = self._where[0] if self._where[0] >= 0 else numbers[0]
-            return _failed(error, self._loader.error_at([int(number), self._where[1], 0], error))
+            if self._cursor.record == IDLE:
+                self._cursor.record = int(indices[0])
+            return _failed(error, self._loader.name_error(self._cursor, error))
         finally:
-            self._where[0] = -1
+            self._cursor.record = IDLE
 
 
 def _failed(error: BaseException, substitute: BaseException) -> Failed:
-    """`error` to be sent; or `substitute`, where it cannot be pickled and unpickled again."""
+    """Return `error` to be sent; or `substitute`, if it cannot be pickled and unpickled again."""
     # cloudpickle knows classes of the program's own script again when they come back.
     trace = "".join(traceback.format_exception(error))
     cause = _pickled(error.__cause__)
@@ -147,7 +172,7 @@ def _pickled(error: BaseException | None) -> bytes | None:
 
 
 def describe(error: BaseException) -> str:
-    """The type and the text of `error`."""
+    """Return the type and the text of `error`."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

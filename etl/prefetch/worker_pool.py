@@ -1,4 +1,4 @@
-"""The worker processes of one iterator: started once, told what to load, ended with it."""
+"""The worker processes of one iterator: started once, sent tasks, and ended with it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import weakref
 from multiprocessing.connection import wait
 from typing import Any
 
-import numpy as np
-
 from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import SharedMemory
 from etl.prefetch.shared_object import SharedObject
@@ -20,15 +18,28 @@ from presave import forks
 
 # How long workers may take to start before that counts as hanging: they import what the program imports.
 START_LIMIT_SECONDS = 120
-# Where a worker is: three of the numbers in a cache line of its own.
-WHERE_NUMBERS = 8
+# Each worker's cursor is in a cache line of its own.
+CURSOR_NBYTES = 64
 
 
 class WorkerPool:
-    """`count` processes with a copy of `loader`. They are started by the thread that makes this, which does not wait
-    until they run.
+    """Processes with a copy of `loader`. The thread that makes this starts them and does not wait until they run.
 
-    Raises `ValueError` where `loader` cannot be sent to them, and `OSError` where descriptors or memory have run out.
+    Parameters
+    ----------
+    loader : Loader
+        Loads the records.
+    count : int
+        How many processes.
+    start_method : {"forkserver", "spawn"}
+        How they are started.
+
+    Raises
+    ------
+    ValueError
+        If `loader` cannot be sent to them.
+    OSError
+        If there are no more descriptors, or no memory.
     """
 
     def __init__(self, loader: Loader, count: int, start_method: str) -> None:
@@ -47,8 +58,7 @@ class WorkerPool:
             stack.callback(self._loader.close)
             self.memory = SharedMemory("etl-batches")
             stack.callback(self.memory.close)
-            wheres = self.memory.allocate(count * WHERE_NUMBERS * 8)
-            self._wheres = wheres.view(np.int64).reshape(count, WHERE_NUMBERS)
+            self._cursors = self.memory.allocate(count * CURSOR_NBYTES).reshape(count, CURSOR_NBYTES)
             self.workers: list[Worker] = []
             for place in range(count):
                 self.workers.append(self._make_worker(place))
@@ -59,18 +69,19 @@ class WorkerPool:
 
     @property
     def alive(self) -> list[Worker]:
-        """Those that may be told to load something."""
+        """The workers that can be sent tasks."""
         return [worker for worker in self.workers if not worker.is_lost]
 
     @property
     def is_starting(self) -> bool:
-        """Whether workers are about to tell that they have started."""
+        """True if some have yet to answer that they have started."""
         late = time.monotonic() > self._started + START_LIMIT_SECONDS
         return not late and not all(worker.is_ready for worker in self.alive)
 
     def wait(self, bell: int) -> tuple[list[Worker], list[Worker]]:
-        """Wait for messages or ends of workers, or for `bell`; those that have sent something, and those that ended
-        without.
+        """Wait for messages or ends of workers, or for `bell`.
+
+        Return the workers that have sent something, and those that have ended without.
         """
         alive = self.alive
         ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
@@ -81,7 +92,7 @@ class WorkerPool:
         return heard, ended
 
     def renew(self, workers: list[Worker]) -> list[Worker]:
-        """Those that take the places of `workers`, which are ended."""
+        """End `workers` and return the ones that take their places."""
         places = [self.workers.index(worker) for worker in workers]
         for worker in workers:
             worker.end(0)
@@ -113,7 +124,7 @@ class WorkerPool:
         self._loader.close()
 
     def _make_worker(self, place: int) -> Worker:
-        return Worker(self._start_method, self.memory, self._wheres[place, :3], self._loader)
+        return Worker(self._start_method, self.memory, self._cursors[place], self._loader)
 
     def _start(self, workers: list[Worker]) -> None:
         self._started = time.monotonic()

@@ -1,4 +1,4 @@
-"""One worker process as the process it loads for sees it: started, told what to load, heard, ended."""
+"""One worker process as its parent sees it: it is started, sent tasks, heard, and ended."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from etl.loading.batch_plan import nowhere
-from etl.prefetch.prefetcher import Crew, Job
+from etl.loading.batch_plan import BatchPlan
+from etl.prefetch.prefetcher import PendingBatch, Prefetcher
 from etl.prefetch.shared_memory import SharedMemory
 from etl.prefetch.shared_object import SharedObject
 from etl.prefetch.start import leave_to_parent, start_process
 from etl.prefetch.worker_main import Done, Failed, Ready, Task, describe
 from etl.sources.record import RecordError
-from etl.stages.pipeline import READING
+from etl.stages.cursor import IDLE, READING, SharedCursor, ThreadCursor
 
 # How long workers have to finish the record they are at when they are to end.
 END_PATIENCE_SECONDS = 1.0
@@ -34,7 +34,7 @@ START = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from etl.prefetch.worker_main import run
-run(connection, memory(), where, loader(), parts)
+run(connection, memory(), cursor, loader(), parts)
 """
 ADVICE = (
     "the traceback above says more. Worker processes import the program's script: what it does must be under "
@@ -43,31 +43,58 @@ ADVICE = (
 
 
 @dataclass(eq=False)
-class Part:
-    """Records of a batch that one worker has to load. What it reads and writes lives as long as this."""
+class Chunk:
+    """Rows of a batch that one worker has to load. The memory that it reads and writes lives as long as this.
 
-    crew: Crew
-    job: Job
+    Attributes
+    ----------
+    prefetcher : Prefetcher
+        The one that waits for it.
+    pending : PendingBatch
+        The batch.
+    plan : BatchPlan
+        Its records and arrays.
+    first, last : int
+        The first row, and the row after the last one.
+    indices : int64 array of shape (last - first,)
+        The records, in shared memory.
+    """
+
+    prefetcher: Prefetcher
+    pending: PendingBatch
+    plan: BatchPlan
     first: int
     last: int
-    # Of the records, in shared memory.
-    numbers: np.ndarray
+    indices: np.ndarray
 
 
 class Worker:
-    """One process, and what it has been told to load and has not answered."""
+    """One process, and the chunks that it was sent and has not answered.
 
-    def __init__(self, start_method: str, memory: SharedMemory, where: np.ndarray, loader: SharedObject) -> None:
+    Parameters
+    ----------
+    start_method : {"forkserver", "spawn"}
+        How the process is started.
+    memory : SharedMemory
+        Batches are made of it.
+    cursor : uint8 array
+        Memory of `memory` for the position of this worker.
+    loader : SharedObject
+        Loads the records.
+    """
+
+    def __init__(self, start_method: str, memory: SharedMemory, cursor: np.ndarray, loader: SharedObject) -> None:
         self.connection, self._theirs = multiprocessing.Pipe()
-        self.where = where
-        self.where[:] = nowhere()
-        self.parts: deque[Part] = deque()
+        self.cursor = SharedCursor.from_buffer(cursor.data)
+        self.cursor.record, self.cursor.stage, self.cursor.cancelled = IDLE, READING, False
+        self.chunks: deque[Chunk] = deque()
         self.is_ready = False
         self.is_lost = False
         # When it was last known to do something.
         self.heard = time.monotonic()
         self._start_method = start_method
         self._memory = memory
+        self._cursor_memory = cursor
         self._loader = loader
         self._process: Any = None
         # As text: the error's traceback would keep the caller's frames alive, and so the iterator.
@@ -88,17 +115,17 @@ class Worker:
 
     @property
     def sentinel(self) -> int | None:
-        """What `wait` returns once the process has ended; None before it has started."""
+        """The descriptor that `wait` returns when the process has ended; None before it has started."""
         return None if self._process is None else self._process.sentinel
 
     @property
     def is_idle(self) -> bool:
-        """True if it is or was at no record, and would have started: the server that was to fork it may have ended."""
+        """True if it is or was at no record, and has started, unless the server that was to fork it has ended."""
         would_have_started = self.is_ready or (self._process is not None and self.pid is None)
-        return would_have_started and int(self.where[0]) < 0
+        return would_have_started and self.cursor.record == IDLE
 
     def start(self) -> None:
-        """Start the process; what goes wrong is told by `death`."""
+        """Start the process; an error is kept for `death`."""
         try:
             process = start_process(self._start_method, START, self._arguments())
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
@@ -111,12 +138,12 @@ class Worker:
             self._end_process(0)
 
     def send(self, task: Task) -> None:
-        """Have it do `task` after those that it has."""
+        """Send it a task, which it does after those that it has."""
         with contextlib.suppress(OSError):  # it has ended, which `receive` tells
             self.connection.send_bytes(pickle.dumps(task))
 
     def receive(self) -> Ready | Done | Failed | None:
-        """Its next message; None once it has ended."""
+        """Return its next message; None after it has ended."""
         try:
             message: Ready | Done | Failed = pickle.loads(self.connection.recv_bytes())  # noqa: S301 - our own process
         except (EOFError, OSError):
@@ -132,20 +159,20 @@ class Worker:
                 self._process.kill()
 
     def has_ended(self) -> bool:
-        """Whether it was lost, or its process has ended or could not be started."""
+        """Return whether it was lost, or its process has ended or could not be started."""
         with self._lock:
             if self.is_lost or self._start_error is not None:
                 return True
             return self._process is not None and self._process.exitcode is not None
 
     def end(self, patience: float) -> None:
-        """Have the process end, kill it after `patience` seconds, and give back what this one has of it."""
+        """End the process, kill it after `patience` seconds, and release what this process has of it."""
         with self._lock:
             self._is_to_end = self.is_lost = True
             self.connection.close()
             self._theirs.close()
         self._end_process(patience)
-        self.parts.clear()
+        self.chunks.clear()
 
     def leave_to_parent(self) -> None:
         """Close what this process, a fork of the worker's parent, has inherited of it."""
@@ -156,7 +183,7 @@ class Worker:
                 leave_to_parent(self._process)
 
     def death(self) -> Exception:
-        """Why it has ended."""
+        """Return an error that says why it has ended."""
         if self._start_error is not None:
             return ChildProcessError(f"a worker process cannot be started ({self._start_error}); {ADVICE}")
         with self._lock:
@@ -171,13 +198,13 @@ class Worker:
             ended = f"worker process {self.pid} ended with exit code {code}"
         return ChildProcessError(ended if self.is_ready else f"{ended} while it started; {ADVICE}")
 
-    def error_at_first_part(self, cause: BaseException) -> RecordError:
-        """The error for `cause` having happened to the first of its parts."""
-        part = self.parts[0]
-        number, place = int(self.where[0]), int(self.where[1])
-        if number < 0:  # it had not begun
-            number, place = int(part.job.loading.numbers[part.first]), READING
-        error = part.job.loading.loader.error_at([number, place, 0], cause)
+    def name_error(self, cause: BaseException) -> RecordError:
+        """Return an error for `cause` that names the record that the worker is at, in the first of its chunks."""
+        plan = self.chunks[0].plan
+        at = ThreadCursor(self.cursor.record, self.cursor.stage)
+        if at.record == IDLE:  # it had not begun
+            at = ThreadCursor(int(plan.indices[self.chunks[0].first]), READING)
+        error = plan.loader.name_error(at, cause)
         error.__cause__ = cause
         return error
 
@@ -186,7 +213,7 @@ class Worker:
         return {
             "connection": self._theirs,
             "memory": _Descriptor(self._memory.fd),
-            "where": tuple(self._memory.place(self.where))[:3],
+            "cursor": tuple(self._memory.place(self._cursor_memory))[:3],
             "loader": _Descriptor(self._loader.fd),
             "parts": self._loader.parts,
         }

@@ -1,42 +1,98 @@
-"""Storing a value of a record in its place in a batch."""
+"""Writing the fields of one record into the arrays of a batch."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 
-from etl.sources.record import Record
 from etl.stages.dtypes import is_floating
+from etl.stages.fields import batch_fields, check_same_places, flatten
+from presave import Record
 
 
-class SlotError(ValueError):
-    """A value that is not of the shape of its slot, or of a dtype whose values the slot cannot hold."""
+class FieldError(ValueError):
+    """A value has not the shape of its row in the batch, or a dtype that the row cannot hold."""
 
 
-def check_shape(name: str, shape: tuple[int, ...], slot: np.ndarray) -> None:
-    """Raise `SlotError` unless a value of `shape` fills `slot`: numpy would broadcast a smaller one over it."""
-    if shape != slot.shape:
-        raise SlotError(
-            f"field {name!r} has shape {shape}, the records before it {slot.shape}; resize them, or pad "
+def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but: str | None = None) -> None:
+    """Write every field of `record` into a row of its array, converted to the array's dtype.
+
+    Parameters
+    ----------
+    record : mapping of str to array, number or tuple of arrays
+        The record after the pipeline.
+    out : mapping of str to array of shape (rows, ...)
+        One array for each field, named as `flatten` names them.
+    row : int
+        The row to write.
+    but : str, optional
+        A field that the last stage writes itself.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing or is not in `out`, or a tuple has more or fewer arrays than `out` has.
+    FieldError
+        If a value has another shape than the row, or a dtype that the row cannot hold.
+    """
+    fields = record if isinstance(record, Mapping) else flatten(record)
+    for value in fields.values():
+        if isinstance(value, tuple):
+            fields = flatten(record)
+            break
+    for name, array in out.items():
+        if name == but:
+            continue
+        if name not in fields:
+            check_same_places(fields, out)
+            raise FieldError(f"it has no field {name!r}, which the records before it have")
+        value = np.asarray(fields[name])
+        # numpy would broadcast a smaller value over the row.
+        if value.shape != array.shape[1:]:
+            check_shape(name, value.shape, array[row, ...])
+        if value.dtype != array.dtype:
+            check_dtype(name, value.dtype, array.dtype)
+        array[row] = value
+    if not fields.keys() <= out.keys():
+        check_no_more(fields, out)
+
+
+def write_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
+    """Write `value` into `out`, of the same shape, converted to its dtype.
+
+    Raises `FieldError` if it does not fit.
+    """
+    check_value(name, value, out)
+    out[...] = value
+
+
+def check_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
+    """Raise `FieldError` unless `write_value` can write `value` into `out`."""
+    check_shape(name, value.shape, out)
+    check_dtype(name, value.dtype, out.dtype)
+
+
+def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
+    """Raise `FieldError` unless a value of `shape` fills `out`."""
+    if shape != out.shape:
+        raise FieldError(
+            f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
             "sequences with padding=etl.Padding()"
         )
 
 
-def find_value(fields: Record, name: str) -> np.ndarray:
-    """The field `name` as an array; raises `SlotError` where the record has none."""
-    if name not in fields:
-        raise SlotError(f"it has no field {name!r}, which the records before it have")
-    return np.asarray(fields[name])
+def check_dtype(name: str, stored: np.dtype, batch: np.dtype) -> None:
+    """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
+
+    Floating fields are converted to the dtype that the caller asked for; others must not lose a digit.
+    """
+    if not (is_floating(batch) or np.can_cast(stored, batch, "safe")):
+        raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")
 
 
-def store(name: str, value: np.ndarray, slot: np.ndarray) -> None:
-    """Write `value` into `slot`, converted to its dtype; raises `SlotError`."""
-    check(name, value, slot)
-    slot[...] = value
-
-
-def check(name: str, value: np.ndarray, slot: np.ndarray) -> None:
-    """Raise `SlotError` unless `store` can write `value` into `slot`."""
-    check_shape(name, value.shape, slot)
-    # Features are converted to the floating dtype that was asked for; anything else must not lose a digit.
-    if not (is_floating(slot.dtype) or np.can_cast(value.dtype, slot.dtype, "safe")):
-        raise SlotError(f"field {name!r} is {value.dtype}, the records before it {slot.dtype}; use one dtype for all")
+def check_no_more(fields: Collection[str], out: Collection[str]) -> None:
+    """Raise `ValueError` if a record with the fields `fields` has one that belongs into a batch and not into `out`."""
+    if any(name not in out for name in batch_fields(fields)):
+        check_same_places(fields, out)
+        raise ValueError(f"it has fields {', '.join(fields)}, the records before it {', '.join(out)}")

@@ -1,6 +1,6 @@
-"""Records with several inputs or labels: a tuple under one name, or an array under each of `name.0`, `name.1`, ...
+"""Fields of records with several inputs or labels: a tuple, or an array under each of `name.0`, `name.1`, ...
 
-Stages and models see tuples; stores and the arrays of a batch in the making have a field for each of their arrays.
+Stages and models see tuples. Stores and the arrays of a batch have one field for each array of a tuple.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from etl.sources.record import Record
+from presave import Record
 
 # The fields of a record that become a batch.
 GROUPS = ("features", "label", "features_mask", "labels_mask")
@@ -16,9 +16,10 @@ MASKS = {"features": "features_mask", "label": "labels_mask"}
 
 
 def flatten(record: Record) -> Record:
-    """`record` with the fields `name.0`, `name.1`, ... in place of each tuple; None in a tuple of masks is left out.
+    """Return `record` with fields `name.0`, `name.1`, ... in place of each tuple.
 
-    Raises `ValueError` for what is no record, and for a tuple that is empty or holds tuples.
+    None in a tuple of masks is left out. Raises `ValueError` if `record` is no mapping, or has a tuple that is empty or
+    holds tuples.
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"it is a {type(record).__name__}; a record is a mapping with 'features' and 'label'")
@@ -39,8 +40,11 @@ def flatten(record: Record) -> Record:
     return fields
 
 
-def put_together(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The record that `flatten` made `fields` of; a tuple of masks has as many places as that of what they mask."""
+def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record that `flatten` made `fields` of.
+
+    A tuple of masks gets as many places as the tuple that it masks, with None for a mask that is not there.
+    """
     record: dict[str, Any] = {}
     for name, value in fields.items():
         group = group_of(name)
@@ -53,37 +57,37 @@ def put_together(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_of(name: str) -> str:
-    """`"features"` of `"features.0"`, and of `"features"`."""
+    """Return "features" for "features.0" and for "features"."""
     group, _, place = name.rpartition(".")
     return group if place.isdecimal() and group else name
 
 
 def mask_of(name: str) -> str:
-    """The name of the mask of a field: `"features_mask.0"` of `"features.0"`."""
+    """Return the name of a field's mask: "features_mask.0" for "features.0"."""
     group = group_of(name)
     return MASKS[group] + name[len(group) :]
 
 
 def masked_by(name: str) -> str:
-    """The name of the field that a mask belongs to, the inverse of `mask_of`; that of any other field itself."""
+    """Return the field that the mask `name` belongs to, the inverse of `mask_of`; any other `name` unchanged."""
     group = group_of(name)
     return next((field for field, mask in MASKS.items() if mask == group), group) + name[len(group) :]
 
 
 def count_places(group: str, names: Collection[str]) -> int:
-    """Of how many arrays the tuple `group` is made; 0 where it is one array, or not there."""
+    """Return how many arrays the tuple `group` has; 0 if it is a single array or missing."""
     return max((int(name[len(group) + 1 :]) + 1 for name in names if group_of(name) == group != name), default=0)
 
 
 def batch_fields(names: Iterable[str]) -> list[str]:
-    """Those of `names` that become a batch, in the order in which they stand there."""
+    """Return the `names` that become part of a batch, in the order of a batch."""
     return sorted(filter(lambda name: group_of(name) in GROUPS, names), key=_place)
 
 
-def check_as_many(found: Collection[str], wanted: Collection[str]) -> None:
-    """Raise `ValueError` where a record of the fields `found` has more or fewer inputs or labels than those before."""
+def check_same_places(found: Collection[str], expected: Collection[str]) -> None:
+    """Raise `ValueError` if a record with the fields `found` has more or fewer inputs or labels than `expected`."""
     for group in MASKS:
-        here, before = count_places(group, found), count_places(group, wanted)
+        here, before = count_places(group, found), count_places(group, expected)
         if here != before:
             raise ValueError(
                 f"its {group!r} is {_amount(here)}, that of the records before it {_amount(before)}; "

@@ -1,31 +1,37 @@
-"""A sequence of named stages, which can be cut after any of them."""
+"""A sequence of named stages, which can be split after any of them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import KeysView, Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from etl.sources.record import Record
-from etl.stages.collate import SlotError, find_value, store
-from etl.stages.draw import Draw
-from etl.stages.fields import check_as_many, flatten
+from etl.stages.collate import FieldError, write_record
+from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
+from etl.stages.rng import RecordRng
 from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
+from presave import Record
 
-# What a stage raises that is no fault of the record, and is passed on as it is.
+# Errors of a stage that are no fault of the record, and are passed on as they are.
 UNRELATED_TO_THE_RECORD = (MemoryError, ImportError)
-# The place, for those who watch, before that of the first stage: the record is being read.
-READING = -1
-# The name of that place, and of a split before the first stage: a store of records as they are read.
+# Names of the two places of a record that are no stage. A split at `READ` stores records as they are read.
 READ = "read"
+COLLATE = "collate"
 
 
 class StageError(Exception):
-    """A stage failed on a record; `stage` is its name, the cause is chained."""
+    """A stage failed on a record; the cause is chained.
+
+    Attributes
+    ----------
+    stage : str
+        The stage's name.
+    """
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -33,10 +39,22 @@ class StageError(Exception):
 
 
 class Pipeline:
-    """Stages applied one after another. `Pipeline([])` leaves records as they are.
+    """Stages applied one after another; `Pipeline([])` leaves records as they are.
 
-    `until(name)` is the part up to and with a stage, `after(name)` the rest, which remembers what went before: a store
-    written after the one part is read with the other, and with no other pipeline's.
+    A pipeline can be split: `until(name)` ends with a stage, `after(name)` is the rest and remembers what came before
+    it. A store that was written with the first part can be read with the second, and with no other pipeline's.
+
+    Parameters
+    ----------
+    stages : sequence of stages
+        See `etl.stages.Stage`. Functions from record to record are stages, too.
+    preceding : sequence of stages, optional
+        Stages that records have gone through before.
+
+    Raises
+    ------
+    ValueError
+        If two stages have the same name.
     """
 
     def __init__(self, stages: Sequence[AnyStage], *, preceding: Sequence[AnyStage] = ()) -> None:
@@ -47,29 +65,95 @@ class Pipeline:
         if repeated:
             raise ValueError(f"two stages are called {', '.join(repeated)}; a pipeline is cut by name, so names differ")
 
+    def __call__(self, record: Record, rng: RecordRng | None = None) -> Record:
+        """Return `record` after all stages.
+
+        Raises `StageError` with the name of a stage that failed, and `ValueError` if a stage is random and there is no
+        `rng` to seed it.
+        """
+        cursor = ThreadCursor()
+        try:
+            return self.run(record, rng, cursor)
+        except (*UNRELATED_TO_THE_RECORD, UnseededError):
+            raise
+        except Exception as error:
+            raise StageError(self.name_at(cursor.stage)) from error
+
+    def run(self, record: Record, rng: RecordRng | None, cursor: Cursor) -> Record:
+        """Return `record` after all stages; an error of a stage is raised as it is, with `cursor` at the stage."""
+        for step in self._steps:
+            cursor.stage = step.place
+            record = step.run(record, step.generator(rng)) if step.is_random else step.run(record)
+        return record
+
+    def write_into(
+        self, record: Record, out: Mapping[str, np.ndarray], row: int, rng: RecordRng | None, cursor: Cursor
+    ) -> None:
+        """Run all stages and write the result into one row of a batch.
+
+        A last stage with `write_into(features, out)` writes the features there itself, if they have its
+        `written_dtype`: that saves a copy.
+
+        Parameters
+        ----------
+        record : mapping
+            The record as it was read.
+        out : mapping of str to array of shape (rows, ...)
+            One array for each field, named as `etl.stages.fields.flatten` names them.
+        row : int
+            The row to write.
+        rng : RecordRng or None
+            Seeds random stages.
+        cursor : Cursor
+            Set to the place of each stage before it runs. After an error it is where that happened.
+
+        Raises
+        ------
+        Exception
+            The error of a stage, as it is, or of `write_record`.
+        """
+        features = out.get("features")
+        writer = self._writer
+        if writer is not None and (features is None or writer.written_dtype != features.dtype):
+            writer = None
+        for step in self._steps if writer is None else self._steps_before_writer:
+            cursor.stage = step.place
+            record = step.run(record, step.generator(rng)) if step.is_random else step.run(record)
+        cursor.stage = COLLATING
+        write_record(record, out, row, but=None if writer is None else "features")
+        if writer is None or features is None:
+            return
+        cursor.stage = writer.place
+        drawn = (writer.generator(rng),) if writer.is_random else ()
+        try:
+            writer.write_into(record["features"], features[row, ...], *drawn)
+        except FieldError:
+            cursor.stage = COLLATING
+            raise
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of its stages, in order."""
         return tuple(stage_name(stage) for stage in self.stages)
 
     def until(self, name: str) -> Pipeline:
-        """The pipeline up to and with stage `name`; raises `ValueError` that lists the stages."""
+        """Return the pipeline up to and including stage `name`; raises `ValueError` that lists the stages."""
         return Pipeline(self.stages[: self._position(name) + 1], preceding=self.preceding)
 
     def after(self, name: str) -> Pipeline:
-        """What is left to do after stage `name`; raises `ValueError` that lists the stages."""
-        cut = self._position(name) + 1
-        return Pipeline(self.stages[cut:], preceding=(*self.preceding, *self.stages[:cut]))
+        """Return the stages after stage `name`; raises `ValueError` that lists the stages."""
+        split = self._position(name) + 1
+        return Pipeline(self.stages[split:], preceding=(*self.preceding, *self.stages[:split]))
 
     def split(self, name: str) -> tuple[Pipeline, Pipeline]:
-        """Return `until(name)` and `after(name)`; with `READ`, nothing and the whole pipeline."""
+        """Return `until(name)` and `after(name)`; for `READ`, an empty pipeline and this one."""
         if name == READ:
             return Pipeline([]), self
         return self.until(name), self.after(name)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that name the work done on a record by the end of this pipeline."""
+        """16 hexadecimal digits that identify the work done on a record by the end of this pipeline."""
         return _fingerprint((*self.preceding, *self.stages))
 
     @cached_property
@@ -79,51 +163,16 @@ class Pipeline:
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether any of its stages draws at random."""
+        """True if any of its stages is random."""
         return any(map(is_random, self.stages))
 
-    def __call__(self, record: Record, draw: Draw | None = None, where: MutableSequence[int] | None = None) -> Record:
-        """`record` after all stages; raises `StageError` naming the stage that failed.
-
-        `draw` is what random stages are seeded with; without it they raise `ValueError`. `where[1]` is set to the place
-        of each stage before it begins, for those who watch.
-        """
-        return _apply(self._steps, record, draw, where)
-
     def name_at(self, place: int) -> str:
-        """The name of the stage with `place` stages before it, counted from the beginning of the whole pipeline; "read"
-        for `READING`.
-        """
-        return READ if place == READING else stage_name((*self.preceding, *self.stages)[place])
-
-    def write_into(
-        self,
-        record: Record,
-        out: Mapping[str, np.ndarray],
-        draw: Draw | None = None,
-        where: MutableSequence[int] | None = None,
-    ) -> KeysView[str]:
-        """Apply all stages and store each field into `out[field]`, converted to its dtype; the fields that there were.
-
-        Those of a tuple are named as `flatten` names them. A last stage with `write_into(features, out)` writes
-        straight into a slot of its `written_dtype`. Raises `StageError`, and `ValueError` where a field is missing, or
-        has not the shape of its slot or a dtype that fits into it. `where` is as in a call.
-        """
-        steps = self._steps
-        features = out.get("features")
-        writes = bool(steps) and features is not None and steps[-1].written_dtype == features.dtype
-        record = _apply(steps[:-1] if writes else steps, record, draw, where)
-        fields = flatten(record)
-        for name, slot in out.items():
-            if not (writes and name == "features"):
-                if name not in fields:
-                    check_as_many(fields, out)
-                store(name, find_value(fields, name), slot)
-        if writes:
-            if where is not None:
-                where[1] = steps[-1].place
-            steps[-1].write(record, out["features"], draw)
-        return fields.keys()
+        """Return the name of the stage at a place of a `Cursor`, or "read" or "collate"."""
+        if place == READING:
+            return READ
+        if place == COLLATING:
+            return COLLATE
+        return stage_name((*self.preceding, *self.stages)[place])
 
     def __repr__(self) -> str:
         return f"Pipeline({' -> '.join(self.names) or 'nothing'})"
@@ -131,8 +180,19 @@ class Pipeline:
     @cached_property
     def _steps(self) -> tuple[_Step, ...]:
         following = (*self.stages[1:], None)[: len(self.stages)]
-        places = range(len(self.preceding), len(self.preceding) + len(self.stages))
-        return tuple(_Step(*each) for each in zip(self.stages, following, places, strict=True))
+        return tuple(
+            _make_step(stage, after, place)
+            for place, (stage, after) in enumerate(zip(self.stages, following, strict=True), len(self.preceding))
+        )
+
+    @cached_property
+    def _writer(self) -> _Step | None:
+        # The last step, if it can write into a batch.
+        return self._steps[-1] if self._steps and self._steps[-1].written_dtype is not None else None
+
+    @cached_property
+    def _steps_before_writer(self) -> tuple[_Step, ...]:
+        return self._steps[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"stages": self.stages, "preceding": self.preceding}
@@ -143,58 +203,47 @@ class Pipeline:
         return self.names.index(name)
 
 
+class UnseededError(ValueError):
+    """A random stage was run without a `RecordRng`."""
+
+
+@dataclass(frozen=True)
 class _Step:
-    """One stage as a pipeline runs it, where `following` comes next and `place` stages have gone before."""
+    """One stage as a pipeline runs it; `written_dtype` is None unless the stage can write into a batch."""
 
-    def __init__(self, stage: AnyStage, following: AnyStage | None, place: int) -> None:
-        self._name = stage_name(stage)
-        before = getattr(stage, "before", None)
-        self._stage: Any = stage if before is None or following is None else before(following)
-        self._is_random = is_random(stage)
-        self.place = place
-        written_dtype = getattr(stage, "written_dtype", None)
-        self.written_dtype: np.dtype | None = written_dtype if _writes_what_it_returns(stage) else None
+    name: str
+    run: Any
+    place: int
+    is_random: bool
+    write_into: Any
+    written_dtype: np.dtype | None
 
-    def __call__(self, record: Record, draw: Draw | None) -> Record:
-        random = self._random(draw)
-        try:
-            done: Record = self._stage(record, *random)
-        except UNRELATED_TO_THE_RECORD:
-            raise
-        except Exception as error:
-            raise StageError(self._name) from error
-        return done
-
-    def write(self, record: Record, out: np.ndarray, draw: Draw | None) -> None:
-        random = self._random(draw)
-        try:
-            self._stage.write_into(record["features"], out, *random)
-        except (SlotError, *UNRELATED_TO_THE_RECORD):
-            raise
-        except Exception as error:
-            raise StageError(self._name) from error
-
-    def _random(self, draw: Draw | None) -> tuple[np.random.Generator, ...]:
-        if not self._is_random:
-            return ()
-        if draw is None:
-            raise ValueError(
-                f"stage {self._name!r} draws at random, which needs a seed, an epoch and a record: "
-                "load with an iterator, which has these, or pass etl.stages.Draw(seed, epoch, record)"
+    def generator(self, rng: RecordRng | None) -> np.random.Generator:
+        """Return the generator that the stage is called with."""
+        if rng is None:
+            raise UnseededError(
+                f"stage {self.name!r} draws at random, which needs a seed, an epoch and a record: "
+                "load with an iterator, which has these, or pass etl.stages.RecordRng(seed, epoch, record)"
             )
-        return (draw.generator(self.place),)
+        return rng.generator(self.place)
 
 
-def _apply(steps: Sequence[_Step], record: Record, draw: Draw | None, where: MutableSequence[int] | None) -> Record:
-    for step in steps:
-        if where is not None:
-            where[1] = step.place
-        record = step(record, draw)
-    return record
+def _make_step(stage: AnyStage, following: AnyStage | None, place: int) -> _Step:
+    before = getattr(stage, "before", None)
+    run: Any = stage if before is None or following is None else before(following)
+    writes = _writes_the_result(stage)
+    return _Step(
+        name=stage_name(stage),
+        run=run,
+        place=place,
+        is_random=is_random(stage),
+        write_into=getattr(run, "write_into", None) if writes else None,
+        written_dtype=getattr(stage, "written_dtype", None) if writes else None,
+    )
 
 
-def _writes_what_it_returns(stage: Any) -> bool:
-    """Whether `write_into` does what calling the stage does: a subclass may have changed the call alone."""
+def _writes_the_result(stage: Any) -> bool:
+    """Return whether `write_into` gives what calling the stage gives: a subclass may have changed only the call."""
     for kind in type(stage).__mro__:
         if "write_into" in vars(kind):
             return True

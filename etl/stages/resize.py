@@ -10,7 +10,7 @@ from PIL import Image
 
 from etl.images import pillow, turbo
 from etl.sources.record import Record
-from etl.stages.collate import store
+from etl.stages.collate import write_value
 from etl.stages.stage import ADDED_LATER
 
 RESIZERS = ("pillow", "opencv")
@@ -45,7 +45,7 @@ class Resize:
         """Resize `features` into `out`, uint8 of the new shape."""
         resized = self._resize(features, out)
         if resized is not out:
-            store("features", resized, out)
+            write_value("features", resized, out)
 
     def _resize(self, features: Any, out: np.ndarray | None) -> np.ndarray:
         if isinstance(features, Image.Image):

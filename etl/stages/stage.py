@@ -1,4 +1,4 @@
-"""What a stage is, and how it is told from another."""
+"""The protocol of a stage, and the description that identifies one in fingerprints."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from etl.sources.record import Record
+from presave import Record
 
-# Metadata of a dataclass field that a stage did not have at first: at its default the stage is described as before, and
-# the fingerprints in stores stay what they are.
+# Metadata of a dataclass field that a stage did not have at first. At its default it is left out of the description, so
+# that the fingerprints in stores stay valid.
 ADDED_LATER = {"added_later": True}
 
 
 class Stage(Protocol):
     """One step from encoded bytes to a training array.
 
-    A frozen dataclass is the usual form: its class, its `version` where it has one, and its fields identify it.
-    Calls must not change the record they are given, and give equal bytes for equal records. What a stage may say of
-    itself in attributes: `fixes_size = True` where all records have features of one size after it;
-    `changes_length = True` where the first axis of a field may have another size after it than before it;
-    `is_random = True` where it draws at random, and then it is called with the record and a `numpy.random.Generator` of
-    its own, seeded by seed, epoch and record.
+    The usual form is a frozen dataclass, which is identified by its class, its `version`, if it has one, and its
+    fields. A call must not change the record it is given, and returns equal bytes for equal records.
+
+    A stage may have these attributes:
+
+    - `fixes_size = True`: after it all records have features of one size.
+    - `changes_length = True`: it may change the size of a field's first axis.
+    - `is_random = True`: it is called with the record and a `numpy.random.Generator` of its own, seeded by seed, epoch
+      and record.
+    - `written_dtype` and `write_into(features, out)`: it can write features of that dtype straight into a batch.
+    - `fingerprint_kind`: a name that stands for the class in fingerprints, so that the class can be moved or renamed
+      while stores stay valid. Subclasses do not inherit it.
     """
 
     @property
@@ -50,7 +56,7 @@ AnyStage = Stage | RandomStage | Callable[[Record], Record]
 
 
 def stage_name(stage: AnyStage) -> str:
-    """The stage's `name`, or a plain function's own."""
+    """Return the stage's `name`, or a plain function's own."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)
     if not isinstance(name, str):
         raise TypeError(f"stage {stage!r} needs a name: give it an attribute `name`, or use a function")
@@ -58,25 +64,26 @@ def stage_name(stage: AnyStage) -> str:
 
 
 def fixes_size(stage: AnyStage) -> bool:
-    """Whether the stage says that all records have features of one size after it."""
+    """Return whether all records have features of one size after the stage."""
     return bool(getattr(stage, "fixes_size", False))
 
 
 def changes_length(stage: AnyStage) -> bool:
-    """Whether the stage says that sequences may have another number of steps after it."""
+    """Return whether sequences may have another number of steps after the stage."""
     return fixes_size(stage) or bool(getattr(stage, "changes_length", False))
 
 
 def is_random(stage: AnyStage) -> bool:
-    """Whether the stage says that it draws at random."""
+    """Return whether the stage is random."""
     return bool(getattr(stage, "is_random", False))
 
 
 def describe_stage(stage: AnyStage) -> dict[str, Any]:
-    """What identifies `stage` in a fingerprint, as JSON values: its name, class or function, `version`, and settings.
+    """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
-    Settings are the fields of a dataclass, the attributes of another object, and what a function took from the one
-    around it. Raises `TypeError` for a setting that is no number, string, array, or a collection of these.
+    Settings are the fields of a dataclass, the attributes of another object, and the variables that a function takes
+    from the function around it. Raises `TypeError` for a setting other than numbers, strings, arrays and collections of
+    these.
     """
     description = {
         "name": stage_name(stage),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import pytest
 
 import etl
 from etl.comparison.stage_clock import StageClock
-from etl.loading.batch_plan import nowhere
+from etl.stages.cursor import IDLE, READING, ThreadCursor
 
 RECORDS = 5
 
@@ -40,17 +39,16 @@ class Sleep:
 
 
 def timed(source: Sleep, stages: list[Sleep]) -> StageClock:
-    """Every record once, after the layout is known."""
+    """Every record once, after a batch was planned."""
     pipeline = etl.Pipeline(stages)
     with etl.RawIterator(source, pipeline, RECORDS) as iterator:
-        numbers = np.arange(RECORDS)
-        layout = iterator.loader.lay_out(numbers, 0, nowhere())
-        arrays = {name: np.empty((RECORDS, *shape), dtype) for name, (shape, dtype) in layout.items()}
-        del layout  # and with it the record that it was found out from
+        indices = np.arange(RECORDS)
+        fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
+        arrays = {name: np.empty((RECORDS, *shape), dtype) for name, (shape, dtype) in fields.items()}
         for each in (source, *stages):
             each.taken = 0.0
         clock = StageClock(("read", *pipeline.names))
-        iterator.loader.load(numbers, 0, arrays, clock)
+        iterator.loader.load(indices, 0, arrays, clock)
         clock.pause()
     return clock
 
@@ -78,18 +76,24 @@ def test_a_pipeline_without_stages_is_all_reading() -> None:
 
 def test_a_pause_belongs_to_no_stage() -> None:
     clock = StageClock(("read", "decode"))
-    clock[0], clock[1] = 7, -1
+    clock.record, clock.stage = 7, READING
     clock.pause()
     time.sleep(0.2)
-    clock[0], clock[1] = 8, -1
-    clock[1] = 0
+    clock.record, clock.stage = 8, READING
+    clock.stage = 0
     clock.pause()
     assert clock.records == 2
     assert sum(seconds for _, seconds in clock.seconds_per_record()) * 2 < 0.2
 
 
-def test_it_never_asks_a_loader_to_stop_and_has_three_places() -> None:
+def test_a_loader_is_stopped_when_the_time_is_up_and_not_before() -> None:
     clock = StageClock(("read",))
-    assert (clock[2], len(clock)) == (0, 3)
-    with pytest.raises(TypeError, match="three places"):
-        clock.append(1)
+    assert not clock.cancelled
+    clock.until = time.perf_counter()
+    assert clock.cancelled
+
+
+def test_the_end_of_a_chunk_is_no_record() -> None:
+    clock = StageClock(("read",))
+    clock.record = IDLE
+    assert clock.records == 0

@@ -10,8 +10,8 @@ import pytest
 
 import etl
 from etl.comparison.watched_loader import GAP_SECONDS, Span, WatchedLoader
-from etl.loading.batch_plan import nowhere
 from etl.sources.record import RecordError
+from etl.stages.cursor import ThreadCursor
 from tests.sequences import NOTHING
 
 BATCHES, BATCH_SIZE = 6, 4
@@ -41,7 +41,7 @@ def watched_iterator(source: Slow, threads: int) -> tuple[etl.AsyncIterator, lis
         made.append(WatchedLoader(loader))  # type: ignore[arg-type]
         return made[-1]
 
-    raw.watch_loader(watch)
+    raw.wrap_loader(watch)
     return etl.AsyncIterator(raw, prefetch_size=2, threads=threads), made
 
 
@@ -86,15 +86,15 @@ def test_a_record_that_fails_is_the_error_it_was_and_its_span_is_kept() -> None:
 def test_it_says_what_the_loader_says() -> None:
     with etl.RawIterator(Slow(), NOTHING, BATCH_SIZE) as raw:
         watched = WatchedLoader(raw.loader)
-        assert watched.task_records(64, 2) == raw.loader.task_records(64, 2)
-        numbers = np.array([5, 9])
-        layout = watched.lay_out(numbers, 0, nowhere())
-        assert layout == raw.loader.lay_out(numbers, 0, nowhere())
-        arrays = {name: np.empty((2, *shape), dtype) for name, (shape, dtype) in layout.items()}
-        assert watched.load(numbers, 0, arrays, nowhere()) == {}
-        assert watched.to_batch(arrays).labels.tolist() == [5, 9]
-        cause = ValueError("bad")
-        assert str(watched.error_at([5, -1, 0], cause)) == str(raw.loader.error_at([5, -1, 0], cause))
+        assert watched.granularity == raw.loader.granularity
+        indices = np.array([5, 9])
+        fields = watched.plan(indices, 0, ThreadCursor()).fields
+        assert fields == raw.loader.plan(indices, 0, ThreadCursor()).fields
+        arrays = {name: np.empty((2, *shape), dtype) for name, (shape, dtype) in fields.items()}
+        assert watched.load(indices, 0, arrays, ThreadCursor()) == {}
+        assert arrays["label"].tolist() == [5, 9]
+        cause, at = ValueError("bad"), ThreadCursor(5)
+        assert str(watched.name_error(at, cause)) == str(raw.loader.name_error(at, cause))
 
 
 def test_parts_of_a_batch_that_follow_on_each_other_in_a_thread_are_one() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import etl
 import presave
-from etl.iterators.sampler import Order
+from etl.loading.sampler import Sampler
 from tests.sequences import NOTHING, Sequences, every_other_step, sequences
 
 RECORDS = st.integers(1, 300)
@@ -29,13 +29,13 @@ def make_order(
     drop_last: bool = False,
     shuffle: bool = True,
     **shard: Any,
-) -> Order:
+) -> Sampler:
     lengths = np.random.default_rng(records).integers(0, 50, records)
-    return Order(records, batch_size, shuffle, 3, drop_last, bucket_records=bucket_records, lengths=lengths, **shard)
+    return Sampler(records, batch_size, shuffle, 3, drop_last, bucket_records=bucket_records, lengths=lengths, **shard)
 
 
-def batches_of(order: Order, epoch: int = 0, position: int = 0) -> list[list[int]]:
-    return [numbers.tolist() for numbers, *_ in order.plan(epoch, position)]
+def batches_of(order: Sampler, epoch: int = 0, position: int = 0) -> list[list[int]]:
+    return [numbers.tolist() for numbers, *_ in order.batches(epoch, position)]
 
 
 @settings(deadline=None)
@@ -44,8 +44,8 @@ def test_every_record_comes_once_and_within_its_window(
     records: int, batch_size: int, bucket_records: int, epoch: int, shuffle: bool
 ) -> None:
     order = make_order(records, batch_size, bucket_records, shuffle=shuffle)
-    plain = make_order(records, batch_size, None, shuffle=shuffle).epoch(epoch)
-    bucketed = order.epoch(epoch)
+    plain = make_order(records, batch_size, None, shuffle=shuffle).order(epoch)
+    bucketed = order.order(epoch)
     whole = records - records % batch_size
     size = max(1, bucket_records // batch_size) * batch_size
     for first in range(0, whole, size):
@@ -63,7 +63,7 @@ def test_the_steps_of_a_window_do_not_overlap_in_length(
     assert order.lengths is not None
     step = batch_size * world_size
     per_window = max(1, bucket_records // step)
-    steps = np.sort(order.lengths[order.epoch(1)[: records // step * step]].reshape(-1, step), axis=1)
+    steps = np.sort(order.lengths[order.order(1)[: records // step * step]].reshape(-1, step), axis=1)
     for first in range(0, len(steps), per_window):
         window = sorted(steps[first : first + per_window].tolist(), key=lambda each: (each[0], each[-1]))
         assert all(short[-1] <= long[0] for short, long in pairwise(window))
@@ -78,7 +78,7 @@ def test_shards_and_positions_leave_out_no_record_and_repeat_none(
         make_order(records, batch_size, bucket_records, drop_last, rank=rank, world_size=world_size, uneven="allow")
         for rank in range(world_size)
     ]
-    plan = list(ranks[0].plan(2, 0))
+    plan = list(ranks[0].batches(2, 0))
     steps = data.draw(st.integers(0, len(plan)))
     position = plan[steps - 1][-1] if steps else 0
     whole = [batches_of(rank, 2) for rank in ranks]
@@ -86,7 +86,7 @@ def test_shards_and_positions_leave_out_no_record_and_repeat_none(
     assert rest == [batches[steps:] for batches in whole]
     seen = sorted(number for batches in whole for batch in batches for number in batch)
     kept = records - records % ranks[0].step_records if drop_last else records
-    assert seen == sorted(ranks[0].epoch(2)[:kept].tolist())
+    assert seen == sorted(ranks[0].order(2)[:kept].tolist())
     assert len(set(seen)) == kept
 
 
@@ -104,8 +104,8 @@ def test_batches_come_shuffled_and_another_epoch_in_another_order() -> None:
 def test_the_order_of_a_seed_never_changes() -> None:
     # Whoever changes this changes what every earlier run and saved state means.
     lengths = np.arange(12) % 5
-    order = Order(12, 2, True, 0, False, bucket_records=8, lengths=lengths)
-    assert order.epoch(0).tolist() == [7, 3, 6, 1, 8, 9, 0, 10, 2, 4, 5, 11]
+    order = Sampler(12, 2, True, 0, False, bucket_records=8, lengths=lengths)
+    assert order.order(0).tolist() == [7, 3, 6, 1, 8, 9, 0, 10, 2, 4, 5, 11]
 
 
 def make_iterators(folder: Path, **settings: Any) -> dict[str, Any]:

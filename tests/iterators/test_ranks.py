@@ -17,7 +17,7 @@ import torch
 
 import etl
 import presave
-from etl.iterators.sampler import Uneven
+from etl.loading.sampler import Uneven
 from tests.distributed_training import BATCH_SIZE, EPOCHS, WORLD_SIZE, Numbered
 from tests.sequences import Sequences, sequences
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
-from etl.loading.buffer_pool import SMALLEST_NBYTES, Workspaces
+from etl.loading.buffer_pool import MIN_NBYTES, BufferPool
 from etl.training.backends.tensors import as_tensor
 
 WIDE = 10_000
@@ -38,8 +38,8 @@ def address(array: np.ndarray) -> int:
     return place
 
 
-def lend(workspaces: Workspaces, count: int = 4, dtype: Any = np.float32) -> np.ndarray:
-    return workspaces.empty(count, 4, (WIDE,), np.dtype(dtype))
+def lend(pool: BufferPool, count: int = 4, dtype: Any = np.float32) -> np.ndarray:
+    return pool.empty(count, 4, (WIDE,), np.dtype(dtype))
 
 
 # Each keeps something of an array and not the array.
@@ -59,24 +59,24 @@ KEEPERS = {
 
 @pytest.mark.parametrize("kept_as", KEEPERS)
 def test_memory_comes_back_when_the_last_that_refers_to_it_is_gone(kept_as: str) -> None:
-    workspaces = Workspaces(reuse=True)
-    array = lend(workspaces)
+    pool = BufferPool(reuse=True)
+    array = lend(pool)
     place = address(array)
     kept = KEEPERS[kept_as](array)
     del array
-    another = lend(workspaces)
+    another = lend(pool)
     assert address(another) != place
     del kept
-    again = lend(workspaces)
+    again = lend(pool)
     assert address(again) == place
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
 def test_an_array_has_its_dtype_and_all_of_it_may_be_written(dtype: str) -> None:
-    workspaces = Workspaces(reuse=True)
+    pool = BufferPool(reuse=True)
     wanted = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
     for count in (4, 3, 1):
-        array = lend(workspaces, count, wanted)
+        array = lend(pool, count, wanted)
         assert (array.shape, array.dtype) == ((count, WIDE), wanted)
         assert array.flags.c_contiguous
         assert array.flags.writeable
@@ -87,51 +87,51 @@ def test_an_array_has_its_dtype_and_all_of_it_may_be_written(dtype: str) -> None
 
 
 def test_a_smaller_last_batch_takes_the_memory_of_a_whole_one() -> None:
-    workspaces = Workspaces(reuse=True)
-    place = address(lend(workspaces))
-    assert address(lend(workspaces, 1)) == place
+    pool = BufferPool(reuse=True)
+    place = address(lend(pool))
+    assert address(lend(pool, 1)) == place
 
 
 def test_small_arrays_and_those_without_reuse_have_memory_of_their_own() -> None:
-    kept = Workspaces(reuse=True)
-    assert lend(Workspaces(reuse=False)).base is None
-    assert kept.empty(1, 1, (SMALLEST_NBYTES - 1,), np.dtype(np.uint8)).base is None
+    kept = BufferPool(reuse=True)
+    assert lend(BufferPool(reuse=False)).base is None
+    assert kept.empty(1, 1, (MIN_NBYTES - 1,), np.dtype(np.uint8)).base is None
     assert kept.empty(3, 3, (0, 5), np.dtype(np.float32)).shape == (3, 0, 5)
-    assert kept.empty(1, 1, (SMALLEST_NBYTES,), np.dtype(np.uint8)).base is not None
+    assert kept.empty(1, 1, (MIN_NBYTES,), np.dtype(np.uint8)).base is not None
 
 
 def test_no_more_unused_memory_is_kept_than_was_said() -> None:
-    workspaces = Workspaces(reuse=True, most_free=2)
-    arrays = [lend(workspaces) for _ in range(5)]
+    pool = BufferPool(reuse=True, max_free=2)
+    arrays = [lend(pool) for _ in range(5)]
     del arrays
-    assert [len(free) for free in workspaces._free.values()] == [2]
+    assert [len(free) for free in pool._free.values()] == [2]
 
 
 def test_after_clearing_what_was_lent_is_still_good_and_does_not_come_back() -> None:
-    workspaces = Workspaces(reuse=True)
-    array = lend(workspaces)
+    pool = BufferPool(reuse=True)
+    array = lend(pool)
     array[...] = 3
-    workspaces.clear()
+    pool.clear()
     assert (array == 3).all()
     del array
-    assert workspaces._free == {}
+    assert pool._free == {}
 
 
 def test_a_pickle_has_the_settings_and_no_memory() -> None:
-    workspaces = Workspaces(reuse=True, most_free=3)
-    del [lend(workspaces)][0]
-    copy = pickle.loads(pickle.dumps(workspaces))
-    assert (copy.reuse, copy.most_free, copy._free) == (True, 3, {})
+    pool = BufferPool(reuse=True, max_free=3)
+    del [lend(pool)][0]
+    copy = pickle.loads(pickle.dumps(pool))
+    assert (copy.reuse, copy.max_free, copy._free) == (True, 3, {})
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["take", "view", "drop"]), st.integers(0, 5)), max_size=40))
 def test_no_two_that_are_referred_to_share_memory(steps: list[tuple[str, int]]) -> None:
-    workspaces = Workspaces(reuse=True)
+    pool = BufferPool(reuse=True)
     held: list[tuple[np.ndarray, int]] = []
     for number, (step, which) in enumerate(steps):
         if step == "take":
-            array = lend(workspaces, 1 + which % 4)
+            array = lend(pool, 1 + which % 4)
             array[...] = number
             held.append((array, number))
             del array
@@ -145,14 +145,14 @@ def test_no_two_that_are_referred_to_share_memory(steps: list[tuple[str, int]]) 
 
 
 def test_threads_that_lend_and_give_back_at_once_never_meet_in_one_array() -> None:
-    workspaces = Workspaces(reuse=True, most_free=8)
+    pool = BufferPool(reuse=True, max_free=8)
     mixed: list[int] = []
 
     def work(number: int) -> None:
         draw = random.Random(number)
         held: list[np.ndarray] = []
         for _ in range(300):
-            array = lend(workspaces, 1)
+            array = lend(pool, 1)
             array[...] = number
             held.append(array)
             del array
@@ -208,6 +208,6 @@ def test_without_reuse_every_batch_is_an_array_of_its_own() -> None:
 def test_closing_gives_the_unused_memory_back() -> None:
     iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4)
     list(iterator)
-    assert any(iterator._workspaces._free.values())
+    assert any(iterator._pool._free.values())
     iterator.close()
-    assert not iterator._workspaces._free
+    assert not iterator._pool._free

@@ -11,7 +11,7 @@ import pytest
 
 import etl
 import presave
-from etl.loading.batch_plan import nowhere
+from etl.stages.cursor import ThreadCursor
 from tests.sequences import INPUTS, NOTHING, Sequences, doubled, every_other_step, sequences
 
 
@@ -121,7 +121,6 @@ def test_each_record_is_worked_on_once_even_where_its_batch_is_loaded_to_find_it
     raw = etl.RawIterator(records, etl.Pipeline([counted]), 6, padding=etl.Padding())
     assert len(list(raw)) == len(list(etl.AsyncIterator(raw, threads=2))) == 4
     assert sorted(calls) == sorted([*range(20)] * 2)
-    assert not raw._loader._finished  # type: ignore[attr-defined]
 
 
 def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
@@ -134,22 +133,22 @@ def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
 
 def test_a_loader_that_was_pickled_pads_as_before(tmp_path: Path) -> None:
     iterator = iterate("presaved early", tmp_path, sequences(), etl.Pipeline([every_other_step]), etl.Padding())
-    (numbers, *_), *_ = iterator._order.plan(0, 0)
-    layout = iterator._loader.lay_out(numbers, 0, nowhere())
-    arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in layout.items()} for _ in range(2)]
-    iterator._loader.load(numbers, 0, arrays[0], nowhere())
-    pickle.loads(pickle.dumps(iterator._loader)).load(numbers, 0, arrays[1], nowhere())
-    assert all((arrays[0][name] == arrays[1][name]).all() for name in layout)
+    indices = np.arange(6)
+    fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
+    arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in fields.items()} for _ in range(2)]
+    iterator.loader.load(indices, 0, arrays[0], ThreadCursor())
+    pickle.loads(pickle.dumps(iterator.loader)).load(indices, 0, arrays[1], ThreadCursor())
+    assert all((arrays[0][name] == arrays[1][name]).all() for name in fields)
 
 
-def test_a_record_that_told_the_layout_is_not_overwritten_by_what_is_gathered_next(tmp_path: Path) -> None:
+def test_a_record_that_a_batch_was_planned_with_is_not_overwritten_by_what_is_gathered_next(tmp_path: Path) -> None:
     records = [{"features": np.full((3, 2), number, np.uint8)} for number in range(4)]
     flipped = etl.Pipeline([lambda record: {"features": record["features"][::-1]}])  # a view of what was gathered
     with presave.write(tmp_path / "s", records) as store:
-        loader = etl.PresavedIterator(store, flipped, 2)._loader
-        layout = loader.lay_out(np.array([1]), 0, nowhere())
+        loader = etl.PresavedIterator(store, flipped, 2).loader
+        spec = loader.plan(np.array([1]), 0, ThreadCursor())
+        assert list(spec.finished) == [1]
         arrays = {"features": np.zeros((1, 3, 2), np.uint8)}
-        loader.load(np.array([2]), 0, arrays, nowhere())
-        loader.load(np.array([1]), 0, arrays, nowhere())
+        loader.load(np.array([2]), 0, arrays, ThreadCursor())
+        loader.load(np.array([1]), 0, arrays, ThreadCursor(), spec.finished)
         assert (arrays["features"] == 1).all()
-        del layout

@@ -1,4 +1,4 @@
-"""Stages that write straight into their slot, or leave the copy between out, give the bits that they give alone."""
+"""Stages that write straight into a batch, or leave the copy between out, give the bits that they give alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import etl
-from etl.stages import ChannelsFirst, Decode, Draw, Normalise, RandomFlip, RandomResizedCrop, Resize
+from etl.stages import ChannelsFirst, Decode, Normalise, RandomFlip, RandomResizedCrop, RecordRng, Resize
+from etl.stages.cursor import ThreadCursor
 from etl.stages.stage import AnyStage
 
-DRAW = Draw(3, 2, 1)
+RNG = RecordRng(3, 2, 1)
 RESIZERS = [("pillow", "pillow"), ("turbo", "opencv"), ("pillow", "opencv"), ("turbo", "pillow")]
 
 
@@ -27,17 +28,17 @@ class Doubled(Normalise):
 def one_by_one(stages: Sequence[AnyStage], record: etl.Record) -> np.ndarray:
     """What each stage makes in a pipeline of its own, which has nothing to put together."""
     for place, stage in enumerate(stages):
-        record = etl.Pipeline([stage], preceding=stages[:place])(record, DRAW)
+        record = etl.Pipeline([stage], preceding=stages[:place])(record, RNG)
     features: np.ndarray = record["features"]
     return features
 
 
 def written(pipeline: etl.Pipeline, record: etl.Record, like: np.ndarray) -> np.ndarray:
-    slots = {"features": np.zeros((3, *like.shape), like.dtype), "label": np.zeros(3, np.int64)}
-    pipeline.write_into(record, {name: array[1, ...] for name, array in slots.items()}, DRAW)
-    assert slots["label"][1] == record["label"]
-    assert not slots["features"][[0, 2]].any()
-    found: np.ndarray = slots["features"][1]
+    out = {"features": np.zeros((3, *like.shape), like.dtype), "label": np.zeros(3, np.int64)}
+    pipeline.write_into(record, out, 1, RNG, ThreadCursor())
+    assert out["label"][1] == record["label"]
+    assert not out["features"][[0, 2]].any()
+    found: np.ndarray = out["features"][1]
     return found
 
 
@@ -55,7 +56,7 @@ def test_a_pipeline_gives_the_bits_of_its_stages_alone(
     source = etl.ImageFolder(photographs)
     for number in (0, 17):
         expected = one_by_one(pipeline.stages, source[number])
-        whole = pipeline(source[number], DRAW)["features"]
+        whole = pipeline(source[number], RNG)["features"]
         np.testing.assert_array_equal(whole, expected)
         assert whole.dtype == expected.dtype
         np.testing.assert_array_equal(written(pipeline, source[number], expected), expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import etl
 import presave
-from etl.iterators.indexed import EpochIterator
-from etl.loading.batch_plan import nowhere
-from etl.prefetch.threads import Job
+from etl.iterators.indexed import IndexedIterator
+from etl.loading.batch_plan import Granularity
+from etl.prefetch.prefetcher import PendingBatch
+from etl.stages.cursor import ThreadCursor
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": np.full(3, number), "label": number} for number in range(29)]
@@ -66,7 +67,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
         yield opened
 
 
-def make(kind: str, store: presave.Store, batch_size: int) -> EpochIterator:
+def make(kind: str, store: presave.Store, batch_size: int) -> IndexedIterator:
     if kind == "raw":
         return etl.RawIterator(RECORDS, NOTHING, batch_size, shuffle=True)
     return etl.PresavedIterator(
@@ -94,42 +95,42 @@ def test_batches_and_states_are_those_of_the_plain_iterator(
 @pytest.mark.parametrize("kind", ["raw", "whole", "views"])
 def test_the_parts_of_a_batch_may_be_loaded_in_any_order_by_any_thread(store: presave.Store, kind: str) -> None:
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2]):
-        (loading, _), *_ = make(kind, store, 4).loadings(workers=2)
+        plan, *_ = make(kind, store, 4).plans(ThreadCursor())
         for row in order:  # even rows in threads of their own
             if row % 2:
-                loading.load(row, row + 1, nowhere())
+                plan.load(row, row + 1, ThreadCursor())
             else:
-                part = threading.Thread(target=loading.load, args=(row, row + 1, nowhere()))
-                part.start()
-                part.join()
-        batch = loading.finish()
+                chunk = threading.Thread(target=plan.load, args=(row, row + 1, ThreadCursor()))
+                chunk.start()
+                chunk.join()
+        batch = plan.batch
         assert batch is not None
         assert batch.features[:, 0].tolist() == batch.labels.tolist()
 
 
 class Counted:
-    """Stands for a batch of so many records."""
+    """Stands for the plan of a batch."""
 
-    def __init__(self, records: int, task_records: int) -> None:
-        self.records = records
-        self.task_records = task_records
-
-    def __len__(self) -> int:
-        return self.records
+    def __init__(self, rows: int, granularity: Granularity) -> None:
+        self.rows = rows
+        self.granularity = granularity
 
 
-@given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 500))
-def test_parts_cover_a_batch_once_and_are_no_more_than_needed(records: int, workers: int, task_records: int) -> None:
-    job = Job(Counted(records, task_records), {})  # type: ignore[arg-type]
-    parts = []
-    while job.unclaimed < records:
-        parts.append(job.claim(workers))
-    assert [number for first, last in parts for number in range(first, last)] == list(range(records))
-    sizes = [last - first for first, last in parts]
+@given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 500), st.sampled_from(get_args(Granularity)))
+def test_chunks_cover_a_batch_once_and_are_no_more_than_needed(
+    rows: int, workers: int, least: int, granularity: Granularity
+) -> None:
+    pending = PendingBatch(Counted(rows, granularity), rows)  # type: ignore[arg-type]
+    chunks = []
+    while pending.next_row < rows:
+        chunks.append(pending.take_chunk(workers, least))
+    assert [row for first, last in chunks for row in range(first, last)] == list(range(rows))
+    smallest = {"record": least, "share": max(least, -(-rows // workers)), "batch": rows}[granularity]
+    sizes = [last - first for first, last in chunks]
     assert sizes == sorted(sizes[:-1], reverse=True) + sizes[-1:]
-    assert all(size >= task_records for size in sizes[:-1])
-    assert max(sizes) <= max(task_records, records // (2 * workers), 1)
-    assert len(parts) <= 2 * workers * (2 + np.log(records)) + 1
+    assert all(size >= smallest for size in sizes[:-1])
+    assert max(sizes) <= max(smallest, rows // (2 * workers), 1)
+    assert len(chunks) <= 2 * workers * (2 + np.log(rows)) + 1
 
 
 @pytest.mark.parametrize("threads", [2, 4])

@@ -11,7 +11,7 @@ import pytest
 
 import etl
 import presave
-from etl.iterators.sampler import Order
+from etl.loading.sampler import Sampler
 from presave.columns import shard_columns
 from presave.formats import find_format
 from presave.manifest import Manifest, Shard, StoredFile, save_manifest
@@ -84,11 +84,11 @@ def test_gathering_a_batch_needs_no_more_memory_for_a_hundred_times_the_records(
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_of_ten_million_records_is_ordered_in_8_bytes_each(shuffle: bool) -> None:
     records = 10_000_000
-    order = Order(records, batch_size=64, shuffle=shuffle, seed=0, drop_last=False)
-    order.epoch(0)[:1].copy()
+    order = Sampler(records, batch_size=64, shuffle=shuffle, seed=0, drop_last=False)
+    order.order(0)[:1].copy()
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
-    numbers = order.epoch(1)
+    numbers = order.order(1)
     _, peak = tracemalloc.get_traced_memory()
     assert len(numbers) == records
     assert peak - before <= 8 * records + ALLOWED_NBYTES

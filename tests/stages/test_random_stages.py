@@ -17,11 +17,11 @@ from etl.stages import (
     ChannelsFirst,
     ColourJitter,
     Decode,
-    Draw,
     Normalise,
     RandomCrop,
     RandomFlip,
     RandomResizedCrop,
+    RecordRng,
     Resize,
 )
 
@@ -101,18 +101,23 @@ def test_shuffling_sharding_and_resuming_change_no_draw(photographs: Path) -> No
 
 
 def test_another_seed_and_another_place_draw_otherwise() -> None:
-    draws = [Draw(seed, 0, 0).generator(place).random() for seed in range(3) for place in range(3)]
+    draws = [RecordRng(seed, 0, 0).generator(place).random() for seed in range(3) for place in range(3)]
     assert len(set(draws)) == 9
     first, second = RandomFlip(), RandomFlip(0.4999)
     object.__setattr__(second, "name", "again")  # a pipeline is cut by name
     twice = etl.Pipeline([first, second])
-    turned = {twice({"features": np.arange(2)[None]}, Draw(0, 0, record))["features"][0, 0] for record in range(20)}
+    turned = {
+        twice({"features": np.arange(2)[None]}, RecordRng(0, 0, record))["features"][0, 0] for record in range(20)
+    }
     assert turned == {0, 1}  # two draws that were the same would cancel out
 
 
 def test_draws_are_what_they_were_when_runs_were_begun() -> None:
     # A change would continue a training from its checkpoint with another augmentation.
-    assert Draw(1, 2, 3).generator(4).bit_generator.random_raw(2).tolist() == [479415053854723494, 8851612858779230248]
+    assert RecordRng(1, 2, 3).generator(4).bit_generator.random_raw(2).tolist() == [
+        479415053854723494,
+        8851612858779230248,
+    ]
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.25, 0.5, 1.0])
@@ -121,7 +126,7 @@ def test_images_are_mirrored_as_often_as_asked_for(probability: float) -> None:
     pixels = np.arange(6).reshape(2, 3)
     mirrored = 0
     for record in range(2000):
-        found = pipeline({"features": pixels}, Draw(0, 0, record))["features"]
+        found = pipeline({"features": pixels}, RecordRng(0, 0, record))["features"]
         mirrored += found[0, 0] == 2
         np.testing.assert_array_equal(found, pixels[:, ::-1] if found[0, 0] == 2 else pixels)
     assert abs(mirrored / 2000 - probability) < 0.05
@@ -139,7 +144,7 @@ def test_crops_come_from_every_place_about_as_often(padding: int) -> None:
     }
     windows = (padded.shape[0] - 3) * (padded.shape[1] - 2)
     for record in range(60 * windows):
-        crop = stage({"features": pixels}, Draw(0, 0, record).generator(0))["features"]
+        crop = stage({"features": pixels}, RecordRng(0, 0, record).generator(0))["features"]
         assert crop.shape == (4, 3)
         places[crop.tobytes()] += 1  # raises where it is no part of the padded image
     counts = [count for window, count in places.items() if any(window)]
@@ -152,7 +157,7 @@ def test_resized_crops_keep_to_their_areas_and_proportions(height: int, width: i
     stage = RandomResizedCrop(8, 8, scale=(0.2, 0.7), ratio=(0.5, 1.5))
     shares = []
     for record in range(400):
-        row, column, rows, columns = stage.draw(height, width, Draw(0, 0, record).generator(0))
+        row, column, rows, columns = stage.draw(height, width, RecordRng(0, 0, record).generator(0))
         assert 0 <= row <= row + rows <= height
         assert 0 <= column <= column + columns <= width
         assert rows > 0
@@ -172,7 +177,7 @@ def test_a_resized_crop_of_everything_is_a_resize(photographs: Path, resizer: st
     pixels = Decode(decoder)(record)["features"]
     ratio = pixels.shape[1] / pixels.shape[0]
     whole = RandomResizedCrop(9, 11, resizer, scale=(1, 1), ratio=(ratio, ratio))
-    found = etl.Pipeline([Decode(decoder), whole])(record, Draw(0, 0, 0))["features"]
+    found = etl.Pipeline([Decode(decoder), whole])(record, RecordRng(0, 0, 0))["features"]
     np.testing.assert_array_equal(found, Resize(9, 11, resizer)({"features": pixels})["features"])
 
 
@@ -183,7 +188,7 @@ def test_jitter_changes_each_property_as_pillow_does(changed: str, strength: flo
     enhance = [ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color][names.index(changed)]
     stage = ColourJitter(**{**dict.fromkeys(names, 0.0), changed: strength})
     for record in range(10):
-        draw = Draw(0, 0, record)
+        draw = RecordRng(0, 0, record)
         factor = 1 + strength * draw.generator(0).uniform(-1, 1, 3)[names.index(changed)]
         found = stage({"features": PIXELS}, draw.generator(0))["features"]
         assert (found.dtype, found.shape) == (np.uint8, PIXELS.shape)
@@ -194,7 +199,7 @@ def test_jitter_changes_each_property_as_pillow_does(changed: str, strength: flo
 def test_a_record_is_not_changed_by_what_is_drawn_for_it() -> None:
     before = PIXELS.copy()
     for stage in (RandomCrop(4, 4, 1), RandomFlip(1.0), ColourJitter(), RandomResizedCrop(4, 4)):
-        stage({"features": PIXELS}, Draw(0, 0, 0).generator(0))
+        stage({"features": PIXELS}, RecordRng(0, 0, 0).generator(0))
         np.testing.assert_array_equal(PIXELS, before)
 
 
