@@ -183,11 +183,12 @@ class RecordLoader:
         It was never raised: a traceback would keep the memory of the batch.
         """
         failure = name_error(self._source, self._pipeline, cursor, error)
-        if failure is error:
-            raise error
-        if self._on_error == "raise" or not isinstance(failure, RecordError):
-            raise failure from error
-        return failure
+        if self._on_error == "skip" and isinstance(failure, RecordError):
+            return failure
+        try:
+            raise failure from (None if failure is error else error)
+        finally:  # its traceback holds this frame: a cycle would live until the collector runs
+            del failure, error
 
     def _describe(self, record: Record, cursor: Cursor) -> Fields:
         try:

@@ -81,9 +81,10 @@ class Records:
             return flatten(record)
         except Exception as error:
             failure = name_error(self.source, self.pipeline, cursor, error)
-            if failure is error:
-                raise
-            raise failure from error
+            try:
+                raise failure from (None if failure is error else error)
+            finally:  # its traceback holds this frame: a cycle would live until the collector runs
+                del failure
 
 
 def records(source: RecordSequence, pipeline: Pipeline) -> Records:

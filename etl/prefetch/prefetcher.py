@@ -211,4 +211,7 @@ class Prefetcher:
 
 def raise_from(error: BaseException, cause: BaseException) -> NoReturn:
     """Raise `error` because of `cause`, which it may be itself."""
-    raise error from (None if error is cause else cause)
+    try:
+        raise error from (None if error is cause else cause)
+    finally:  # its traceback holds this frame: a cycle would live until the collector runs
+        del error, cause

@@ -160,7 +160,7 @@ def test_a_record_that_was_left_out_keeps_no_memory_of_its_batch(threads: int) -
     def go_through() -> None:
         for batch in iterator:
             assert batch.features[:, 0].tolist() == [5, 5]
-            free.append(len(raw._workspaces._free[round_up(4 * WIDE * 4)]))
+            free.append(len(raw._pool._free[round_up(4 * WIDE * 4)]))
 
     gc.collect()
     gc.disable()

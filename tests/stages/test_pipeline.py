@@ -17,6 +17,7 @@ from PIL import Image
 
 import etl
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages.cursor import ThreadCursor
 
 FLOAT32 = np.finfo(np.float32)
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
@@ -197,10 +198,11 @@ def test_normalise_says_which_shape_it_wants() -> None:
 def test_write_into_stores_what_calling_returns(dtype: str) -> None:
     record = {"features": PIXELS, "label": 7}
     called = from_pixels()(record)
-    out = {"features": np.full((3, 8, 8), 99, dtype), "label": np.zeros((), np.int64)}
-    from_pixels().write_into(record, out)
-    assert out["features"].tobytes() == called["features"].astype(dtype).tobytes()
-    assert out["label"] == 7
+    out = {"features": np.full((2, 3, 8, 8), 99, dtype), "label": np.zeros(2, np.int64)}
+    from_pixels().write_into(record, out, 1, None, ThreadCursor())
+    assert out["features"][1].tobytes() == called["features"].astype(dtype).tobytes()
+    assert (out["features"][0] == 99).all()
+    assert out["label"].tolist() == [0, 7]
 
 
 def test_no_stage_changes_its_record() -> None:
