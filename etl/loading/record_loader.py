@@ -186,7 +186,9 @@ class RecordLoader:
         if self._on_error == "skip" and isinstance(failure, RecordError):
             return failure
         try:
-            raise failure from (None if failure is error else error)
+            if failure is error:
+                raise error
+            raise failure from error
         finally:  # its traceback holds this frame: a cycle would live until the collector runs
             del failure, error
 

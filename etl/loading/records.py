@@ -79,10 +79,12 @@ class Records:
             record = self.pipeline.run(self.source[index], None, cursor)
             cursor.stage = COLLATING
             return flatten(record)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again
             failure = name_error(self.source, self.pipeline, cursor, error)
             try:
-                raise failure from (None if failure is error else error)
+                if failure is error:
+                    raise
+                raise failure from error
             finally:  # its traceback holds this frame: a cycle would live until the collector runs
                 del failure
 

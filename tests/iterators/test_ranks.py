@@ -18,7 +18,7 @@ import torch
 import etl
 import presave
 from etl.loading.sampler import Uneven
-from tests.distributed_training import BATCH_SIZE, EPOCHS, WORLD_SIZE, Numbered
+from tests.iterators.distributed_training import BATCH_SIZE, EPOCHS, WORLD_SIZE, Numbered
 from tests.sequences import Sequences, sequences
 
 LIMIT_SECONDS = 120
