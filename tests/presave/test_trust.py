@@ -18,8 +18,9 @@ import torch
 
 import presave
 from etl.commands import main
-from presave.checksum import checksum_file
-from presave.manifest import Shard, StoredFile, load_manifest, save_manifest
+from presave.files import checksum_file
+from presave.manifest import Shard, StoredFile
+from presave.manifest_file import load_manifest, save_manifest
 
 RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
 
