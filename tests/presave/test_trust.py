@@ -198,7 +198,7 @@ def _nothing(file: h5py.File, secret: Path) -> None:
         (_external_storage, "'x' is kept in other files"),
         (_objects, "'x' holds object of shape"),
         (_references, "'x' holds object of shape"),
-        (_group, "'x' is no data set"),
+        (_group, "'x' is not a data set"),
         (_nothing, "has no data set 'x'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
