@@ -1,17 +1,17 @@
-"""Forks wait until no other thread of ours holds a lock.
+"""Safe forks: `os.fork` waits until no background thread of this project holds a lock.
 
-A forked child has one thread, the one that forked, and a copy of every lock. One that another thread held at that
-moment is held there for ever: the import system's, `tempfile`'s, that of a buffered file. A thread that works in the
-background therefore works inside `held_off()`. `os.fork` waits until every other thread has left such a block, has
-come to a point where it lets forks through, or has been waited for long enough.
+A forked child has a single thread, the one that forked, and a copy of every lock. A lock that another thread held at
+that moment stays locked in the child for ever: the import system's, `tempfile`'s, that of a buffered file. Background
+threads therefore work inside `held_off()`. `os.fork` waits until every other thread has left such a block, has called
+`let_through`, or has used up its patience.
 
-A block must end without the thread that forks, which waits for it.
+A block must be able to end without the thread that forks, since that thread waits for it.
 """
 
 from __future__ import annotations
 
-# Handlers run before a fork in the reverse order of their registration. Those of these modules take locks, which a
-# thread that is waited for here may need in order to go on: they must run after this module's, and register before it.
+# Before a fork, handlers run in the reverse order of their registration. The handlers of the modules imported here take
+# locks that a background thread may need to leave its block. So they must run after ours, which means: register first.
 import concurrent.futures.thread  # noqa: F401
 import contextlib
 import logging  # noqa: F401
@@ -25,38 +25,49 @@ from operator import attrgetter
 
 import h5py  # noqa: F401
 
-# Long enough to import a large library, short enough for a record that hangs or that waits for the thread that forks.
+# Long enough to import a large library, short enough if a record hangs or itself waits for the thread that forks.
 PATIENCE_SECONDS = 5.0
 
 
 @dataclass(eq=False)
 class _Block:
-    """The blocks that a thread is inside of, counted as one."""
+    """A thread that is inside one or more nested `held_off()` blocks.
+
+    Attributes
+    ----------
+    thread : str
+        Name of the thread.
+    patience : float
+        How long a fork waits for it, in seconds.
+    depth : int
+        Number of nested blocks.
+    is_given_up : bool
+        True if a fork has waited for it in vain. Later forks do not wait until the thread has moved on.
+    """
 
     thread: str
     patience: float
     depth: int = 0
-    # A fork has waited for it in vain. No other does before the thread has moved on.
     is_given_up: bool = False
 
 
-# Held while a process forks. Re-entrant, because a signal's handler may fork in a thread that is inside.
+# Held during a fork. Re-entrant, because a signal handler may fork in a thread that holds it.
 _changed = threading.Condition(threading.RLock())
-# By the number of the thread.
+# Blocks by thread identifier.
 _blocks: dict[int, _Block] = {}
 _forks_waiting = 0
 # True if a fork waits, or has given a thread up: then `let_through` has something to do. Read without the lock, for
 # every record.
 is_pending = False
-# Threads that wait to fork, of which none waits for another.
+# Identifiers of threads that wait to fork. They do not wait for each other.
 _forking: set[int] = set()
-# What the fork that is going on has given up waiting for.
+# Blocks that the current fork has given up waiting for.
 _given_up: list[_Block] = []
 
 
 @contextlib.contextmanager
 def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-    """Have forks by other threads wait for the end of this block, for at most `patience` seconds."""
+    """Make forks by other threads wait for the end of this block, for at most `patience` seconds."""
     number = threading.get_ident()
     with _changed:
         block = _blocks.get(number)
@@ -74,7 +85,7 @@ def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allowed() -> Iterator[None]:
-    """Let forks happen in this block, which is inside `held_off()` and only waits."""
+    """Let forks happen during this block, which is inside `held_off()` and only waits."""
     with _changed:
         block = _leave()
     try:
@@ -100,16 +111,16 @@ def wait_on(condition: threading.Condition) -> None:
                 block.is_given_up = False
                 _blocks[number] = block
             if is_pending:
-                _look_for_attention()
+                _update_pending()
 
 
 def let_through() -> None:
-    """Let forks that are waiting happen now. The thread holds no lock."""
+    """Let waiting forks happen now. The calling thread must hold no lock."""
     if not is_pending:
         return
     with _changed:
         block = _leave()
-        # Outside a block there is nothing that a fork would wait for.
+        # If the thread is in no block, no fork waits for it.
         while block is not None and _forks_waiting:
             _changed.wait()
         _return_to(block)
@@ -126,16 +137,16 @@ def _return_to(block: _Block | None) -> None:
     if block is not None:
         block.is_given_up = False
         _blocks[threading.get_ident()] = block
-    _look_for_attention()
+    _update_pending()
 
 
-def _look_for_attention() -> None:
+def _update_pending() -> None:
     global is_pending
     is_pending = _forks_waiting > 0 or any(map(attrgetter("is_given_up"), _blocks.values()))
 
 
 def _before_fork() -> None:
-    """Wait for other threads, and let none begin: `_changed` is held until the fork is done."""
+    """Wait for the blocks of other threads, and let none begin: `_changed` is held until the fork is done."""
     global _forks_waiting
     number = threading.get_ident()
     _changed.acquire()
@@ -143,10 +154,10 @@ def _before_fork() -> None:
     _given_up.clear()
     _forking.add(number)
     _forks_waiting += 1
-    _look_for_attention()
+    _update_pending()
     _changed.notify_all()
     try:
-        while blocks := _waited_for():
+        while blocks := _pending_blocks():
             left = began + min(block.patience for block in blocks) - time.monotonic()
             if left > 0:
                 _changed.wait(left)
@@ -157,23 +168,23 @@ def _before_fork() -> None:
                     _given_up.append(block)
     finally:
         _forks_waiting -= 1
-        _look_for_attention()
+        _update_pending()
         _changed.notify_all()
 
 
-def _waited_for() -> list[_Block]:
+def _pending_blocks() -> list[_Block]:
     return [block for number, block in _blocks.items() if number not in _forking and not block.is_given_up]
 
 
 def _after_fork_in_parent() -> None:
-    given_up = list(_given_up)
+    aborted_error = list(_given_up)
     _forking.discard(threading.get_ident())
     _changed.release()
-    for block in given_up:
+    for block in aborted_error:
         warnings.warn(
             f"a fork has waited {block.patience:g} s for thread {block.thread!r} and has not waited longer: locks that "
-            "it holds are held for ever in the child. Fork before you begin to iterate, or start child processes by "
-            "'spawn' or 'forkserver'",
+            "the thread holds stay locked for ever in the child. Fork before you begin to iterate, or start child "
+            "processes by 'spawn' or 'forkserver'",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -186,7 +197,7 @@ def _after_fork_in_child() -> None:
         del _blocks[other]
     _forking.clear()
     _forks_waiting = 0
-    _look_for_attention()
+    _update_pending()
     _changed.release()
 
 

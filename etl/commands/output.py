@@ -27,8 +27,8 @@ from rich.text import Text
 from etl.arguments import printable
 from etl.commands.console import PlainConsole, output_console
 from etl.tables import print_table
-from presave.atomic import write_atomically
-from presave.disk_errors import explained
+from presave.errors import explain_disk_error
+from presave.files import write_atomically
 
 # What is wrong may be a field of many megabytes.
 LONGEST_ERROR = 4_000
@@ -69,7 +69,7 @@ def save_text(path: Path, text: str) -> None:
             place = path.resolve()  # a link stays one
             write_atomically(place, data, mode=_mode(place))
     except OSError as error:
-        raise explained(error, path, f"{len(data):,} bytes were on their way to {path}") from error
+        raise explain_disk_error(error, path, f"{len(data):,} bytes were on their way to {path}") from error
 
 
 def _mode(path: Path) -> int:

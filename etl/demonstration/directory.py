@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from presave.disk_errors import explained
+from presave.errors import explain_disk_error
 
 MARKER = "dataset.json"
 UNFINISHED = ".unfinished"
@@ -34,7 +34,7 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
         with _temporary_folder(target) as folder:
             return _make(target, folder, description, fill)
     except OSError as error:
-        raise explained(error, target, f"the data of {description} were being made") from error
+        raise explain_disk_error(error, target, f"the data of {description} were being made") from error
 
 
 def _make(target: Path, folder: Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:

@@ -109,7 +109,7 @@ sys.path.insert(0, folder.name)
 class Late(Made):
     def __getitem__(self, index):
         if multiprocessing.parent_process() is None:
-            from tests.torture import imported_late
+            import imported_late
         return super().__getitem__(index)
 
 def child():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 import presave
-from presave.formats import FORMATS
+from presave.shard_formats import FORMATS
 
 DTYPES = ["?", "i1", "u1", "<i2", ">i2", "<u4", "<i8", "<u8", "<f2", "<f4", ">f4", "<f8", "<c8"]
 LACKING = {"safetensors": ("<c16", "<f16"), "torch": ("<f16",)}

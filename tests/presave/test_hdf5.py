@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import presave
-from presave.formats.hdf5 import COMPRESSIONS, PLUGIN_FILTERS, Hdf5Column
+from presave.shard_formats.hdf5 import COMPRESSIONS, PLUGIN_FILTERS, Hdf5Column
 
 COUNT = 60
 ROW = (16, 1024)  # uint8: 16 KiB, so that a chunk has 4 rows and the store 15 chunks

@@ -11,7 +11,7 @@ import pytest
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats import find_format
+from presave.shard_formats import find_format
 
 COLUMN = Column("x", "<i4", (3,), 10)
 ROWS = np.arange(30, dtype="<i4").reshape(10, 3)

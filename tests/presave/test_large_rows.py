@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import presave
-from presave.formats.arrays import SMALL_ROW_NBYTES
+from presave.shard_formats.arrays import SMALL_ROW_NBYTES
 
 RECORDS = [{"features": np.full((3, SMALL_ROW_NBYTES), number, np.uint8), "label": number} for number in range(23)]
 ORDER = [20, 1, 20, 7, 0, 22, 2]

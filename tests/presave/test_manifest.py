@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import presave
-from presave.manifest import Shard, StoredFile, load_manifest, save_manifest
+from presave.manifest import Shard, StoredFile
+from presave.manifest_file import load_manifest, save_manifest
 
 
 class Described(list):
@@ -123,20 +124,20 @@ FIELD = presave.Field("x", "<f8", ())
         ((FIELD,), (Shard(1, (StoredFile("..", 1, ""),)),), "leaves the store's folder"),
         ((FIELD,), (Shard(1, (StoredFile("", 1, ""),)),), "leaves the store's folder"),
         ((FIELD,), (Shard(0, (FILE,)),), "a shard of 0 records"),
-        ((FIELD,), (Shard(-1, (FILE,)),), "-1 is no whole number"),
+        ((FIELD,), (Shard(-1, (FILE,)),), "-1 is not a whole number"),
         ((presave.Field("x", "|O", ()),), (Shard(1, (FILE,)),), "field 'x' has dtype |O"),
-        ((presave.Field("x", "<f8", (-1,)),), (Shard(1, (FILE,)),), "-1 is no whole number"),
+        ((presave.Field("x", "<f8", (-1,)),), (Shard(1, (FILE,)),), "-1 is not a whole number"),
         ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,)),), "the elements of x are not those of every shard"),
         ((FIELD,), (Shard(1, (FILE,), {"x": 1}),), "the elements of no fields are not"),
-        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,), {"x": -1}),), "-1 is no whole number"),
+        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,), {"x": -1}),), "-1 is not a whole number"),
         (
             (presave.Field("x", "<f8", (None, 2)),),
             (Shard(1, (FILE,)),),
             r"field 'x' has dtype <f8 and shape \(None, 2\)",
         ),
         ((presave.Field("x", "nonsense", ()),), (Shard(1, (FILE,)),), "nonsense"),
-        ((FIELD,), (Shard(1, (StoredFile("x\0", 8, ""),)),), "is no text"),
-        ((FIELD,), (Shard(1, (StoredFile("x\ud800", 8, ""),)),), "is no text"),
+        ((FIELD,), (Shard(1, (StoredFile("x\0", 8, ""),)),), "is not text"),
+        ((FIELD,), (Shard(1, (StoredFile("x\ud800", 8, ""),)),), "is not text"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(

@@ -16,7 +16,7 @@ import pytest
 
 import presave
 from presave.manifest import Skipped
-from presave.unfinished import ShardFolder, Unfinished
+from presave.partial_store import PartialStore, ShardFolder
 
 every_format = pytest.mark.parametrize("name", presave.formats())
 COUNT = 400
@@ -195,13 +195,13 @@ def test_a_shard_that_is_done_after_its_write_was_given_up_is_taken_back_and_lea
                     note.unlink()
             shard.commit([file], 3, {}, ())
 
-    with Unfinished(tmp_path / "store", {}) as unfinished, pytest.raises(presave.StoreError, match="was given up"):
+    with PartialStore(tmp_path / "store", {}) as unfinished, pytest.raises(presave.StoreError, match="was given up"):
         commit_late(unfinished.folder)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_notes_that_no_plan_belongs_to_are_not_believed(tmp_path: Path) -> None:
-    with Unfinished(tmp_path / "store", {}) as unfinished, ShardFolder(unfinished.folder, 0, range(3)) as shard:
+    with PartialStore(tmp_path / "store", {}) as unfinished, ShardFolder(unfinished.folder, 0, range(3)) as shard:
         shard.commit([], 0, {}, (Skipped(0, "of another store"),))
     (unfinished.folder / "plan.json").unlink()
     with presave.write(tmp_path / "store", [{"x": 1}, {"x": 2}, {"x": 3}]) as store:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import presave
-from presave import atomic, unfinished
-from presave.unfinished import Unfinished
+from presave import partial_store
+from presave.partial_store import PartialStore
 
 LIMIT_SECONDS = 60
 
@@ -156,14 +156,14 @@ def test_the_place_of_a_killed_process_is_free_at_once_and_what_it_left_is_not_i
 def test_what_a_worker_adds_at_the_last_moment_is_not_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush = atomic.flush
+    flush = partial_store.flush
 
     def flush_late(path: Path) -> None:
         if (tmp_path / ".s.partial").is_dir():
             (tmp_path / ".s.partial" / "x-00077.npy").touch()
         flush(path)
 
-    monkeypatch.setattr(unfinished, "flush", flush_late)
+    monkeypatch.setattr(partial_store, "flush", flush_late)
     presave.write(tmp_path / "s", Described(), shard_nbytes=80).close()
     assert presave.verify(tmp_path / "s") == []
     assert [each.name for each in tmp_path.iterdir()] == ["s"]
@@ -177,7 +177,10 @@ def test_a_store_has_the_mode_of_any_new_folder(tmp_path: Path) -> None:
 
 def test_a_store_that_another_process_finished_meanwhile_is_not_touched(tmp_path: Path) -> None:
     presave.write(tmp_path / "s", Described()).close()
-    with pytest.raises(presave.StoreError, match="another process has just written it"), Unfinished(tmp_path / "s", {}):
+    with (
+        pytest.raises(presave.StoreError, match="another process has just written it"),
+        PartialStore(tmp_path / "s", {}),
+    ):
         pass
     assert presave.verify(tmp_path / "s") == []
     assert [each.name for each in tmp_path.iterdir()] == ["s"]

@@ -13,9 +13,10 @@ import etl
 import presave
 from etl.loading.sampler import Sampler
 from presave.columns import shard_columns
-from presave.formats import find_format
-from presave.manifest import Manifest, Shard, StoredFile, save_manifest
+from presave.manifest import Manifest, Shard, StoredFile
+from presave.manifest_file import save_manifest
 from presave.schema import Field
+from presave.shard_formats import find_format
 
 FIELDS = (Field("x", "<i8", ()), Field("r", "|u1", (None,)))
 FEW, MANY = 10_000, 1_000_000

@@ -18,8 +18,9 @@ import torch
 
 import presave
 from etl.commands import main
-from presave.checksum import checksum_file
-from presave.manifest import Shard, StoredFile, load_manifest, save_manifest
+from presave.files import checksum_file
+from presave.manifest import Shard, StoredFile
+from presave.manifest_file import load_manifest, save_manifest
 
 RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
 
@@ -197,7 +198,7 @@ def _nothing(file: h5py.File, secret: Path) -> None:
         (_external_storage, "'x' is kept in other files"),
         (_objects, "'x' holds object of shape"),
         (_references, "'x' holds object of shape"),
-        (_group, "'x' is no data set"),
+        (_group, "'x' is not a data set"),
         (_nothing, "has no data set 'x'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -18,7 +18,7 @@ import pytest
 from joblib.externals import loky
 
 import presave
-from presave.unfinished import Unfinished
+from presave.partial_store import PartialStore
 
 every_format = pytest.mark.parametrize("name", presave.formats())
 LIMIT_SECONDS = 60
@@ -217,13 +217,13 @@ def test_a_store_that_cannot_be_opened_once_it_is_written_is_said_to_be_whole(
     def out_of_descriptors(path: Path, *_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
-    finish = Unfinished.finish
+    finish = PartialStore.finish
 
-    def finish_and_run_out(self: Unfinished, manifest: Any) -> None:
+    def finish_and_run_out(self: PartialStore, manifest: Any) -> None:
         finish(self, manifest)
         monkeypatch.setattr(os, "open", out_of_descriptors)
 
-    monkeypatch.setattr(Unfinished, "finish", finish_and_run_out)
+    monkeypatch.setattr(PartialStore, "finish", finish_and_run_out)
     with pytest.raises(presave.StoreError, match="store is written, and whole, but cannot be opened"):
         presave.write(tmp_path / "store", [{"x": 1}])
     monkeypatch.undo()

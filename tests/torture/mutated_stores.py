@@ -13,7 +13,7 @@ from pathlib import Path
 import h5py
 
 import presave
-from presave.checksum import checksum_bytes
+from presave.files import checksum_bytes
 from tests.torture.attempts import check_names
 from tests.torture.corrupted_stores import KINDS, MANIFEST, edit_json, read_all, write_store
 from tests.torture.mutated_input import READ, REFUSED, Input

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from presave.columns import Column
-from presave.formats import find_format
+from presave.shard_formats import find_format
 from tests.torture.conftest import Tally
 from tests.torture.hostile import attempt, refusal
 

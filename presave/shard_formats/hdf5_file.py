@@ -1,7 +1,7 @@
-"""A new HDF5 file, of which every error of the disk comes to light.
+"""New HDF5 files, with every disk error reported.
 
-HDF5's own drivers do not say of every write that failed, and after some that did they crash the process. So they write
-through a file of Python's, which never tells HDF5 of an error, and raises the first at the end.
+HDF5's own drivers do not report every failed write, and some failed writes crash the process. So HDF5 writes through a
+file object in Python, which hides errors from HDF5; the first one is raised at the end.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES = 1, 64
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[h5py.File]:
-    """An empty file at `path`, in the latest file format and without times; raises `OSError` where it was not written
-    whole.
+def create_file(path: Path) -> Iterator[h5py.File]:
+    """Create an empty file at `path` for the block, in the latest file format and without timestamps.
+
+    Raises `OSError` at the end if any part of the file could not be written.
     """
     with path.open("w+b", buffering=0) as opened:
         disk = _Disk(opened.fileno())
@@ -31,7 +32,7 @@ def new_file(path: Path) -> Iterator[h5py.File]:
 
 
 class _Disk:
-    """What h5py asks of a file object."""
+    """The file object that h5py writes to. Its methods never raise `OSError`; `error` is the first that occurred."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -77,11 +78,11 @@ class _Disk:
         return nbytes
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
 
 def _create(disk: _Disk, path: Path) -> h5py.File:
-    # h5py.File has no argument for this: by default the root group keeps the time at which it was made.
+    # h5py.File has no argument for this. By default the root group stores its creation time.
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     creation.set_obj_track_times(False)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)

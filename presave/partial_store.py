@@ -1,4 +1,12 @@
-"""A store in the making: a folder beside its place, which an interrupted write leaves and the next goes on with."""
+"""A store that is being written: a folder beside its final place, from which an interrupted write continues.
+
+The folder `.NAME.partial` holds
+
+- `plan.json`, everything that decides the bytes of the store: a write with another plan may not continue here;
+- `run`, the identifier of the current write, which is renamed to `stop` when its workers should give up;
+- the files of each complete shard, and `NNNNN.done.json`, which lists them with their checksums;
+- a folder for each shard that is being written, and `whole.*` while the store is moved to its final place.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +23,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from presave.atomic import flush, write_atomically
-from presave.checksum import checksum_bytes, checksum_file
-from presave.disk_errors import disk_errors
-from presave.errors import StoreError
-from presave.manifest import (
-    LARGEST_MANIFEST_NBYTES,
-    MANIFEST_NAME,
-    Manifest,
-    Shard,
-    Skipped,
-    StoredFile,
-    parse_shard,
-    partial_folder,
-    save_manifest,
-    whole_number,
+from presave.errors import StoreError, disk_errors
+from presave.files import (
+    checksum_bytes,
+    checksum_file,
+    flush,
+    read_regular_file,
+    unsupported_reason,
+    write_atomically,
 )
-from presave.plain_file import read_plain, why_not_own
-from presave.work_file import WORK_NAME
+from presave.manifest import Manifest, Shard, Skipped, StoredFile
+from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
+from presave.validate import parse_shard, whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -40,26 +42,47 @@ if TYPE_CHECKING:
 PLAN_NAME = "plan.json"
 STOP_NAME = "stop"
 RUN_NAME = "run"
+TASK_NAME = "work.pickle"
 DONE_SUFFIX = ".done.json"
 WHOLE_PREFIX = "whole."
-# How often a shard is begun in one write: worker processes may be killed for what is not its fault. No more than Dask
-# allows, since the error with which Dask gives a task up never reaches the caller of joblib, who waits for ever.
-ATTEMPTS = 3
+# How often one write begins a shard: a worker process may be killed for reasons that have nothing to do with it. No
+# more often than Dask retries a task, because the error with which Dask gives up never reaches joblib's caller, who
+# would wait for ever.
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Done:
-    """What became of one span of records: a shard, None where all of them were skipped, and those that were."""
+class SpanResult:
+    """The outcome of writing one span of consecutive records.
+
+    Attributes
+    ----------
+    shard : Shard, optional
+        The shard that was written; None if all records were skipped.
+    skipped : tuple of Skipped
+        The records that were skipped.
+    """
 
     shard: Shard | None
     skipped: tuple[Skipped, ...]
 
 
-class Unfinished:
-    """A context manager: the folder in which the store at `target` is made, for as long as no other process makes it.
+class PartialStore:
+    """A context manager that owns the folder in which the store at `target` is written.
 
-    `plan` are JSON values that say all that decides the bytes. Raises `StoreError` where the folder holds the beginning
-    of something else, or another process is writing there.
+    Entering it locks the folder against other processes. If the block raises, complete shards stay for the next write.
+
+    Parameters
+    ----------
+    target : Path
+        Final place of the store.
+    plan : mapping of str to JSON value
+        Everything that decides the bytes of the store.
+
+    Raises
+    ------
+    StoreError
+        On entering, if the folder holds the beginning of another store, or another process is writing there.
     """
 
     def __init__(self, target: Path, plan: Mapping[str, Any]) -> None:
@@ -97,42 +120,34 @@ class Unfinished:
         else:
             self._leave()
 
-    def done(self, number: int) -> Done | None:
-        """What was done for span `number` before, if its files are still what they were; otherwise None."""
-        return find_done(self.folder, number)
-
     def stop(self) -> None:
-        """Tell workers, wherever they run, to begin no further record."""
-        # A rename, since a full disk may have no room for one more file. Where even that fails they write on in vain.
+        """Tell workers in all processes to begin no further record."""
+        # A rename, because a full disk may have no room for another file. If even that fails, they finish in vain.
         with suppress(OSError):
             os.replace(self.folder / RUN_NAME, self.folder / STOP_NAME)
 
-    def discard(self) -> None:
-        """Leave nothing to go on with."""
-        # The plan first: a worker looks for it when it has noted a shard, and takes back what came after this.
-        with suppress(OSError):
-            (self.folder / PLAN_NAME).unlink()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def flush(self, number: int, done: Done) -> None:
-        """Have the files of shard `number` written to the disk, which `finish` relies on."""
-        for file in done.shard.files if done.shard is not None else ():
+    def flush(self, number: int, result: SpanResult) -> None:
+        """Flush the files of span `number` to the disk, as `finish` requires."""
+        files = result.shard.files if result.shard is not None else ()
+        for file in files:
             with disk_errors(self.folder / file.name, file.nbytes):
                 try:
                     flush(self.folder / file.name)
                 except OSError:
-                    # Read back it may look whole, from memory that the system has given up writing: it is made again.
+                    # The file may look whole if it is read again, from pages that the system has given up writing. So
+                    # the shard has to be written again.
                     _marker(self.folder, number).unlink(missing_ok=True)
-                    for each in done.shard.files if done.shard is not None else ():
+                    for each in files:
                         (self.folder / each.name).unlink(missing_ok=True)
                     raise
 
     def finish(self, manifest: Manifest) -> None:
-        """Move the files of `manifest`, which were flushed, and itself to the store's place, all at once, and leave
-        nothing else.
+        """Move the files of `manifest`, which must be flushed, and the manifest to `target`, and remove the rest.
+
+        The store appears at `target` all at once.
         """
         with disk_errors(self.target, manifest.nbytes):
-            # Through a folder that no worker knows: one that was given up may still add files to the other.
+            # By way of a new folder: workers that were given up may still add files to the old one.
             whole = Path(tempfile.mkdtemp(prefix=WHOLE_PREFIX, dir=self.folder))
             try:
                 whole.chmod(self.folder.stat().st_mode)
@@ -150,8 +165,15 @@ class Unfinished:
                 raise
         self.discard()
 
+    def discard(self) -> None:
+        """Remove the folder, so that the next write begins anew."""
+        # The plan first: a worker looks for it after noting a shard, and takes the shard back if it is gone.
+        with suppress(OSError):
+            (self.folder / PLAN_NAME).unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def _open_folder(self) -> int:
-        if self.folder.is_symlink():  # what it leads to would be emptied
+        if self.folder.is_symlink():  # _tidy would delete files in the link's target
             raise StoreError(f"{self.folder} is a link, which no write has left; remove it")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -162,13 +184,13 @@ class Unfinished:
             raise
 
     def _leave(self) -> None:
-        """End without a store: where no shard is whole nothing is lost, and nothing stays."""
+        """Release the folder without a store. Remove it if it holds no complete shard."""
         if not any(self.folder.glob(f"*{DONE_SUFFIX}")):
             self.discard()
         os.close(self._lock)
 
     def _tidy(self) -> None:
-        """Take back or remove what a write that was killed has left."""
+        """Take back or remove what a killed write has left."""
         (self.folder / STOP_NAME).unlink(missing_ok=True)
         for path in self.folder.iterdir():
             if path.is_symlink():
@@ -181,14 +203,14 @@ class Unfinished:
                 path.unlink(missing_ok=True)
 
     def _take_back(self, whole: Path) -> None:
-        """Undo `finish`, so that the shards are there to go on with."""
+        """Undo `finish`: move the shards back, so that a write can continue with them."""
         (whole / MANIFEST_NAME).unlink(missing_ok=True)
         for path in whole.iterdir():
             os.rename(path, self.folder / path.name)
         whole.rmdir()
 
     def _check_place(self) -> None:
-        # Between making and locking the folder another process may have finished there, and moved or removed it.
+        # Before this process had the lock, another one may have finished here, and have moved or removed the folder.
         if self.target.exists():
             with suppress(OSError):
                 self.folder.rmdir()
@@ -199,9 +221,9 @@ class Unfinished:
     def _check_plan(self) -> None:
         path = self.folder / PLAN_NAME
         try:
-            found = read_plain(path, LARGEST_MANIFEST_NBYTES)
+            found = read_regular_file(path, MAX_MANIFEST_NBYTES)
         except FileNotFoundError:
-            for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # of shards of some other plan
+            for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards of an unknown plan
                 marker.unlink()
             write_atomically(path, self._encoded_plan)
             return
@@ -215,9 +237,24 @@ class Unfinished:
 
 
 class ShardFolder:
-    """A context manager: an empty folder for the files of one span, of which all or none come into the store.
+    """A context manager for a worker: a new folder for the files of one span, removed at the end.
 
-    A worker that is killed leaves its own behind, so they count the attempts. Raises `StoreError` after `ATTEMPTS`.
+    `commit` moves the files into the partial store, all of them or none. A killed worker leaves its folder behind,
+    which is how attempts are counted.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the partial store.
+    number : int
+        Number of the span.
+    span : range
+        Records of the span, for error messages.
+
+    Raises
+    ------
+    StoreError
+        On entering, after `MAX_ATTEMPTS` attempts, or if the write was given up.
     """
 
     def __init__(self, folder: Path, number: int, span: range) -> None:
@@ -227,20 +264,20 @@ class ShardFolder:
         self.path = folder
 
     def __enter__(self) -> Self:
-        # Names differ between runs: a worker that has not noticed yet that its run was given up may still use its own.
+        # The name contains the run, because a worker of an earlier run may still be at work in its own folder.
         with disk_errors(self._folder, 0):
             try:
                 run = (self._folder / RUN_NAME).read_text()
             except FileNotFoundError:
-                raise given_up(self._folder) from None
-            for attempt in range(ATTEMPTS):
+                raise aborted_error(self._folder) from None
+            for attempt in range(MAX_ATTEMPTS):
                 self.path = self._folder / f"{self._number:05d}.{run}.{attempt}"
                 with suppress(FileExistsError):
                     self.path.mkdir()
                     return self
         raise StoreError(
-            f"records {self._span[0]} to {self._span[-1]}: {ATTEMPTS} worker processes died while they wrote them to "
-            f"{self._folder}; look at these records and at the workers' memory, or write smaller shards"
+            f"records {self._span[0]} to {self._span[-1]}: {MAX_ATTEMPTS} worker processes died while they wrote them "
+            f"to {self._folder}; look at these records and at the workers' memory, or write smaller shards"
         )
 
     def __exit__(
@@ -248,13 +285,29 @@ class ShardFolder:
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         if kind is not None:
-            with suppress(OSError):  # of a write that was given up this may have been the last
+            with suppress(OSError):  # removes the partial store if this was the last worker of an abandoned write
                 self._folder.rmdir()
 
-    def commit(self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]) -> Done:
-        """Move the files into the store, and note that the span is done.
+    def commit(
+        self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]
+    ) -> SpanResult:
+        """Move the files into the partial store, and note that the span is complete.
 
-        Nothing waits for the disk here: what it had not got when the machine stopped does not have the checksum noted.
+        Parameters
+        ----------
+        paths : list of Path
+            Files of the shard; empty if all records were skipped.
+        records : int
+            Number of records in the shard.
+        elements : dict of str to int
+            For each ragged field, the number of elements in the shard.
+        skipped : tuple of Skipped
+            Records of the span that were skipped.
+
+        Notes
+        -----
+        Nothing is flushed to the disk here. If the machine stops and a file is incomplete, the next write sees that its
+        checksum is not the one noted.
         """
         marker = _marker(self._folder, self._number)
         moved: list[Path] = []
@@ -264,56 +317,56 @@ class ShardFolder:
                 files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
                 os.replace(path, self._folder / path.name)
                 moved.append(self._folder / path.name)
-            done = Done(Shard(records, tuple(files), elements) if records else None, skipped)
-            content = asdict(done)
+            result = SpanResult(Shard(records, tuple(files), elements) if records else None, skipped)
+            content = asdict(result)
             content["checksum"] = _checksum(content)
             write_atomically(marker, json.dumps(content).encode(), durable=False)
             if not (self._folder / PLAN_NAME).exists():
                 marker.unlink(missing_ok=True)
-                raise given_up(self._folder)
+                raise aborted_error(self._folder)
         except BaseException:
             for path in moved:
                 path.unlink(missing_ok=True)
             raise
-        return done
+        return result
 
 
-def remove_remains(target: Path) -> None:
-    """Remove the notes of a write of `target` that was killed after its store was in place."""
-    folder = partial_folder(target)
-    with suppress(OSError):
-        notes = (PLAN_NAME, RUN_NAME, STOP_NAME, WORK_NAME)
-        if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
-            shutil.rmtree(folder)
-
-
-def find_done(folder: Path, number: int) -> Done | None:
-    """What any worker has done for span `number` in `folder`, if its files are still what they were; otherwise None."""
+def load_span_result(folder: Path, number: int) -> SpanResult | None:
+    """Return the result that any worker has noted for span `number`, or None if its files are missing or damaged."""
     try:
-        content = json.loads(read_plain(_marker(folder, number), LARGEST_MANIFEST_NBYTES))
+        content = json.loads(read_regular_file(_marker(folder, number), MAX_MANIFEST_NBYTES))
         if content.pop("checksum") != _checksum(content):
             return None
         shard = None if content["shard"] is None else parse_shard(content["shard"])
         skipped = tuple(Skipped(whole_number(each["record"]), str(each["cause"])) for each in content["skipped"])
-        whole = shard is None or all(_is_whole(folder / each.name, each) for each in shard.files)
+        is_intact = shard is None or all(_is_intact(folder / each.name, each) for each in shard.files)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return Done(shard, skipped) if whole else None
-
-
-def _is_whole(path: Path, file: StoredFile) -> bool:
-    return why_not_own(path, links=False) is None and checksum_file(path) == file.xxh3_128
+    return SpanResult(shard, skipped) if is_intact else None
 
 
 def is_stopped(folder: Path) -> bool:
-    """Whether the write that made `folder` was given up, or the folder is gone."""
-    # Once every few records: building two paths would cost more than asking for them.
+    """Return True if the write into `folder` was given up, or the folder is gone."""
+    # Workers ask every few records, and building two Path objects would cost more than the two system calls.
     return not os.path.exists(f"{folder}/{PLAN_NAME}") or os.path.exists(f"{folder}/{STOP_NAME}")  # noqa: PTH110
 
 
-def given_up(folder: Path) -> StoreError:
-    """The error of a worker whose write in `folder` ended while it was at work."""
+def aborted_error(folder: Path) -> StoreError:
+    """Return the error for a worker that is still at work when the write into `folder` has ended."""
     return StoreError(f"the write in {folder} was given up: another shard failed, or it was interrupted")
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the partial folder of a write that was killed after its store was in place, if it holds no data."""
+    folder = partial_folder(target)
+    with suppress(OSError):
+        notes = (PLAN_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
+        if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
+            shutil.rmtree(folder)
+
+
+def _is_intact(path: Path, file: StoredFile) -> bool:
+    return unsupported_reason(path, allow_links=False) is None and checksum_file(path) == file.xxh3_128
 
 
 def _marker(folder: Path, number: int) -> Path:

@@ -1,7 +1,7 @@
-"""Format "hdf5": one HDF5 file a shard, one data set for each column, contiguous or in compressed chunks.
+"""Format "hdf5": one HDF5 file for each shard, with one data set for each column.
 
-Uncompressed data sets are read through their byte range, which h5py's low level tells, and never through HDF5 itself,
-be they contiguous or in chunks; compressed ones whole chunk by whole chunk, each once for a batch.
+Uncompressed data sets, contiguous or chunked, are memory-mapped: h5py's low-level interface knows their position in the
+file, and HDF5 itself reads nothing. Compressed data sets are read chunk by chunk, each chunk once for a batch.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import ArrayShard, unreadable
-from presave.formats.format import CheckOption
-from presave.formats.hdf5_chunks import check_chunks, filters_of, read_chunk
-from presave.formats.hdf5_file import new_file
+from presave.shard_formats.arrays import ArrayShard, unreadable_error
+from presave.shard_formats.format import CheckOption
+from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
+from presave.shard_formats.hdf5_file import create_file
 
-# A chunk is the least that HDF5 compresses and reads. Small enough that a shuffled batch reads little that it does not
-# want, large enough that small rows are not read one by one.
+# HDF5 compresses and reads whole chunks. This is small enough that a shuffled batch reads little that it does not need,
+# and large enough that small rows are not read one by one.
 CHUNK_NBYTES = 64 << 10
-# Filters of the plugin package, by option value; gzip and lzf come with h5py.
+# Classes of the package hdf5plugin by option value. gzip and lzf come with h5py.
 PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4"}
 COMPRESSIONS = ("gzip", "lzf", *PLUGIN_FILTERS)
 
 
 class Hdf5:
-    """HDF5 through h5py, in the latest file format and without times, so that equal records give equal bytes.
+    """HDF5 through h5py, in the latest file format and without timestamps, so that equal records give equal bytes.
 
-    Option `compression`: "gzip" or "lzf", and "zstd", "blosc", "blosc2" or "lz4" where hdf5plugin is installed.
+    The option `compression` is "gzip" or "lzf", or with hdf5plugin "zstd", "blosc", "blosc2" or "lz4".
     """
 
     name = "hdf5"
@@ -49,10 +49,10 @@ class Hdf5:
     ) -> list[Path]:
         path = folder / f"shard-{shard_name}.h5"
         filters = _filter_arguments(options.get("compression"))
-        with new_file(path) as file:
+        with create_file(path) as file:
             for name, array in columns.items():
                 if not filters or array.size == 0:
-                    # Not in chunks, between which HDF5 puts its index where there are more than a few.
+                    # Contiguous, because HDF5 puts an index between chunks if there are more than a few.
                     file.create_dataset(name, data=array, track_times=False)
                     continue
                 chunk_rows = min(len(array), max(1, CHUNK_NBYTES // max(1, array[:1].nbytes)))
@@ -66,7 +66,7 @@ class Hdf5:
         try:
             file = h5py.File(path, "r", locking=False)
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable_error(path, error) from error
         try:
             data = {column.name: _open(file, path, column) for column in columns}
             arrays = {name: _map(path, each) for name, each in data.items()}
@@ -75,7 +75,7 @@ class Hdf5:
             raise
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             file.close()
-            raise unreadable(path, error) from error
+            raise unreadable_error(path, error) from error
         mapped = {name: array for name, array in arrays.items() if array is not None}
         if len(mapped) < len(data):
             return Hdf5Shard(path, file, data)
@@ -84,7 +84,17 @@ class Hdf5:
 
 
 class Hdf5Shard:
-    """The data sets of one shard that is compressed."""
+    """A shard with compressed data sets.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for error messages.
+    file : h5py.File
+        The open file. It is closed with the shard.
+    data : mapping of str to h5py.Dataset
+        The data sets by column name.
+    """
 
     def __init__(self, path: Path, file: h5py.File, data: Mapping[str, h5py.Dataset]) -> None:
         self._file = file
@@ -99,13 +109,13 @@ class Hdf5Shard:
 
 
 class Hdf5Column:
-    """A data set that is decompressed chunk by chunk. h5py takes its own lock, so several threads may read."""
+    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock."""
 
     def __init__(self, path: Path, data: h5py.Dataset) -> None:
         self._path = path
         self._data = data
         self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
-        self._is_filtered = bool(filters_of(data))
+        self._is_filtered = bool(filter_ids(data))
         self._buffers = threading.local()
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
@@ -118,7 +128,7 @@ class Hdf5Column:
             target[places[members]] = chunk[rows[members] - number * self._chunk_rows]
 
     def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        # Chunk by chunk in the order of the file, so that ranges which share one do not decompress it twice.
+        # In the order of the file, so that a chunk shared by several ranges is decompressed once.
         held = -1
         chunk = np.empty(0)
         for k in np.argsort(starts, kind="stable").tolist():
@@ -154,13 +164,13 @@ class Hdf5Column:
             else:
                 self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
         except (OSError, RuntimeError, ValueError) as error:
-            raise unreadable(self._path, error) from error
+            raise unreadable_error(self._path, error) from error
         rows: np.ndarray = buffer[: last - first]
         return rows
 
 
 def _filter_arguments(compression: Any) -> dict[str, Any]:
-    """The arguments of `create_dataset` for a value of the option; raises `StoreError` for one that there is not."""
+    """Return arguments of `create_dataset` for a value of `compression`; raise `StoreError` if it is unknown."""
     if compression is None:
         return {}
     if compression not in COMPRESSIONS:
@@ -174,7 +184,7 @@ def _filter_arguments(compression: Any) -> dict[str, Any]:
 
 
 def _load_plugins() -> Any:
-    """The package that registers further filters with HDF5 when it is imported; None where it is not installed."""
+    """Return hdf5plugin, which registers its filters with HDF5 when it is imported, or None if it is not installed."""
     try:
         import hdf5plugin
     except ImportError:
@@ -183,16 +193,16 @@ def _load_plugins() -> Any:
 
 
 def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
-    """The data set of `column`; raises `StoreError` where it is another, or lies anywhere else than in this file."""
+    """Return the data set of `column`; raise `StoreError` if it is another one, or not stored in this file."""
     name = column.name
-    link = file.get(name, getlink=True)  # first: to look behind a link would open what it leads to
+    link = file.get(name, getlink=True)  # before file[name], which would follow a link and open its target
     if link is None:
         raise StoreError(f"{path}: has no data set {name!r}")
     if not isinstance(link, h5py.HardLink):
         raise StoreError(f"{path}: {name!r} is a link to somewhere else; a store holds its own data")
     data = file[name]
     if not isinstance(data, h5py.Dataset):
-        raise StoreError(f"{path}: {name!r} is no data set")
+        raise StoreError(f"{path}: {name!r} is not a data set")
     if data.is_virtual or data.external:
         raise StoreError(f"{path}: {name!r} is kept in other files; a store holds its own data")
     if data.dtype.str != column.dtype or data.shape != column.array_shape:
@@ -201,14 +211,14 @@ def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
             f"{np.dtype(column.dtype)} of shape {column.array_shape}"
         )
     try:
-        check_chunks(data, path.stat().st_size)
+        validate_chunks(data, path.stat().st_size)
     except ValueError as error:
         raise StoreError(f"{path}: {name!r} is refused: {error}; presave the data again") from None
     return data
 
 
 def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
-    """The rows of a data set, mapped from the file; None where they are compressed or their chunks not in order."""
+    """Return the rows of a data set as a memory map, or None if they are compressed or not in order in the file."""
     if data.size == 0:
         return np.empty(data.shape, data.dtype)
     offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
@@ -218,9 +228,9 @@ def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
 
 
 def _first_chunk_offset(data: h5py.Dataset) -> int | None:
-    """Where the rows of a chunked data set begin in its file, if they lie there as they are and one after another."""
-    # A chunk may be wider than the data, and then has gaps between the rows.
-    if filters_of(data) or data.chunks[1:] != data.shape[1:]:
+    """Return the position of a chunked data set in its file, or None if its rows are filtered or not consecutive."""
+    # If a chunk is wider than the data, there are gaps between the rows.
+    if filter_ids(data) or data.chunks[1:] != data.shape[1:]:
         return None
     offsets: list[int] = []
     data.id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))

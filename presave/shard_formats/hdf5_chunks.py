@@ -1,7 +1,7 @@
-"""Compressed chunks of a data set: what may be in one, and that it holds no more than it must before it is unpacked.
+"""Safe decompression of HDF5 chunks: a chunk's size is checked before it is unpacked.
 
-A file that somebody made for it can unpack to a thousand times a thousand times its size: HDF5 gives a filter as much
-memory as it asks for, and lets any number of filters follow one another.
+A malicious file can unpack to a million times its size: HDF5 gives a filter as much memory as it asks for, and lets any
+number of filters follow one another.
 """
 
 from __future__ import annotations
@@ -14,48 +14,60 @@ import h5py
 import numpy as np
 
 DEFLATE, LZF, LZ4, BLOSC, BLOSC2, ZSTD = 1, 32000, 32004, 32001, 32026, 32015
-# A chunk of more is one row. Our own have 64 KiB or one row.
-LARGEST_CHUNK_NBYTES = 64 << 20
-# What compresses better in all, or so well in one row that is so large, was made to fill memory.
-MOST_COMPRESSION = 1 << 16
-LARGEST_ROW_NBYTES, MOST_ROW_COMPRESSION = 256 << 20, 100
+# A larger chunk may only hold one row. Chunks that presave writes have 64 KiB or one row.
+MAX_CHUNK_NBYTES = 64 << 20
+# Data that compresses better than this, over all or in rows larger than this, was made to fill memory.
+MAX_COMPRESSION = 1 << 16
+MAX_ROW_NBYTES, MAX_ROW_COMPRESSION = 256 << 20, 100
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-def check_chunks(data: h5py.Dataset, file_nbytes: int) -> None:
-    """Raise `ValueError` where `data` is not kept as presave keeps it, or claims more than `file_nbytes` can hold."""
+def validate_chunks(data: h5py.Dataset, file_nbytes: int) -> None:
+    """Raise `ValueError` if presave would not store `data` so, or a file of `file_nbytes` bytes cannot hold it."""
     if data.chunks is None:
-        if data.id.get_offset() is None and data.nbytes > LARGEST_CHUNK_NBYTES:
+        if data.id.get_offset() is None and data.nbytes > MAX_CHUNK_NBYTES:
             raise ValueError(f"its {data.nbytes:,} bytes are not in the file")
         return
     row_nbytes = data.dtype.itemsize * math.prod(data.shape[1:])
     chunk_nbytes = data.dtype.itemsize * math.prod(data.chunks)
-    if chunk_nbytes > max(LARGEST_CHUNK_NBYTES, row_nbytes):
+    if chunk_nbytes > max(MAX_CHUNK_NBYTES, row_nbytes):
         raise ValueError(f"its chunks have {chunk_nbytes:,} bytes")
-    if data.nbytes > max(LARGEST_CHUNK_NBYTES, file_nbytes * MOST_COMPRESSION):
+    if data.nbytes > max(MAX_CHUNK_NBYTES, file_nbytes * MAX_COMPRESSION):
         raise ValueError(f"it claims {data.nbytes:,} bytes in a file of {file_nbytes:,}")
-    if row_nbytes > LARGEST_ROW_NBYTES and data.nbytes > file_nbytes * MOST_ROW_COMPRESSION:
+    if row_nbytes > MAX_ROW_NBYTES and data.nbytes > file_nbytes * MAX_ROW_COMPRESSION:
         raise ValueError(f"its rows claim {row_nbytes:,} bytes each in a file of {file_nbytes:,}")
-    filters = filters_of(data)
+    filters = filter_ids(data)
     if filters and (len(filters) > 1 or filters[0] not in DECLARED_NBYTES or data.chunks[1:] != data.shape[1:]):
         raise ValueError(f"it is filtered ({', '.join(map(str, filters))}) otherwise than presave does")
 
 
-def filters_of(data: h5py.Dataset) -> list[int]:
-    """The numbers of its filters, as HDF5 registers them."""
+def filter_ids(data: h5py.Dataset) -> list[int]:
+    """Return the registered HDF5 identifiers of the data set's filters."""
     creation = data.id.get_create_plist()
     return [creation.get_filter(place)[0] for place in range(creation.get_nfilters())]
 
 
 def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
-    """Unpack chunk `number` of `data`, which is filtered, into `buffer`, which has its shape.
+    """Unpack one chunk.
 
-    Raises `OSError` or `ValueError` where it is damaged or would unpack to more.
+    Parameters
+    ----------
+    data : h5py.Dataset
+        A data set with one filter.
+    number : int
+        Number of the chunk along the first axis.
+    buffer : array of the shape of a chunk
+        Gets the rows.
+
+    Raises
+    ------
+    OSError, ValueError
+        If the chunk is damaged or does not unpack to the size of `buffer`.
     """
     offset = (number * data.chunks[0], *(0 for _ in data.shape[1:]))
     mask, stored = data.id.read_direct_chunk(offset)
-    (kind,) = filters_of(data)
-    if mask:  # HDF5 keeps what grows when it is compressed as it is
+    (kind,) = filter_ids(data)
+    if mask:  # HDF5 stores a chunk unfiltered if compression would make it larger
         found: int | None = len(stored)
     elif kind == DEFLATE:
         stored = _inflate(stored, buffer.nbytes)
@@ -72,7 +84,7 @@ def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
 
 
 def _inflate(stored: bytes, nbytes: int) -> bytes:
-    # HDF5 would go on for as long as there is something to unpack.
+    # HDF5 itself would unpack without a limit.
     inflating = zlib.decompressobj()
     try:
         found = inflating.decompress(stored, nbytes + 1)
@@ -84,7 +96,7 @@ def _inflate(stored: bytes, nbytes: int) -> bytes:
 
 
 def _zstd_nbytes(stored: bytes) -> int:
-    """RFC 8878, 3.1.1.1: the content size in the header of a frame, -1 where it says none."""
+    """Return the content size in the header of a zstd frame (RFC 8878, 3.1.1.1), or -1 if there is none."""
     if not stored.startswith(ZSTD_MAGIC) or len(stored) < 5:
         return -1
     descriptor = stored[4]
@@ -95,7 +107,7 @@ def _zstd_nbytes(stored: bytes) -> int:
     return found if length else -1
 
 
-# How many bytes a chunk says that it unpacks to, of which the filter takes as many and not more. LZF says nothing, and
+# Functions that return the unpacked size that a chunk declares, which its filter never exceeds. LZF declares none, and
 # unpacks 3 bytes to 264 at most.
 DECLARED_NBYTES: dict[int, Callable[[bytes], int | None]] = {
     DEFLATE: lambda _stored: None,

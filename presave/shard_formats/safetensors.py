@@ -1,4 +1,4 @@
-"""Format "safetensors": one file a shard, memory-mapped (https://github.com/huggingface/safetensors)."""
+"""Format "safetensors": one file for each shard, memory-mapped (https://github.com/huggingface/safetensors)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import ArrayShard, check_arrays, unreadable
-from presave.formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, unreadable_error, validate_arrays
+from presave.shard_formats.format import CheckOption
 
-# The format's names of the types that numpy has too.
+# NumPy's dtypes by the format's names for them.
 DTYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
-# What the header says of a column, and what else may be in it.
-COLUMN_NBYTES, LARGEST_METADATA_NBYTES = 1 << 10, 1 << 20
+# Limits of the header: for each column, and for everything else.
+COLUMN_NBYTES, MAX_METADATA_NBYTES = 1 << 10, 1 << 20
 
 
 class Safetensors:
-    """A JSON header with the place of every array, and the arrays. Holds nothing that could be run."""
+    """A JSON header with the position of every array, followed by the arrays. It cannot contain code."""
 
     name = "safetensors"
     is_trusted_only = False
@@ -39,7 +39,7 @@ class Safetensors:
         folder: Path,
         shard_name: str,
         columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - it has none
+        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
     ) -> list[Path]:
         for name, array in columns.items():
             if array.dtype.str not in DTYPES.values():
@@ -59,17 +59,17 @@ class Safetensors:
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
         (path,) = files
         try:
-            arrays = _map(path, LARGEST_METADATA_NBYTES + COLUMN_NBYTES * len(columns))
+            arrays = _map(path, MAX_METADATA_NBYTES + COLUMN_NBYTES * len(columns))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise unreadable(path, error) from error
-        return ArrayShard(check_arrays(path, arrays, columns))
+            raise unreadable_error(path, error) from error
+        return ArrayShard(validate_arrays(path, arrays, columns))
 
 
-def _map(path: Path, largest_header_nbytes: int) -> dict[str, np.ndarray]:
-    # The library copies what it reads; the places in the header are enough to map it.
+def _map(path: Path, max_header_nbytes: int) -> dict[str, np.ndarray]:
+    # The safetensors library copies what it reads. The positions in the header are enough for a memory map.
     content = np.memmap(path, np.uint8, "r")
     header_nbytes = int.from_bytes(content[:8].tobytes(), "little")
-    if header_nbytes > min(largest_header_nbytes, content.size - 8):
+    if header_nbytes > min(max_header_nbytes, content.size - 8):
         raise ValueError(f"its header of {header_nbytes} bytes does not fit")
     header = json.loads(content[8 : 8 + header_nbytes].tobytes())
     data = np.asarray(content[8 + header_nbytes :])

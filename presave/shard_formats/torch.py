@@ -1,4 +1,4 @@
-"""Format "torch": one file of tensors a shard, as `torch.save` writes it, memory-mapped by `torch.load`."""
+"""Format "torch": one file of tensors for each shard, written by `torch.save` and memory-mapped by `torch.load`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import ArrayShard, check_arrays, unreadable
-from presave.formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, unreadable_error, validate_arrays
+from presave.shard_formats.format import CheckOption
 
 
 class Torch:
-    """A dictionary of tensors. Read with `weights_only=True`: tensors and nothing that could be run."""
+    """A dictionary of tensors. It is read with `weights_only=True`, so that no code in it is run."""
 
     name = "torch"
     is_trusted_only = False
@@ -32,7 +32,7 @@ class Torch:
         folder: Path,
         shard_name: str,
         columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - it has none
+        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
     ) -> list[Path]:
         torch = _import_torch()
         path = folder / f"shard-{shard_name}.pt"
@@ -48,7 +48,7 @@ class Torch:
                     ) from None
         try:
             torch.save(tensors, path)
-        except RuntimeError as error:  # of its own zip writer, without the number of the error
+        except RuntimeError as error:  # from torch's zip writer, without an errno
             raise OSError(f"torch: {error}") from error
         return [path]
 
@@ -60,15 +60,15 @@ class Torch:
             tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             if not isinstance(tensors, dict):
                 raise TypeError(f"it holds a {type(tensors).__name__}, not a dictionary of tensors")
-            # A tensor may be of a kind or a dtype that numpy has not.
+            # tensor.numpy() raises if NumPy has no such layout or dtype.
             arrays = {name: tensor.numpy() for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         except Exception as error:  # torch raises RuntimeError, pickle's errors and others for a damaged file
-            raise unreadable(path, error) from error
-        return ArrayShard(check_arrays(path, arrays, columns))
+            raise unreadable_error(path, error) from error
+        return ArrayShard(validate_arrays(path, arrays, columns))
 
 
 def _check_archive(path: Path) -> None:
-    # torch.save compresses nothing; what is compressed would be unpacked into memory, however much it is.
+    # torch.save compresses nothing, and a compressed member would be unpacked into memory, however large it is.
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):

@@ -1,4 +1,4 @@
-"""The storage formats, by name."""
+"""The storage formats by name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from presave.errors import StoreError
-from presave.formats.format import ColumnReader, Format, ShardReader
-from presave.formats.hdf5 import Hdf5
-from presave.formats.npy import Npy
-from presave.formats.pickle import Pickle
-from presave.formats.safetensors import Safetensors
-from presave.formats.torch import Torch
+from presave.shard_formats.format import ColumnReader, Format, ShardReader
+from presave.shard_formats.hdf5 import Hdf5
+from presave.shard_formats.npy import Npy
+from presave.shard_formats.pickle import Pickle
+from presave.shard_formats.safetensors import Safetensors
+from presave.shard_formats.torch import Torch
 
 FORMATS: dict[str, Format] = {
     "npy": Npy(),
@@ -23,12 +23,12 @@ FORMATS: dict[str, Format] = {
 
 
 def formats() -> tuple[str, ...]:
-    """The names of the formats that `write` and `convert` accept; the first is the default."""
+    """Return the names of the formats that `write` and `convert` accept. The first is the default."""
     return tuple(FORMATS)
 
 
 def find_format(name: str) -> Format:
-    """The format called `name`; raises `StoreError` that lists the known ones."""
+    """Return the format called `name`; raise `StoreError` with the known names if there is none."""
     try:
         return FORMATS[name]
     except (KeyError, TypeError):
@@ -36,7 +36,7 @@ def find_format(name: str) -> Format:
 
 
 def check_options(format: Format, options: Mapping[str, Any]) -> None:
-    """Raise `StoreError` for options that the format does not have, and values that they cannot have."""
+    """Raise `StoreError` if the format does not have an option, or the option cannot have its value."""
     unknown = sorted(set(options) - set(format.options))
     if unknown:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""Columns that are arrays, in memory or mapped from a file: what most formats come down to."""
+"""Readers for shards whose columns are arrays, in memory or mapped from a file. Most formats use them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.format import ColumnReader
+from presave.shard_formats.format import ColumnReader
 
-# Rows up to this many bytes are gathered by one fancy index; larger ones by one copy each, which spares a temporary.
+# Rows up to this size are gathered by one fancy index. Larger rows are copied one by one, which avoids a temporary.
 SMALL_ROW_NBYTES = 4096
 
 
 class ArrayColumn:
-    """A column over an array of shape `(rows, *row shape)`."""
+    """A column that is an array.
+
+    Attributes
+    ----------
+    array : array of shape (rows, *row shape)
+        Read-only.
+    """
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array.view()
-        """Read-only."""
         self.array.flags.writeable = False
         self._has_small_rows = array[:1].nbytes <= SMALL_ROW_NBYTES
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
-        # Large rows come here only where shards are read whole; of others `Store.gather` copies all in one call.
+        # Large rows come here only if the format reads whole shards. Others are copied by `MappedRows`, in one call.
         if isinstance(slots, slice):
-            # mode="raise" would make numpy gather into a temporary first; the store has checked the rows. The method
-            # takes a third of the time of np.take, which shows where a batch is spread over dozens of shards.
+            # With mode="raise", NumPy would gather into a temporary first; the store has checked the rows. The method
+            # takes a third of the time of np.take, which matters if a batch is spread over dozens of shards.
             self.array.take(rows, 0, out[slots], "clip")
         elif self._has_small_rows:
             out[slots] = self.array[rows]
@@ -48,7 +53,7 @@ class ArrayColumn:
 
 
 class ArrayShard:
-    """A shard whose columns are arrays for as long as it is open."""
+    """A shard whose columns stay in memory, or mapped, while it is open."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._columns: dict[str, ColumnReader] = {name: ArrayColumn(array) for name, array in arrays.items()}
@@ -57,12 +62,12 @@ class ArrayShard:
         return self._columns
 
     def close(self) -> None:
-        # A map closes with the last array that views it; dropping ours is all that is safe.
+        # A memory map closes with the last array that views it, so dropping our references is all that is safe.
         self._columns = {}
 
 
 class LoadedShard:
-    """A shard that is read whole, each time that something of it is wanted."""
+    """A shard that is read whole each time one of its records is needed."""
 
     def __init__(self, load: Callable[[], Mapping[str, np.ndarray]]) -> None:
         self._load = load
@@ -71,17 +76,37 @@ class LoadedShard:
         return ArrayShard(self._load()).columns()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file stays open."""
 
 
-def check_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence[Column]) -> dict[str, np.ndarray]:
-    """The arrays of `columns`; raises `StoreError` where one is missing or not of its dtype and shape."""
-    room = path.stat().st_size
+def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence[Column]) -> dict[str, np.ndarray]:
+    """Check the arrays of a file against the manifest.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for its size and for error messages.
+    arrays : mapping of str to array
+        The arrays that were found in it.
+    columns : sequence of Column
+        The columns that it must have.
+
+    Returns
+    -------
+    dict of str to array
+        One C-contiguous array for each column.
+
+    Raises
+    ------
+    StoreError
+        If a column is missing, or has another dtype or shape.
+    """
+    file_nbytes = path.stat().st_size
     checked = {}
     for column in columns:
-        if column.nbytes > room:  # axes of stride 0 would make a few bytes as many as one likes
+        if column.nbytes > file_nbytes:  # with strides of 0, an array of any size needs only a few bytes
             raise StoreError(
-                f"{path}: has {room:,} bytes; the manifest says {column.nbytes:,} for {column.name!r} alone"
+                f"{path}: has {file_nbytes:,} bytes; the manifest says {column.nbytes:,} for {column.name!r} alone"
             )
         array = arrays.get(column.name)
         if not isinstance(array, np.ndarray) or array.dtype.str != column.dtype or array.shape != column.array_shape:
@@ -90,11 +115,11 @@ def check_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence
                 f"{path}: column {column.name!r} holds {found}; the manifest says "
                 f"{np.dtype(column.dtype)} of shape {column.array_shape}"
             )
-        # Other programs may have written the axes in another order.
+        # Another program may have written Fortran order.
         checked[column.name] = np.ascontiguousarray(array)
     return checked
 
 
-def unreadable(path: Path, error: BaseException) -> StoreError:
-    """The error for a file that cannot be read."""
+def unreadable_error(path: Path, error: BaseException) -> StoreError:
+    """Return the error for a file that cannot be read."""
     return StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged")

@@ -1,4 +1,4 @@
-"""Format "pickle": one pickled dictionary of arrays a batch, the classical way in Python. For comparison."""
+"""Format "pickle": one pickled dictionary of arrays for each batch, as many projects do. For comparison only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import LoadedShard, check_arrays, unreadable
-from presave.formats.format import CheckOption
+from presave.shard_formats.arrays import LoadedShard, unreadable_error, validate_arrays
+from presave.shard_formats.format import CheckOption
 
 PROTOCOL = 5
 
 
 class Pickle:
-    """Whole batches, unpickled each time that a record of one is wanted. Opening one runs what is in it."""
+    """Pickled batches. A batch is unpickled each time one of its records is needed, which runs any code in it."""
 
     name = "pickle"
     is_trusted_only = True
@@ -34,7 +34,7 @@ class Pickle:
         folder: Path,
         shard_name: str,
         columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - it has none
+        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
     ) -> list[Path]:
         path = folder / f"batch-{shard_name}.pickle"
         with path.open("wb") as file:
@@ -53,7 +53,7 @@ def _load(path: Path, columns: Sequence[Column]) -> dict[str, np.ndarray]:
         with path.open("rb") as file:
             content = pickle.load(file)  # noqa: S301 - opened only with trusted=True
     except Exception as error:  # a damaged pickle can raise anything
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     if not isinstance(content, dict):
         raise StoreError(f"{path}: holds a {type(content).__name__}, not a dictionary of arrays")
-    return check_arrays(path, content, columns)
+    return validate_arrays(path, content, columns)

@@ -1,4 +1,4 @@
-"""Format "npy": one `.npy` file for each column and shard, read through a memory map."""
+"""Format "npy": one `.npy` file for each column of a shard, read through a memory map."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
-from presave.formats.arrays import ArrayShard, unreadable
-from presave.formats.format import CheckOption
+from presave.shard_formats.arrays import ArrayShard, unreadable_error
+from presave.shard_formats.format import CheckOption
 
 
 class Npy:
@@ -31,7 +31,7 @@ class Npy:
         folder: Path,
         shard_name: str,
         columns: Mapping[str, np.ndarray],
-        options: Mapping[str, Any],  # noqa: ARG002 - it has none
+        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
     ) -> list[Path]:
         paths = []
         for name, array in columns.items():
@@ -53,19 +53,19 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _map(path: Path, column: Column) -> np.ndarray:
-    # The header is compared, not parsed: the manifest says all that it may hold.
+    # The header is compared and not parsed, because the manifest determines every byte of it.
     header = _header(column.dtype, column.array_shape)
     try:
         with path.open("rb") as file:
             found = file.read(len(header))
         nbytes = path.stat().st_size
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     if found != header or nbytes != len(header) + column.nbytes:
         raise StoreError(
             f"{path}: is not {np.dtype(column.dtype)} of shape {column.array_shape}, as the manifest says; "
             "`etl verify` lists all that is damaged"
         )
-    if column.nbytes == 0:  # which cannot be mapped
+    if column.nbytes == 0:  # mmap refuses empty ranges
         return np.empty(column.array_shape, column.dtype)
     return np.asarray(np.memmap(path, column.dtype, "r", offset=len(header), shape=column.array_shape))
