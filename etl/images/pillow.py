@@ -15,9 +15,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 JPEG_FORMATS = ("JPEG", "MPO")
 START_OF_SCAN = b"\xff\xda"
-SMALLEST_SCAN_NBYTES = 10
+MIN_SCAN_NBYTES = 10
 # Of an image of the most pixels; of others so many more as they are smaller. Usual are 1 to 12.
-MOST_SCANS = 20
+MAX_SCANS = 20
 MAX_16_BITS = (1 << 16) - 1
 
 
@@ -78,8 +78,8 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
     """Raise `ValueError` for a JPEG file that goes over its pixels far more often than any encoder has it do."""
     if Image.MAX_IMAGE_PIXELS is None:
         return
-    most = MOST_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
-    if len(encoded) > most * SMALLEST_SCAN_NBYTES:
+    most = MAX_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
+    if len(encoded) > most * MIN_SCAN_NBYTES:
         scans = encoded.tobytes().count(START_OF_SCAN)
         if scans > most:
             raise ValueError(f"{scans} scans of {pixels:,} pixels, which is no photograph; remove or replace the file")

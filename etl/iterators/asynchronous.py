@@ -26,7 +26,7 @@ from etl.prefetch.start import START_METHODS
 from etl.prefetch.threads import ThreadCrew
 from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
-from etl.runtime.thread_policy import loader_threads_by_default
+from etl.runtime.thread_policy import default_loader_threads
 
 
 class AsyncIterator(AheadIterator):
@@ -119,14 +119,14 @@ class AsyncIterator(AheadIterator):
             return 0
         if not isinstance(self._iterator, EpochIterator):
             return 1
-        return self._threads or loader_threads_by_default()
+        return self._threads or default_loader_threads()
 
     @property
     def processes(self) -> int:
         """Processes that load; 0 where threads do."""
         if self._prefetch_size == 0 or self._workers == "thread":
             return 0
-        return self._processes or loader_threads_by_default()
+        return self._processes or default_loader_threads()
 
     @property
     def epoch(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from etl.arguments import whole_number
-from etl.runtime.collections import Collections, CollectionWatch
+from etl.runtime.gc_watch import Collections, CollectionWatch
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import etl
-from etl.runtime import ThreadPolicy, cpus
+from etl.runtime import ThreadPolicy, resources
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": [number], "label": number} for number in range(4)]
@@ -29,7 +29,7 @@ def quota(folder: Path, own: str | None, files_2: Mapping[str, str], files_1: Ma
     own_group = folder / "own"
     if own is not None:
         write(folder, {"own": own})
-    return cpus.cgroup_quota(write(folder / "2", files_2), write(folder / "1", files_1), own_group)
+    return resources.cgroup_quota(write(folder / "2", files_2), write(folder / "1", files_1), own_group)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_cpus_are_the_fewer_of_affinity_and_quota_rounded_up(
     monkeypatch: pytest.MonkeyPatch, allowed: float | None, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5})
-    monkeypatch.setattr(cpus, "cgroup_quota", lambda: allowed)
-    assert cpus.available_cpus() == expected
+    monkeypatch.setattr(resources, "cgroup_quota", lambda: allowed)
+    assert resources.available_cpus() == expected
 
 
 def test_a_process_that_is_bound_to_one_cpu_has_one_thread_that_loads() -> None:

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import etl
 from etl.runtime import ThreadPolicy
-from etl.runtime.cpus import available_cpus
+from etl.runtime.resources import available_cpus
 
 Pools = dict[str, int]
 LIMIT_SECONDS = 60

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
-from etl.sources import csv_labels, csv_rows
+from etl.sources import csv_rows
+from etl.sources import labels as csv_labels
 from tests.csv_files import write
 
 TABLE = "width,height,kind\n1.5,2,cat\n-3e2,0.25,dog\n7,8,cat\n"
@@ -116,7 +117,7 @@ def test_a_wrong_target_is_named_when_it_is_read(text: str, said: str, tmp_path:
 def test_labels_that_are_all_different_are_refused_before_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_labels, "MOST_CLASSES", 5)
+    monkeypatch.setattr(csv_labels, "MAX_CLASSES", 5)
     path = write(tmp_path, "x,y\n" + "".join(f"0,name{number}\n" for number in range(6)))
     with pytest.raises(ValueError, match="column 'y': more than 5 different labels; choose the column that names"):
         etl.Csv(path, label="y")
@@ -307,7 +308,7 @@ def test_a_damaged_line_is_named_wherever_chunks_end(data: st.DataObject) -> Non
 
 
 def test_a_line_without_an_end_is_not_read_into_memory_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.sources.csv_layout.LONGEST_LINE_NBYTES", 1 << 20)
+    monkeypatch.setattr("etl.sources.csv_layout.MAX_LINE_NBYTES", 1 << 20)
     monkeypatch.setattr(csv_rows, "CHUNK_NBYTES", 1 << 10)
     with pytest.raises(ValueError, match=r"line 1 is longer than 1 MiB; is this a CSV file\?"):
         etl.Csv(write(tmp_path, b"a" * (2 << 20)))

@@ -153,7 +153,7 @@ def test_members_that_are_no_plain_files_are_refused(type_: bytes, kind: str, tm
 @pytest.mark.parametrize(
     ("nbytes", "said"),
     [
-        (10, "is no tar file, or damaged after its beginning"),
+        (10, "is not a tar file, or is damaged after its beginning"),
         (512, r"was cut off within a/0001\.jpg: it has 512 bytes, and needs 1,024 for it"),
         (514, r"was cut off within a/0001\.jpg"),
         (1024, r"has no end mark after a/0001\.jpg"),
