@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psutil
 
-CGROUP_2 = Path("/sys/fs/cgroup")
-CGROUP_1 = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 # Files of a control group, in version 2 and in version 1: its limit (none is "max", or a number near 2^63), what it
 # uses, and the key in memory.stat of the file pages in that, which the system reclaims first.
@@ -40,7 +39,7 @@ def available_nbytes() -> int:
     return available if left is None else max(0, min(available, left))
 
 
-def cgroup_quota(root_2: Path = CGROUP_2, root_1: Path = CGROUP_1 / "cpu", own: Path = OWN_GROUP) -> float | None:
+def cgroup_quota(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "cpu", own: Path = OWN_GROUP) -> float | None:
     """Return the CPUs that the control groups around this process allow; None if none of them sets a limit.
 
     Parameters
@@ -59,9 +58,7 @@ def cgroup_quota(root_2: Path = CGROUP_2, root_1: Path = CGROUP_1 / "cpu", own: 
     return min(found) if found else None
 
 
-def cgroup_nbytes_left(
-    root_2: Path = CGROUP_2, root_1: Path = CGROUP_1 / "memory", own: Path = OWN_GROUP
-) -> int | None:
+def cgroup_nbytes_left(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "memory", own: Path = OWN_GROUP) -> int | None:
     """Return the bytes left to the control groups around this process; None if none of them sets a limit.
 
     Parameters

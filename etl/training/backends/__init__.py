@@ -1,4 +1,4 @@
-"""Backends: where compute runs. Importing this loads no torch; choosing a backend does."""
+"""Backends: where compute runs. Importing this does not load torch; selecting a backend does."""
 
 from etl.training.backends.selection import Backend, backend
 
