@@ -123,8 +123,8 @@ def fit(
     epochs = whole_number("epochs", epochs, least=1)
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
     policies = _policies(gc, heap, threads)
-    place = find_backend(backend) if isinstance(backend, str) else backend
-    place.place(model, iterator.dtype).train()
+    chosen = find_backend(backend) if isinstance(backend, str) else backend
+    chosen.place(model, iterator.dtype).train()
     update = make_optimizer(model)
     step = TrainingStep(model, update, loss or cross_entropy)
     waits = any(listener.needs_times for listener in listeners)
@@ -139,9 +139,9 @@ def fit(
                 listener.fit_started()
                 started_listeners.callback(listener.fit_ended)
             for _ in range(epochs):
-                _run_epoch(iterator, step, place, listeners, waits, scores, result)
+                _run_epoch(iterator, step, chosen, listeners, waits, scores, result)
                 result.epochs += 1
-            place.synchronize()
+            chosen.synchronize()
         result.seconds = time.perf_counter() - started
         result.settings = [policy.audit() for policy in policies]
     result.scores = torch.stack(scores).tolist() if scores else []

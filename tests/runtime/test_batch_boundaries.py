@@ -1,4 +1,4 @@
-"""Batch boundaries: one between two training steps, whoever runs the loop and whatever gives the batches."""
+"""Batch boundaries: one between two training steps, for any loop and any iterator."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_thresholds_are_those_of_the_collector() -> None:
         assert gc.get_threshold() == (50, 5, 5)
         assert policy.audit().in_force.startswith("automatic collection on, thresholds 50,5,5")
         assert not policy.audit().is_inert
-        gc.set_threshold(700, 10, 10)  # somebody else's code
+        gc.set_threshold(700, 10, 10)  # as other code might
         assert "and 700,10,10 are in force: something in this process calls gc.set_threshold()" in policy.audit().alarm
 
 

@@ -179,7 +179,7 @@ with HeapPolicy("limit:2GiB") as policy:
     seen["audit"] = str(policy.audit())
     seen["inert"] = policy.audit().is_inert
     resource.setrlimit(resource.RLIMIT_DATA, before)
-    seen["inert where somebody lifted it"] = policy.audit().is_inert
+    seen["inert after other code lifted it"] = policy.audit().is_inert
 seen["restored"] = resource.getrlimit(resource.RLIMIT_DATA) == before
 try:
     with HeapPolicy("limit:1MB"): pass
@@ -190,7 +190,7 @@ except RuntimeError as error:
     assert "MemoryError" in seen["refused"]
     assert "in force RLIMIT_DATA of 2,147,483,648 bytes" in seen["audit"]
     assert not seen["inert"]
-    assert seen["inert where somebody lifted it"]
+    assert seen["inert after other code lifted it"]
     assert seen["restored"]
     assert "bytes of data already" in seen["too low"]
 
@@ -203,8 +203,8 @@ with HeapPolicy("default") as policy:
 with HeapPolicy("retain") as policy:
     seen["retain"], seen["inert"] = policy.audit().effect, policy.audit().is_inert
     from etl.runtime import glibc
-    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # somebody else
-    seen["alarm where somebody took it back"] = policy.audit().alarm
+    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # as other code might
+    seen["alarm after other code took it back"] = policy.audit().alarm
 """
     )
     assert seen["default"].endswith("is given back when freed")
@@ -212,7 +212,7 @@ with HeapPolicy("retain") as policy:
     assert not seen["inert"]
     assert (
         "given back to the system all the same: other code has called mallopt"
-        in seen["alarm where somebody took it back"]
+        in seen["alarm after other code took it back"]
     )
 
 

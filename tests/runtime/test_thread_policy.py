@@ -116,7 +116,7 @@ def test_the_audit_reads_the_threads_back() -> None:
         assert not audit.is_inert
         assert {part.rpartition(" ")[2] for part in audit.in_force.split(", ")} == {"1"}
         assert "torch 1" in audit.in_force
-        torch.set_num_threads(3)  # somebody else
+        torch.set_num_threads(3)  # as other code might
         alarm = policy.audit().alarm
         assert alarm.startswith("compute threads were to be 1, and ")
         assert "torch has 3 now." in alarm

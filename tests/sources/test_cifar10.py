@@ -94,7 +94,7 @@ def test_the_stage_channels_first_gives_the_stored_planes_without_a_copy(folder:
     assert np.array_equal(planes, stored(folder, "train")[4])
 
 
-def test_the_usual_pipeline_normalises_with_the_statistics_of_the_set(folder: Path) -> None:
+def test_the_default_pipeline_normalises_with_the_statistics_of_the_set(folder: Path) -> None:
     image = etl.cifar10_pipeline()(etl.Cifar10(folder)[7])["features"]
     expected = etl.stages.Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))(
         {"features": stored(folder, "train")[7].copy()}
@@ -103,7 +103,7 @@ def test_the_usual_pipeline_normalises_with_the_statistics_of_the_set(folder: Pa
     assert image.tobytes() == expected.tobytes()
 
 
-def test_the_fingerprint_of_the_usual_pipeline_never_changes() -> None:
+def test_the_fingerprint_of_the_default_pipeline_never_changes() -> None:
     # Stores carry it.
     assert etl.cifar10_pipeline().fingerprint == "3b85a2e9a73d0ab0"
 

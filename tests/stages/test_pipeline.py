@@ -23,7 +23,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
 
 
 def from_pixels(size: int = 8) -> etl.Pipeline:
-    """The usual pipeline from where the photograph is decoded."""
+    """The preset for photographs, after decoding."""
     return etl.Pipeline([Resize(size, size), ChannelsFirst(), Normalise()])
 
 
@@ -76,8 +76,8 @@ def test_repeated_names_are_refused_before_and_after_a_cut() -> None:
         etl.Pipeline([doubled], preceding=[doubled])
 
 
-def test_the_fingerprint_of_the_usual_pipelines_never_changes() -> None:
-    # Stores carry it: whoever changes one of these makes every store of every user unreadable.
+def test_the_fingerprints_of_the_presets_never_change() -> None:
+    # Stores contain them: changing one makes every existing store of every user unreadable.
     assert etl.Pipeline([]).fingerprint == "4f53cda18c2baa0c"
     assert etl.image_pipeline(224).fingerprint == "896dc3515e78d48c"
     assert etl.image_pipeline(224).until("resize").fingerprint == "8add62929f6db1e4"

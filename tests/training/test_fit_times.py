@@ -135,7 +135,7 @@ def test_the_device_is_waited_for_in_every_iteration_only_where_a_listener_needs
     clock: Clock, needs_times: bool, waits: int
 ) -> None:
     class Deferring(CpuBackend):
-        """Like a device that works behind the caller's back: whoever waits for it spends 30 ms."""
+        """Like a device that works asynchronously: waiting for it takes 30 ms."""
 
         waited = 0
 
