@@ -102,7 +102,7 @@ class FolderWalk:
         if not target.is_relative_to(self._real):
             raise ValueError(
                 f"{path} is a link to {target}, out of {self._root}; pass follow_links=True (--follow-links) if "
-                "whoever made the folder may choose what is read"
+                "its author may choose which files are read"
             )
 
 

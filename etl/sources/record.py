@@ -37,8 +37,8 @@ class RecordError(ValueError):
 
     def __str__(self) -> str:
         of_file = f" ({printable(self.name)})" if self.name else ""
-        where = f"record {self.record} of {printable(self.source)}{of_file}"
-        return f"{where}: failed at stage '{self.stage}': {self.cause}"
+        location = f"record {self.record} of {printable(self.source)}{of_file}"
+        return f"{location}: failed at stage '{self.stage}': {self.cause}"
 
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:

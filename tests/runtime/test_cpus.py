@@ -1,4 +1,4 @@
-"""How many CPUs there are for this process: its affinity, and the quotas of its control groups."""
+"""The CPUs that this process may use, by its affinity and the quotas of its control groups."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_groups_of_version_1_count_as_well(
     assert quota(tmp_path, own, {}, files) == expected
 
 
-def test_where_both_versions_are_mounted_each_has_its_own_path(tmp_path: Path) -> None:
+def test_if_both_versions_are_mounted_each_has_its_own_path(tmp_path: Path) -> None:
     files_2 = {"x/cpu.max": "700000 100000"}
     files_1 = {"y/cpu.cfs_quota_us": "600000", "y/cpu.cfs_period_us": "100000"}
     assert quota(tmp_path, "4:cpu,cpuacct:/y\n1:name=systemd:/z\n0::/x", files_2, files_1) == 6.0

@@ -143,7 +143,7 @@ def test_an_unknown_policy_is_refused_and_the_known_ones_listed() -> None:
         GcPolicy("frozen")
 
 
-def test_off_leaves_the_collector_off_where_it_was_off_even_if_the_block_turned_it_on() -> None:
+def test_off_leaves_the_collector_off_if_it_was_off_even_if_the_block_turned_it_on() -> None:
     gc.disable()
     try:
         with GcPolicy("off"):
@@ -218,7 +218,7 @@ def test_a_window_waits_for_its_time() -> None:
         assert not policy.audit().is_inert
 
 
-def test_an_asynchronous_iterator_has_boundaries_where_the_caller_takes_a_batch() -> None:
+def test_an_asynchronous_iterator_has_boundaries_when_the_caller_takes_a_batch() -> None:
     records = [{"features": np.zeros(2, np.float32), "label": 0} for _ in range(8)]
     loader = etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), batch_size=2))
     with GcPolicy("window:0") as policy, loader:
@@ -226,7 +226,7 @@ def test_an_asynchronous_iterator_has_boundaries_where_the_caller_takes_a_batch(
         assert policy.audit().effect == "5 collections between batches, 0 others"
 
 
-def test_a_loop_of_ones_own_says_where_its_boundaries_are() -> None:
+def test_a_custom_loop_announces_its_boundaries() -> None:
     with GcPolicy("window:0") as policy:
         unseen = policy.audit()
         assert unseen.is_inert

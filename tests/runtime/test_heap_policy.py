@@ -45,7 +45,7 @@ seen = {{}}
 
 
 def run(code: str, **environment: str) -> dict[str, Any]:
-    """What `code` put into `seen`, in a process of its own: the allocator of this one is left alone."""
+    """Run `code` in its own process, so that this one's allocator is left alone, and return its `seen`."""
     process = subprocess.run(
         [sys.executable, "-c", f"{PRELUDE}\n{code}\njson.dump(seen, sys.stdout)"],
         env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0", **environment},
@@ -165,7 +165,7 @@ with HeapPolicy("retain"):
     assert seen["alarm"] == ""
 
 
-def test_a_limit_is_an_error_where_memory_would_go_beyond_it() -> None:
+def test_a_limit_is_an_error_when_memory_would_go_beyond_it() -> None:
     seen = run(
         """
 import resource

@@ -1,4 +1,4 @@
-"""How much memory is left, by the system and by the control group."""
+"""The memory that is left, by the system and by the control group."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_training_set_is_the_default(folder: Path) -> None:
     assert len(etl.Cifar10(folder)) == 15
 
 
-def test_records_say_where_they_lie(folder: Path) -> None:
+def test_records_name_their_file_and_position(folder: Path) -> None:
     source = etl.Cifar10(folder)
     assert [source.describe(number) for number in (0, 1, 14)] == [
         "data_batch_1.bin, image 0",

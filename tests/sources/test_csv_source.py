@@ -199,7 +199,7 @@ def test_a_quote_in_the_middle_of_a_field_is_refused(tmp_path: Path) -> None:
         source[0]
 
 
-def test_missing_values_are_replaced_where_a_value_is_given(tmp_path: Path) -> None:
+def test_missing_values_are_replaced_if_a_value_is_given(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n,2\nnan,NaN\n3, \n")
     assert features(etl.Csv(path, missing=-1)) == [[-1, 2], [-1, -1], [3, -1]]
     assert np.isnan(etl.Csv(path, missing=float("nan"))[0]["features"][0])

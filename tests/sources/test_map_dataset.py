@@ -33,7 +33,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 
 class Photographs(torch.utils.data.Dataset[Any]):
-    """As torchvision's ImageFolder: opened images, a transform of the user's, and the files in `samples`."""
+    """Like torchvision's ImageFolder: opened images, the user's transform, and the files in `samples`."""
 
     def __init__(self, folder: Path, transform: Callable[[Image.Image], Any] | None = None) -> None:
         source = etl.ImageFolder(folder)

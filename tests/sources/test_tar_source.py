@@ -45,7 +45,7 @@ def test_very_long_names_are_read_as_gnu_and_pax_write_them(tmp_path: Path) -> N
         assert contents(source) == [(b"one", 1), (b"long", 2)]
 
 
-def test_the_key_is_what_stands_before_the_first_dot_of_the_files_name(tmp_path: Path) -> None:
+def test_the_key_is_the_part_before_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
     members = [
         ("v1.5/a.jpg", b"A"),
         ("v1.5/a.cls", b"0"),

@@ -181,7 +181,7 @@ def test_what_else_pillow_raises_is_a_value_error(decoder: str) -> None:
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("format", ["PNG", "JPEG"])
 @pytest.mark.parametrize("decoder", ["pillow", "turbo"])
-def test_where_pillow_only_warns_of_the_pixels_the_file_is_refused(
+def test_a_file_of_so_many_pixels_that_pillow_warns_is_refused(
     decoder: str, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)

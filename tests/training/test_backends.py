@@ -91,7 +91,7 @@ def test_priorities_that_prefer_a_device_that_is_not_there_are_an_error_that_nam
         etl.backend()
 
 
-def test_asking_for_cuda_where_there_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_for_cuda_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match=r"backend 'cuda' was asked for, but .* no CUDA device"):
         etl.backend("cuda")

@@ -44,7 +44,7 @@ def make(strategy: str, folder: Path) -> BatchIterator:
 
 
 class StopTrainingError(Exception):
-    """What ends training in these tests."""
+    """Ends training in these tests."""
 
 
 class Saver:

@@ -1,4 +1,4 @@
-"""Where `fit` counts time: waits as ETL, steps as compute, and nothing left out of an iteration."""
+"""`fit` counts waits as ETL and steps as compute, and no time of an iteration is lost."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_time_of_listeners_is_neither_etl_nor_compute_but_in_the_next_iterat
 
 
 @pytest.mark.parametrize(("needs_times", "waits"), [(True, 4 + 1), (False, 1)])
-def test_the_device_is_waited_for_in_every_iteration_only_where_a_listener_needs_times(
+def test_the_device_is_waited_for_in_every_iteration_only_if_a_listener_needs_times(
     clock: Clock, needs_times: bool, waits: int
 ) -> None:
     class Deferring(CpuBackend):
