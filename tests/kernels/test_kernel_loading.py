@@ -1,4 +1,4 @@
-"""Loading numba in the background: no fork and no end of the interpreter falls into it."""
+"""Loading numba in the background is safe with forks and with the end of the interpreter."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_smallest_quota_of_a_group_and_those_around_it_counts(
         ("", {"cpu.cfs_quota_us": "250000"}, None),
         ("4:cpu,cpuacct:/a", {"a/cpu.cfs_quota_us": "100000", "a/cpu.cfs_period_us": "50000"}, 2.0),
         ("4:cpuset:/a", {"a/cpu.cfs_quota_us": "100000", "a/cpu.cfs_period_us": "50000"}, None),
-        # In a container the root is its own group, though its path is said as the host sees it.
+        # In a container the root is its own group, though its path is the host's.
         ("4:cpu:/docker/1f", {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}, 3.0),
     ],
 )

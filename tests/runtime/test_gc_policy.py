@@ -1,4 +1,4 @@
-"""`GcPolicy` does to the garbage collector what its name says, and puts it back."""
+"""`GcPolicy` configures the garbage collector as its name says, and restores it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_python_starts() -> Iterator[None]:
 
 
 class Node:
-    """An object in a cycle with itself: only the collector frees it."""
+    """An object that refers to itself, so that only the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self

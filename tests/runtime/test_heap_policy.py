@@ -1,4 +1,4 @@
-"""`HeapPolicy` keeps freed memory in the process, which page faults show, and puts glibc back."""
+"""`HeapPolicy` keeps freed memory in the process, which page faults show, and restores glibc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 MIB = 1 << 20
 ROUNDS = 4
 LARGE, SMALL = 64 * MIB, MIB
-# Four KiB to a page; numpy is kept from asking for huge pages, of which the same arrays would take 512 times fewer.
+# Pages of 4 KiB; numpy must not ask for huge pages, since the same arrays would take 512 times fewer of them.
 PAGES = LARGE * ROUNDS // 4096
 
 PRELUDE = f"""
@@ -117,8 +117,8 @@ def test_an_error_in_the_block_restores_too(seen: dict[str, int]) -> None:
 
 
 def test_after_leaving_small_arrays_fault_no_more_than_before(seen: dict[str, int]) -> None:
-    # glibc's nominal defaults, set by hand, would map each of them afresh: 256 faults an array. Whether that was so
-    # before depends on what the process had freed until then.
+    # glibc's nominal defaults, set by hand, would map each of them afresh: 256 faults an array. Before the policy,
+    # that depends on what the process had freed until then.
     assert seen["small after"] <= max(seen["small before"], SMALL // 4096)
 
 

@@ -1,4 +1,4 @@
-"""Cifar10: the binary files, one after another, and what is said about others."""
+"""Cifar10: reading the binary files in order, and errors for other files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_default_pipeline_normalises_with_the_statistics_of_the_set(folder: 
 
 
 def test_the_fingerprint_of_the_default_pipeline_never_changes() -> None:
-    # Stores carry it.
+    # Stores contain it.
     assert etl.cifar10_pipeline().fingerprint == "3b85a2e9a73d0ab0"
 
 

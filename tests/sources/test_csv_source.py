@@ -1,4 +1,4 @@
-"""Csv: what a file's rows become, how they are found and stored, and what is said about lines that are wrong."""
+"""Csv: records of a file's rows, finding and storing rows, and errors for malformed lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set of torch's kind as a source: pairs and mappings of arrays, tensors and images become records."""
+"""A map-style PyTorch data set as a source: pairs and mappings of arrays, tensors and images become records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Photographs(torch.utils.data.Dataset[Any]):
 
 
 class Sample(NamedTuple):
-    """An item whose parts have names of their own."""
+    """An item with names for its parts."""
 
     x: np.ndarray
     y: int

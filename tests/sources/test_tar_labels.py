@@ -1,4 +1,4 @@
-"""Tar: which member a label is read from, names of classes, and what is said of members that are left alone."""
+"""Tar: the member with the label, class names, and warnings about members that are left out."""
 
 from __future__ import annotations
 

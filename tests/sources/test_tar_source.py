@@ -1,4 +1,4 @@
-"""Tar: WebDataset shards, where their samples lie, and what is said about damaged ones."""
+"""Tar: WebDataset shards, the places of their samples, and errors for damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are not like the first one, and how often the pipeline runs."""
+"""Records that differ from the first one, and the number of times the pipeline runs."""
 
 from __future__ import annotations
 

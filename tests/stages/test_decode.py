@@ -1,4 +1,4 @@
-"""The decoder: whatever an image file holds becomes upright RGB, and what is no image says so."""
+"""The decoder: every image file becomes upright RGB, and other files are errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_webp_is_decoded() -> None:
     np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT), "WEBP", lossless=True)), UPRIGHT)
 
 
-# How a camera held so stores the upright picture: the inverse of what the EXIF standard says to show.
+# How a camera in this orientation stores the upright picture: the inverse of the transform in the EXIF standard.
 STORED = {
     1: UPRIGHT,
     2: UPRIGHT[:, ::-1],

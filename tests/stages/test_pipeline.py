@@ -1,4 +1,4 @@
-"""Pipelines: cutting, naming and fingerprints, and what the stages compute."""
+"""Pipelines: splitting, names and fingerprints, and the arithmetic of stages."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_pr
 
 
 class Greedy:
-    """A stage that memory does not suffice for."""
+    """A stage that runs out of memory."""
 
     name = "greedy"
 

@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 
 class TwoTowers(nn.Module):
-    """Takes two inputs; fails where it gets one."""
+    """Takes two inputs; fails if it gets one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`PerformanceListener`: what a report covers, and that its figures agree with one another."""
+"""`PerformanceListener`: the iterations in a report, and metrics that agree with one another."""
 
 from __future__ import annotations
 
