@@ -1,4 +1,4 @@
-"""The decoder "turbo" gives the pixels of the decoder "pillow", from every kind of file, and fails on the same files."""
+"""The decoder "turbo" gives the pixels of "pillow" for every kind of file, and fails on the same files."""
 
 from __future__ import annotations
 
