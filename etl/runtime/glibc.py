@@ -1,4 +1,4 @@
-"""glibc's allocator: is it this process's `malloc`, its options, and the memory that it keeps."""
+"""glibc's allocator: a check that this process uses it, its options, and the freed memory that it keeps."""
 
 from __future__ import annotations
 

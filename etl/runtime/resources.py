@@ -1,4 +1,4 @@
-"""The CPUs and the memory that this process may use: what the system has, less what its container forbids."""
+"""The CPUs and the memory that this process may use, within the limits of its container."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import psutil
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
-# Files of a control group, in version 2 and in version 1: its limit (none is "max", or a number near 2^63), what it
-# uses, and the key in memory.stat of the file pages in that, which the system reclaims first.
+# A control group's files with its limit and with the memory in use, and the key in memory.stat of the file pages among
+# that, which the system reclaims first; in version 2 and in version 1. "max", or a number near 2^63, is no limit.
 _MEMORY_FILES_2 = ("memory.max", "memory.current", "inactive_file")
 _MEMORY_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 

@@ -99,8 +99,7 @@ def _find_files(path: str | Path | Sequence[str | Path], split: str | None) -> l
         if missing:
             is_pickled = Path(path, missing[0]).with_suffix("").is_file()
             advice = "; it holds the version for Python, this reads cifar-10-binary.tar.gz, unpacked"
-            advice = advice if is_pickled else ""
-            raise ValueError(f"{path} has no {', '.join(missing)}{advice}")
+            raise ValueError(f"{path} has no {', '.join(missing)}{advice if is_pickled else ''}")
         return files
     if split is not None:
         raise ValueError(f"split={split!r} chooses among the files of a folder, and {path} is not a folder")

@@ -29,8 +29,8 @@ class Idx:
     """Images and labels from a pair of IDX files, each plain or gzip.
 
     A record has `features`, for MNIST uint8 of shape `(28, 28)`, and `label`, an int. Plain files are memory-mapped
-    and gzip files are unpacked into memory. A pickled `Idx` is small and shares no file handle: it does so again on its
-    first read.
+    and gzip files are unpacked into memory. A pickled `Idx` is small and shares no file handle: it maps or unpacks the
+    files again on its first read.
 
     Parameters
     ----------

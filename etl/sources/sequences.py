@@ -26,7 +26,7 @@ class Sequences:
     scalar, or an array of shape `(steps,)`. Sequences are sorted by name, and numbers in names by value. All files have
     the columns of the first.
 
-    Labels are the first of these that there is:
+    Labels come from the first of these that exists:
 
     1. the column `label` of each file, one label for each step;
     2. the file `labels.csv` in the folder, whose first line is `name,label`, one label for each sequence (names with

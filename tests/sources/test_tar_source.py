@@ -100,7 +100,7 @@ def test_classes_are_given_or_the_lines_of_a_file_beside_the_shards(tmp_path: Pa
         ([], r"s\.tar holds no samples"),
         (
             [("1.cls", b"0")],
-            r"sample 1 has no image \(.*\.jpg, .*\) among its members cls; the members of a sample stand",
+            r"sample 1 has no image \(.*\.jpg, .*\) among its members cls; the members of a sample must follow",
         ),
         ([("1.a.jpg", b"x"), ("1.b.jpg", b"y")], r"sample 1 has more than one image"),
         ([("1.jpg", b"x"), ("1.png", b"y")], r"sample 1 has more than one image .*among its members jpg, png"),

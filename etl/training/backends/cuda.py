@@ -17,7 +17,7 @@ BUFFERS = 2
 
 @dataclass
 class _Pinned:
-    """A page-locked buffer, and the event that ends the last copy out of it."""
+    """A page-locked buffer, and the event recorded after the last copy out of it."""
 
     bytes: torch.Tensor
     copied: torch.cuda.Event
@@ -25,7 +25,7 @@ class _Pinned:
 
 @dataclass(frozen=True)
 class _Sent:
-    """A batch on its way to the device, and the event that ends its copy."""
+    """A batch on its way to the device, and the event recorded after its copy."""
 
     batch: Batch
     copied: torch.cuda.Event
@@ -56,7 +56,7 @@ class CudaBackend:
         self._stream = torch.cuda.Stream(self.device)
         self._rings: dict[int, list[_Pinned]] = {}
         self._turn = 0
-        # Batches that are being copied from, each with the event that ends its copy.
+        # Batches that are being copied from, each with the event recorded after its copy.
         self._under_way: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
     def put(self, batch: Batch) -> Batch:
