@@ -32,7 +32,7 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
     if kernel == "auto":
         _COMPILED.begin()
     module = None if kernel == "numpy" else _COMPILED.module
-    return normalise_rows if module is None else module.normalise_rows  # type: ignore[no-any-return]
+    return normalise_rows if module is None else module.normalise_rows
 
 
 def load_kernels() -> bool:

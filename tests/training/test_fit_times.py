@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import etl
-from etl import training
+from etl.training import fit as fit_module
 from etl.training.backends.cpu import CpuBackend
 
 LIMIT_SECONDS = 30
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(training, "time", clock)
+    monkeypatch.setattr(fit_module, "time", clock)
     return clock
 
 
