@@ -23,18 +23,20 @@ Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
 
 
 def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:
-    """Open the source at `path`.
+    """Open the source at `path`: the first that fits, from top to bottom.
 
-    ============================================================ =============
-    path                                                         source
-    ============================================================ =============
-    a file `.csv` or `.tsv`                                      `Csv`
-    a file `.tar`, a pattern, or a folder with `.tar` files      `Tar`
-    a file `.bin`, or a folder with the file names of CIFAR-10   `Cifar10`
-    a folder with the file names of MNIST                        `Idx`
-    a folder with CSV files, in it or in its sub-folders         `Sequences`
-    any other folder                                             `ImageFolder`
-    ============================================================ =============
+    ==================================================== =============
+    path                                                 source
+    ==================================================== =============
+    a file `.csv` or `.tsv`                              `Csv`
+    a file `.tar`, or a pattern of such files            `Tar`
+    a file `.bin`                                        `Cifar10`
+    a folder with the file names of MNIST                `Idx`
+    a folder with the file names of CIFAR-10             `Cifar10`
+    a folder with `.tar` files                           `Tar`
+    a folder with CSV files, in it or in its sub-folders `Sequences`
+    any other folder                                     `ImageFolder`
+    ==================================================== =============
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
     Parameters
     ----------
     source : Source
-        Decides on the pipeline by its class.
+        Its class decides on the pipeline.
     size : int
         Height and width of photographs after resizing, in pixels.
     decoder : str
