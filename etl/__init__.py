@@ -1,11 +1,11 @@
-"""Loading training data, and measuring what it costs.
+"""Loaders for training data, and fair measurements of what loading costs.
 
     source = etl.ImageFolder("photos/")
     pipeline = etl.image_pipeline(size=224)
     train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
     etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
 
-Importing this loads no torch; `backend`, `fit`, `models`, `doctor` and `TorchDataset` do when they are first used.
+Importing this does not load torch; `backend`, `fit`, `models`, `doctor` and `TorchDataset` do on first use.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # These load torch, which a writer on a cluster does not need.
+    # These load torch, which a machine that only writes stores does not need.
     if name in ("models", "doctor"):
         return importlib.import_module(f"etl.{name}")
     if name == "TorchDataset":

@@ -1,4 +1,4 @@
-"""The public name of `etl.training.models`. Loads torch."""
+"""The public names of `etl.training.models`. Loads torch."""
 
 from etl.training.models import MODELS, LeNet, Lstm, Mlp, Residual, create
 

@@ -13,7 +13,7 @@ import torch
 from etl.doctor import Examination, Finding
 from etl.doctor.machine import Machine, look_at_machine
 from etl.loading.batch import Batch
-from etl.runtime.cpus import available_cpus
+from etl.runtime.resources import available_cpus
 
 FEATURES, CLASSES = 64, 4
 

@@ -18,7 +18,7 @@ from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.comparison.settings import BACKENDS, Settings
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
-from etl.training.backends.backend import import_torch
+from etl.training.backends.selection import import_torch
 
 # At least so long is profiled.
 PROFILE_SECONDS = 3.0
@@ -106,7 +106,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
     from etl.doctor.setup import make_setup
     from etl.doctor.stage_times import time_stages
     from etl.doctor.steps import time_steps
-    from etl.runtime.cpus import available_cpus
+    from etl.runtime.resources import available_cpus
 
     settings = Settings(
         source=arguments.source,

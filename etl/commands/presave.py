@@ -14,7 +14,7 @@ from etl.commands.scheduler import cluster
 from etl.commands.store_facts import describe_store, show_store
 from etl.commands.table_arguments import add_table_arguments, table_options
 from etl.loading.records import Records, records
-from etl.sources import open_source, usual_pipeline
+from etl.sources import default_pipeline, open_source
 from etl.stages import DECODERS
 from etl.stages.presets import default_split
 
@@ -119,6 +119,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _records(arguments: argparse.Namespace) -> Records:
     source = open_source(arguments.source, arguments.split, **table_options(arguments))
-    pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
+    pipeline = default_pipeline(source, arguments.size, arguments.decoder)
     done, _ = pipeline.split(arguments.until or default_split(pipeline))
     return records(source, done)

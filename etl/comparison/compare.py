@@ -27,7 +27,7 @@ from etl.comparison.splits import SplitSeconds, choose
 from etl.comparison.threads import Threads
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
-from etl.runtime.cpus import affinity_of, available_cpus
+from etl.runtime.resources import affinity_of, available_cpus
 
 # What the last phases need after the rounds.
 CLOSING_SECONDS = 3.0

@@ -11,7 +11,7 @@ import psutil
 
 from etl.measuring.instruments import instruments
 from etl.measuring.noise import frequencies
-from etl.runtime.cpus import available_cpus, cgroup_quota
+from etl.runtime.resources import available_cpus, cgroup_quota
 
 PACKAGES = ("fair-etl", "numpy", "torch", "h5py", "pillow", "joblib", "numba", "simplejpeg", "opencv-python-headless")
 

@@ -15,7 +15,7 @@ from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy
-from etl.training.backends.backend import import_torch
+from etl.training.backends.selection import import_torch
 
 # Imported before forking, since it takes longer than measuring a strategy. torch.optim imports the second when the
 # first optimizer is made.

@@ -20,7 +20,7 @@ from etl.loading.padding import Padding
 from etl.loading.records import Records, ragged_after
 from etl.measuring.page_cache import release_pages
 from etl.measuring.values import JsonValues
-from etl.sources import open_source, usual_pipeline
+from etl.sources import default_pipeline, open_source
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split
 
@@ -55,7 +55,7 @@ class Workload:
         self.chosen: dict[Candidate, Threads] = {}
         self.cpus = cpus
         source = open_source(settings.source, settings.split, **settings.table_options)
-        self.pipeline: Pipeline = usual_pipeline(source, settings.size, settings.decoder)
+        self.pipeline: Pipeline = default_pipeline(source, settings.size, settings.decoder)
         self.whole = source
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)

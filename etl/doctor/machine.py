@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from etl.measuring.noise import NoiseWatch
-from etl.runtime.cpus import available_cpus
+from etl.runtime.resources import available_cpus
 
 CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")

@@ -8,7 +8,7 @@ from typing import Any
 
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_steps
-from etl.runtime.collections import GENERATIONS, Collection, CollectionWatch
+from etl.runtime.gc_watch import GENERATIONS, Collection, CollectionWatch
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from etl.prefetch.start import START_METHODS
 from etl.prefetch.threads import ThreadPrefetcher
 from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
-from etl.runtime.thread_policy import loader_threads_by_default
+from etl.runtime.thread_policy import default_loader_threads
 from etl.stages.cursor import ThreadCursor
 
 
@@ -142,14 +142,14 @@ class AsyncIterator(AheadIterator):
             return 0
         if self._source.loader is None:
             return 1
-        return self._threads or loader_threads_by_default()
+        return self._threads or default_loader_threads()
 
     @property
     def processes(self) -> int:
         """Processes that load; 0 if threads do."""
         if self._prefetch_size == 0 or self._workers == "thread":
             return 0
-        return self._processes or loader_threads_by_default()
+        return self._processes or default_loader_threads()
 
     @property
     def epoch(self) -> int:

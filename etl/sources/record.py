@@ -11,7 +11,21 @@ __all__ = ["Record", "RecordError", "RecordSequence", "record_error", "source_na
 
 
 class RecordError(ValueError):
-    """A record could not be loaded. `record` is its number, `source` and `stage` say where it failed."""
+    """A record that could not be loaded.
+
+    Parameters
+    ----------
+    source : str
+        Name of the source.
+    record : int
+        Number of the record in it.
+    stage : str
+        Stage that failed; "read" if the source itself did.
+    name : str
+        Name of the record's file, or "" if it has none.
+    cause : str
+        Reason, in words.
+    """
 
     def __init__(self, source: str, record: int, stage: str, name: str, cause: str) -> None:
         super().__init__(source, record, stage, name, cause)
@@ -23,12 +37,24 @@ class RecordError(ValueError):
 
     def __str__(self) -> str:
         of_file = f" ({printable(self.name)})" if self.name else ""
-        where = f"record {self.record} of {printable(self.source)}{of_file}"
-        return f"{where}: failed at stage '{self.stage}': {self.cause}"
+        location = f"record {self.record} of {printable(self.source)}{of_file}"
+        return f"{location}: failed at stage '{self.stage}': {self.cause}"
 
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:
-    """The error for `cause`; a source that has `describe(i)` gives the name of the record's file."""
+    """Return the `RecordError` for `cause`.
+
+    Parameters
+    ----------
+    source : sequence of records
+        Names the record's file if it has a method `describe(index)`.
+    record : int
+        Number of the record.
+    stage : str
+        Stage that failed.
+    cause : exception
+        Error that the stage or the source raised.
+    """
     describe = getattr(source, "describe", None)
     name = describe(record) if describe is not None else ""
     text = str(cause) or type(cause).__name__
@@ -36,6 +62,6 @@ def record_error(source: Any, record: int, stage: str, cause: BaseException) -> 
 
 
 def source_name(source: Any) -> str:
-    """How messages call `source`: by its `name` where it has one, otherwise by its type."""
+    """Return the name of `source` for messages: its `name` or `path`, or else its type."""
     name = getattr(source, "name", None) or getattr(source, "path", None)
     return str(name) if name is not None else type(source).__name__

@@ -11,9 +11,17 @@ from etl.stages.dtypes import find_dtype
 
 @dataclass(frozen=True)
 class Cast:
-    """Give `features` the floating dtype called `dtype`: presaved after this, float16 takes half the room of float32.
+    """Convert `features` to a floating-point dtype. Presaved after this stage, float16 takes half the space of float32.
 
-    Raises `ValueError` for an unknown dtype. numpy's formats cannot hold bfloat16.
+    Attributes
+    ----------
+    dtype : str
+        "float16", "bfloat16", "float32" or "float64". numpy's file formats cannot hold bfloat16.
+
+    Raises
+    ------
+    ValueError
+        If the dtype is unknown.
     """
 
     dtype: str

@@ -10,8 +10,14 @@ from etl.sources.record import Record
 
 @dataclass(frozen=True)
 class ChannelsFirst:
-    """Turn `features` of shape `(height, width, channels)` into `(channels, height, width)`; `(height, width)` gains
-    one channel. A view: nothing is copied until the next stage reads it.
+    """Transpose `features` from `(height, width, channels)` to `(channels, height, width)`.
+
+    `(height, width)` becomes `(1, height, width)`. The result is a view: nothing is copied.
+
+    Raises
+    ------
+    ValueError
+        If features have another number of axes.
     """
 
     name: ClassVar[str] = "channels_first"

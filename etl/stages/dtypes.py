@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-# numpy has no bfloat16 of its own; ml_dtypes, which JAX and TensorFlow use, registers one.
+# numpy does not have bfloat16; ml_dtypes, which JAX and TensorFlow use, adds it.
 DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -15,7 +15,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def find_dtype(name: str) -> np.dtype:
-    """The numpy dtype called `name`; raises `ValueError` that lists the known ones."""
+    """Return the numpy dtype with this name; raise `ValueError` that lists the known ones."""
     try:
         return DTYPES[name]
     except (KeyError, TypeError):
@@ -23,5 +23,5 @@ def find_dtype(name: str) -> np.dtype:
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether `dtype` is one of numpy's floating types or bfloat16."""
+    """Return True if `dtype` is bfloat16 or one of numpy's floating-point types."""
     return dtype.kind == "f" or dtype == DTYPES["bfloat16"]

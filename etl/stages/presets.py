@@ -1,13 +1,13 @@
-"""The pipelines that people start from."""
+"""Presets: pipelines for photographs, MNIST and CIFAR-10, and the stage after which they are presaved."""
 
 from __future__ import annotations
 
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.pipeline import READ, Pipeline
 
-# Mean and standard deviation of all pixels of CIFAR-10's 50,000 training images, in units of 1 (E. Stevens, L. Antiga,
-# T. Viehmann: Deep Learning with PyTorch, 2020, section 7.1, whose mean of 0.4915, 0.4823, 0.4468 was summed up in
-# float32). The 0.2023, 0.1994, 0.2010 that are often seen are means of the standard deviations of single images.
+# Mean and standard deviation of all pixels, from 0 to 1, of CIFAR-10's 50,000 training images (E. Stevens, L. Antiga,
+# T. Viehmann: Deep Learning with PyTorch, 2020, section 7.1, whose mean of 0.4915, 0.4823, 0.4468 was summed in
+# float32). The often-quoted 0.2023, 0.1994, 0.2010 are means of the standard deviations of single images.
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 
@@ -15,12 +15,19 @@ CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 def image_pipeline(
     size: int | tuple[int, int] = 224, decoder: str = "pillow", *, dct_scaling: bool = False
 ) -> Pipeline:
-    """Photographs to training arrays: decode, resize, channels_first, normalise (ImageNet's statistics).
+    """Make the pipeline for photographs: decode, resize, channels_first, normalise (with ImageNet's statistics).
 
-    `size` is a side in pixels or `(height, width)`. Encoded bytes become float32 of shape `(3, height, width)`.
-    `decoder` "pillow" resizes with Pillow, too; "turbo" decodes with libjpeg-turbo and resizes with OpenCV, which is
-    faster and gives other pixels where an image shrinks (see `Resize`). `dct_scaling` lets the decoder scale JPEG files
-    down on the way (see `Decode`).
+    The bytes of an image file become float32 of shape `(3, height, width)`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Side of a square, or height and width, in pixels.
+    decoder : str
+        "pillow" decodes and resizes with Pillow. "turbo" decodes with libjpeg-turbo and resizes with OpenCV, which is
+        faster and gives other pixels when an image shrinks (see `Resize`).
+    dct_scaling : bool
+        Let the decoder scale JPEG files down while it decodes them (see `Decode`).
     """
     height, width = (size, size) if isinstance(size, int) else size
     decode = Decode(decoder, (height, width) if dct_scaling else None)
@@ -29,7 +36,7 @@ def image_pipeline(
 
 
 def digits_pipeline() -> Pipeline:
-    """MNIST digits to training arrays: channels_first, normalise to -1..1.
+    """Make the pipeline for MNIST's digits: channels_first, normalise to -1..1.
 
     uint8 of shape `(28, 28)` becomes float32 of shape `(1, 28, 28)`.
     """
@@ -37,7 +44,7 @@ def digits_pipeline() -> Pipeline:
 
 
 def cifar10_pipeline() -> Pipeline:
-    """CIFAR-10's images to training arrays: channels_first, normalise (statistics of its training set).
+    """Make the pipeline for CIFAR-10's images: channels_first, normalise (with the statistics of its training set).
 
     uint8 of shape `(32, 32, 3)` becomes float32 of shape `(3, 32, 32)`.
     """
@@ -45,10 +52,10 @@ def cifar10_pipeline() -> Pipeline:
 
 
 def default_split(pipeline: Pipeline) -> str:
-    """Return the stage to presave after, unless the user asks for another.
+    """Return the name of the stage to presave after, unless the user names another.
 
-    "resize" for photographs, whose bytes are a quarter of floats; otherwise the last, so that nothing is left to do;
-    `READ` for a pipeline without stages.
+    This is "resize" for photographs, since uint8 takes a quarter of the space of float32. Otherwise it is the last
+    stage, so that nothing is left to do; `READ` for a pipeline without stages.
     """
     if "resize" in pipeline.names:
         return "resize"

@@ -1,4 +1,4 @@
-"""Stage "random_flip": the image mirrored, or not."""
+"""Stage "random_flip": a random left-right flip."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from etl.sources.record import Record
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Mirror `features` of shape `(height, width, ...)` left to right with this `probability`: a view, no copy.
+    """Flip `features` of shape `(height, width, ...)` left to right at random, as a view.
 
     Comes before "channels_first".
+
+    Attributes
+    ----------
+    probability : float
+        Probability of a flip, from 0 to 1.
     """
 
     probability: float = 0.5

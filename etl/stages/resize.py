@@ -18,10 +18,22 @@ RESIZERS = ("pillow", "opencv")
 
 @dataclass(frozen=True)
 class Resize:
-    """Resize `features`, uint8 of shape `(height, width, 3)` or `(height, width)`, to `self.height` x `self.width`.
+    """Resize `features`, uint8 of shape `(rows, columns, 3)` or `(rows, columns)`; the aspect ratio is not kept.
 
-    Bilinear; the aspect ratio is not kept. `resizer` "pillow" counts every source pixel where an image shrinks,
-    "opencv" takes the four nearest, which is faster and aliases.
+    Attributes
+    ----------
+    height, width : int
+        New size in pixels.
+    resizer : str
+        Both are bilinear. When an image shrinks, "pillow" uses every source pixel; "opencv" uses the four nearest,
+        which is faster and aliases.
+
+    Raises
+    ------
+    ValueError
+        If the size or the resizer is invalid.
+    ImportError
+        If OpenCV is not installed, for "opencv".
     """
 
     height: int

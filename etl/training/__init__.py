@@ -1,1 +1,1 @@
-"""Training with any iterator: `fit`, its listeners, and the backends that compute runs on."""
+"""Training with any iterator: `fit`, its listeners, backends and models."""

@@ -1,4 +1,4 @@
-"""`fit`: the training loop, the same text for every iterator."""
+"""`fit`: one training loop for every iterator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundar
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend
 from etl.training.backends import backend as find_backend
-from etl.training.backends.backend import import_torch
+from etl.training.backends.selection import import_torch
 from etl.training.listeners import Iteration, Listener
 
 if TYPE_CHECKING:
@@ -28,8 +28,20 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass
 class FitResult:
-    """Results of a fit: the loss of every iteration, the samples it trained on, repeated ones included, the seconds it
-    took, start-up and every wait included, and what became of the runtime settings that were asked for.
+    """Results of a fit.
+
+    Attributes
+    ----------
+    scores : list of float
+        Loss of every iteration.
+    epochs : int
+        Number of epochs.
+    samples : int
+        Number of samples trained on, including those that a shard repeats.
+    seconds : float
+        Duration, including start-up and every wait.
+    settings : list of Audit
+        One report for each runtime setting that was asked for.
     """
 
     scores: list[float] = field(default_factory=list)
@@ -53,31 +65,66 @@ def fit(
     heap: HeapPolicy | str | None = None,
     threads: ThreadPolicy | int | None = None,
 ) -> FitResult:
-    """Train `model` for `epochs` epochs of `iterator`.
+    """Train a model.
 
-    The model is moved to the backend's device and the iterator's dtype, in place. It is called with the batch's
-    features (one argument for each input), and with `mask=features_mask` (a tuple for several inputs) where the batch
-    has one and its `forward` takes a `mask` or any keyword. `optimizer` is "sgd", "adam", both with `learning_rate`
-    (0.01 if None), or a torch optimizer made by the caller, which has its own. `loss(output, labels)` is cross entropy
-    if None. Where labels have a mask it is called with `mask=labels_mask`; cross entropy then is the mean over the
-    steps that are data, of outputs `(batch, steps, classes)`. Where the iterator was given a state to resume, the first
-    epoch is the rest of that one. Records that a shard repeats (`Batch.repeated`) are trained on and counted like any
-    other.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Moved to the backend's device and the iterator's dtype, in place. It is called with the batch's features, one
+        argument for each input; and, if the batch has a `features_mask` and `forward` accepts `mask` or any keyword,
+        with `mask=features_mask` (a tuple for several inputs).
+    iterator : BatchIterator
+        Yields the batches of one epoch. If it was given a state to resume, the first epoch is the rest of that one.
+        Records that a shard repeats (`Batch.repeated`) are trained on and counted like any other.
+    backend : Backend or str
+        "auto", "cpu" or "cuda".
+    optimizer : str or torch.optim.Optimizer
+        "sgd", "adam", or an optimizer made by the caller.
+    learning_rate : float, optional
+        For "sgd" and "adam"; 0.01 by default.
+    loss : callable, optional
+        `loss(output, labels)`, a scalar tensor; cross entropy by default. If the batch has a `labels_mask`, it is
+        called with `mask=labels_mask`. Cross entropy is then the mean over the steps that are data, for outputs of
+        shape `(batch, steps, classes)`.
+    listeners : sequence of Listener
+        Called after every iteration.
+    epochs : int
+        Number of epochs.
+    gc : GcPolicy or str, optional
+        Garbage collection during the fit, such as "freeze".
+    heap : HeapPolicy or str, optional
+        The allocator during the fit, such as "retain".
+    threads : ThreadPolicy or int, optional
+        Compute threads during the fit.
 
-    `gc`, `heap` and `threads` are policies of `etl.runtime`, or what makes one ("freeze", "retain", 2), and in force
-    until it returns. They are audited at the end, outside of `seconds`, and a `UserWarning` says which was not in
-    force, and what to do.
+    Returns
+    -------
+    FitResult
+        Losses, counts, duration, and an audit of each runtime setting. The audits are not part of the duration.
 
-    Raises `ValueError` for bad arguments and for a loss that takes no `mask` where labels have one, `RuntimeError` for
-    a backend that is not there, and whatever loading raises, at the batch it belongs to. However it ends, no thread of
-    the iterator is left running.
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or labels have a mask and the loss does not accept `mask`.
+    RuntimeError
+        If the backend is not available.
+
+    Warns
+    -----
+    UserWarning
+        If a runtime setting was not in force, with what to do about it.
+
+    Notes
+    -----
+    An error of loading is raised at the batch to which it belongs. In any case no thread of the iterator is left
+    running.
     """
     torch = import_torch()
     epochs = whole_number("epochs", epochs, least=1)
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
     policies = _policies(gc, heap, threads)
-    place = find_backend(backend) if isinstance(backend, str) else backend
-    place.place(model, iterator.dtype).train()
+    chosen = find_backend(backend) if isinstance(backend, str) else backend
+    chosen.place(model, iterator.dtype).train()
     update = make_optimizer(model)
     step = TrainingStep(model, update, loss or cross_entropy)
     waits = any(listener.needs_times for listener in listeners)
@@ -92,9 +139,9 @@ def fit(
                 listener.fit_started()
                 started_listeners.callback(listener.fit_ended)
             for _ in range(epochs):
-                _run_epoch(iterator, step, place, listeners, waits, scores, result)
+                _run_epoch(iterator, step, chosen, listeners, waits, scores, result)
                 result.epochs += 1
-            place.synchronize()
+            chosen.synchronize()
         result.seconds = time.perf_counter() - started
         result.settings = [policy.audit() for policy in policies]
     result.scores = torch.stack(scores).tolist() if scores else []
@@ -105,7 +152,17 @@ def fit(
 
 
 class TrainingStep:
-    """Forward, loss, backward and update on one batch of tensors; returns the loss, without its graph."""
+    """One step of training on a batch of tensors: forward, loss, backward, update. Returns the detached loss.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, on its device.
+    optimizer : torch.optim.Optimizer
+        Updates the model's parameters.
+    loss : callable
+        `loss(output, labels)`; accepts `mask` if labels have one.
+    """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
         self._model = model
@@ -128,8 +185,16 @@ class TrainingStep:
 
 
 def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """The mean cross entropy of `output`, `(batch, classes)`; with `mask`, `(batch, steps)`, over the steps of
-    `(batch, steps, classes)` where it is not 0.
+    """Return the mean cross entropy.
+
+    Parameters
+    ----------
+    output : tensor of shape (batch, classes), or (batch, steps, classes) with a mask
+        Logits.
+    labels : integer tensor of shape (batch,) or (batch, steps)
+        Class numbers.
+    mask : tensor of shape (batch, steps), optional
+        Not 0 for the steps that count.
     """
     entropy = import_torch().nn.functional.cross_entropy
     loss: torch.Tensor = entropy(output, labels) if mask is None else entropy(output[mask != 0], labels[mask != 0])
@@ -137,13 +202,23 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
 
 
 def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """The mean squared error; over the steps where `mask` is not 0."""
+    """Return the mean squared error.
+
+    Parameters
+    ----------
+    output : tensor
+        Predictions, reshaped to the shape of `labels`.
+    labels : tensor of any shape
+        Targets.
+    mask : tensor of the shape of `labels`, optional
+        Not 0 for the values that count.
+    """
     error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
     return error.mean() if mask is None else error[mask != 0].mean()
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:
-    # Wrappers, such as DistributedDataParallel, take any keyword and pass it on.
+    # Wrappers such as DistributedDataParallel accept any keyword and pass it on.
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # compiled functions may have none
@@ -161,7 +236,7 @@ def _run_epoch(
     result: FitResult,
 ) -> None:
     epoch = iterator.epoch
-    # Starting the iterator is loading too: many read their first batches there.
+    # Starting the iterator counts as loading, because many read their first batches there.
     asked = ended = time.perf_counter()
     batches: Any = iter(iterator)
     try:
@@ -193,8 +268,8 @@ def _run_epoch(
             batch_boundary()
             asked = time.perf_counter()
     finally:
-        # An epoch left by an error would keep loading for as long as the traceback holds it. An iterator that is its
-        # own epoch stays open, for the next.
+        # After an error, the traceback would keep the epoch alive, and it would go on loading. An iterator that returns
+        # itself from `iter` stays open for the next epoch.
         close = getattr(batches, "close", None)
         if close is not None and batches is not iterator:
             close()
@@ -203,7 +278,7 @@ def _run_epoch(
 def _policies(
     gc: GcPolicy | str | None, heap: HeapPolicy | str | None, threads: ThreadPolicy | int | None
 ) -> list[GcPolicy | HeapPolicy | ThreadPolicy]:
-    # That of the garbage collector last: what the others make is alive when objects are frozen.
+    # Garbage collection comes last, so that objects made by the other policies are frozen, too.
     made = (
         ThreadPolicy(threads) if isinstance(threads, int) else threads,
         HeapPolicy(heap) if isinstance(heap, str) else heap,
@@ -215,7 +290,10 @@ def _policies(
 def _optimizer_maker(
     optimizer: str | torch.optim.Optimizer, learning_rate: float | None
 ) -> Callable[[torch.nn.Module], torch.optim.Optimizer]:
-    """What makes the optimizer of a model once it is in place; raises `ValueError` before anything was moved."""
+    """Return a function that makes the optimizer once the model is on its device.
+
+    Arguments are checked now, before the model is moved.
+    """
     if not isinstance(optimizer, str):
         if learning_rate is not None:
             raise ValueError(

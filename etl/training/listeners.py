@@ -1,4 +1,4 @@
-"""Listeners follow a fit; `PerformanceListener` reports where the time of training goes."""
+"""Listeners of a fit: the protocol, and `PerformanceListener`, which reports how much time goes to ETL and compute."""
 
 from __future__ import annotations
 
@@ -7,17 +7,32 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from etl.arguments import whole_number
-from etl.runtime.collections import Collections, CollectionWatch
+from etl.runtime.gc_watch import Collections, CollectionWatch
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration: a batch waited for, and trained on.
+    """One iteration of a fit: the wait for a batch, and a training step on it.
 
-    `number` counts from 0 over the whole fit. `etl_seconds` is the wait for the batch, `compute_seconds` moving it to
-    the device, forward, backward and update; `seconds` is from the end of the iteration before (for the first, from
-    the start of the epoch) to the end of this one, so that all iterations add up to the epoch. `score` is the loss, a
-    tensor without gradient on the device: reading it waits for the device.
+    Attributes
+    ----------
+    number : int
+        Number of the iteration, from 0 over the whole fit.
+    epoch : int
+        Number of the epoch.
+    samples : int
+        Size of the batch.
+    etl_seconds : float
+        Wait for the batch.
+    compute_seconds : float
+        Moving the batch to the device, forward, backward and update.
+    seconds : float
+        From the end of the previous iteration (for the first, from the start of the epoch) to the end of this one.
+        These add up to the epoch.
+    score : tensor
+        Loss, detached, on the device. Reading its value waits for the device.
+    device : str
+        Device of the backend, such as "cuda:0".
     """
 
     number: int
@@ -31,25 +46,50 @@ class Iteration:
 
 
 class Listener(Protocol):
-    """Follows a fit. `needs_times` asks `fit` to wait for the device in every iteration, so that times are exact."""
+    """The protocol of a listener.
+
+    Attributes
+    ----------
+    needs_times : bool
+        If True, `fit` waits for the device in every iteration, so that times are exact.
+    """
 
     needs_times: bool
 
     def fit_started(self) -> None:
-        """Before the first batch is asked for."""
+        """Run before the first batch is asked for."""
 
     def iteration_done(self, iteration: Iteration) -> None:
-        """After every iteration."""
+        """Run after every iteration."""
 
     def fit_ended(self) -> None:
-        """After the last iteration; also when the fit failed."""
+        """Run after the last iteration, even if the fit failed."""
 
 
 @dataclass(frozen=True)
 class Performance:
-    """The iterations since the report before: means over `iterations` of them, the last being number `iteration`.
+    """Means over the iterations since the previous report.
 
-    ETL is the wait for a batch; `iteration_seconds` is all of an iteration, ETL included. `score` is that of the last.
+    Attributes
+    ----------
+    iteration : int
+        Number of the last iteration.
+    iterations : int
+        Number of iterations in the report.
+    etl_seconds : float
+        Mean wait for a batch.
+    compute_seconds : float
+        Mean time of a training step.
+    iteration_seconds : float
+        Mean time of an iteration, ETL included.
+    samples_per_second, batches_per_second : float
+        Rates over all iterations of the report.
+    score : float or None
+        Loss of the last iteration; None unless scores are reported.
+    collections : tuple of Collections
+        Garbage collections since the previous report, one entry for each generation.
+    device : str
+        Device of the backend.
     """
 
     iteration: int
@@ -65,17 +105,43 @@ class Performance:
 
 
 class PerformanceListener:
-    """Reports every `frequency` iterations, each figure over all iterations since the report before.
+    """Reports the time of ETL and compute every `frequency` iterations, as means since the previous report.
 
-    The first iteration, with start-up and the first batch's wait in it, is reported alone and mixed into no other. A
-    line looks like DL4J's::
+    The first iteration is reported alone, since it includes start-up and the wait for the first batch. A line looks
+    like DL4J's::
 
         ETL: 0.08 ms; iteration 20; iteration time: 17.31 ms; samples/sec: 1848.6; batches/sec: 57.77; score: 0.722934;
         GC: [gen0: 2 (0.41 ms)], [gen1: 0 (0.00 ms)], [gen2: 0 (0.00 ms)]
 
-    Each part can be switched off. GC counts all collections since the report before, as the times do. The device is
-    named where there are several, or with `report_device=True`. `output` is called with each line, `on_report` with
-    the `Performance`; `last` is the latest one.
+    Parameters
+    ----------
+    frequency : int
+        Iterations between two reports.
+    report_score : bool
+        Show the loss of the last iteration.
+    report_gc : bool
+        Show the garbage collections since the previous report.
+    report_etl : bool
+        Show the mean wait for a batch.
+    report_iteration : bool
+        Show the number of the iteration.
+    report_time : bool
+        Show the mean time of an iteration.
+    report_samples : bool
+        Show samples per second.
+    report_batches : bool
+        Show batches per second.
+    report_device : bool, optional
+        Show the device. By default only if there are several.
+    output : callable
+        Called with each line.
+    on_report : callable, optional
+        Called with each `Performance`.
+
+    Attributes
+    ----------
+    last : Performance or None
+        The latest report.
     """
 
     needs_times = True
@@ -113,7 +179,7 @@ class PerformanceListener:
         self._window: list[Iteration] = []
 
     def fit_started(self) -> None:
-        """Begin watching collections."""
+        """Start counting garbage collections."""
         self._window = []
         self._collections.start()
 
@@ -124,7 +190,7 @@ class PerformanceListener:
             self._report()
 
     def fit_ended(self) -> None:
-        """Report the iterations since the last report, and stop watching."""
+        """Report the iterations since the last report, and stop counting garbage collections."""
         try:
             if self._window:
                 self._report()
@@ -179,5 +245,5 @@ class PerformanceListener:
 
 
 def _rate(count: int, seconds: float) -> float:
-    # A clock too coarse to see an iteration has no rate to give; infinity would spoil every mean it enters.
+    # If the clock is too coarse to time an iteration, the rate is unknown; infinity would spoil every mean.
     return count / seconds if seconds > 0 else float("nan")

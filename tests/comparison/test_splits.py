@@ -27,7 +27,7 @@ from etl.comparison.threads import Threads
 from etl.comparison.workload import Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
-from etl.runtime.cpus import affinity_of, available_cpus
+from etl.runtime.resources import affinity_of, available_cpus
 from tests.comparison_workloads import make_profile, make_sample, make_workload
 
 AHEAD, PLAIN, PROCESSES = Candidate("async-raw"), Candidate("raw"), Candidate("process-raw")

@@ -32,7 +32,7 @@ from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
-from etl.runtime.cpus import available_cpus
+from etl.runtime.resources import available_cpus
 from tests.doctor_cases import CLASSES, FEATURES, Batches, Slow, convolutional, finding, mlp, quiet_machine
 
 WORSE = (Severity.WARNING, Severity.SERIOUS)

@@ -1,4 +1,4 @@
-"""Loading numba in the background: no fork and no end of the interpreter falls into it."""
+"""Loading numba in the background is safe with forks and with the end of the interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 LIMIT_SECONDS = 120
 BEGIN = "from etl.kernels import find_normalise_rows as find; find()\n"
-# The child must find the module whole, and must be able to begin loading itself where the parent has not.
+# The child must find the module whole, and must be able to begin loading itself if the parent has not.
 FORK = """
 import os, sys
 child = os.fork()
@@ -27,7 +27,7 @@ context = multiprocessing.get_context("fork")
 with context.Pool(2) as pool:
     print(pool.map(abs, [-1, -2]))
 """
-# Threads that begin and fork at once: whoever forks must wait for a start that is under way.
+# Threads that begin and fork at once: a fork must wait for a start that is under way.
 RACE = """
 import os, threading, warnings
 warnings.simplefilter("ignore")
@@ -80,13 +80,13 @@ def test_the_interpreter_ends_quietly_right_after_loading_has_begun(end: str) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_numpys_loop_serves_until_then_and_where_there_is_no_numba() -> None:
+def test_numpys_loop_is_used_until_then_and_without_numba() -> None:
     program = (
         "import sys; sys.modules['numba'] = None\n"
-        "from etl.kernels import normalise_rows as module\n"
+        "from etl.kernels import normalise as module\n"
         "first = module.find_normalise_rows()\n"
         "module._COMPILED.wait()\n"
         "print(first.__module__, module.find_normalise_rows().__module__)"
     )
     done = run(program)
-    assert (done.stdout, done.stderr) == ("etl.kernels.normalise_numpy etl.kernels.normalise_numpy\n", "")
+    assert (done.stdout, done.stderr) == ("etl.kernels.normalise etl.kernels.normalise\n", "")

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 import etl
 import presave
-from etl.kernels import normalise_numba, normalise_numpy
+from etl.kernels import find_normalise_rows
 from etl.stages import ChannelsFirst, Normalise
 
 PIPELINE = etl.image_pipeline((9, 7))
@@ -83,9 +83,9 @@ def test_both_kernels_give_the_bits_of_the_stages_in_any_order_and_place(
     rows = data.draw(hnp.arrays(np.int64, st.integers(0, 8), elements=st.integers(0, count - 1)))
     slots = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
     normalise = Normalise(mean, std)
-    for kernel in (normalise_numba, normalise_numpy):
+    for kernel in ("numba", "numpy"):
         out = np.full((len(rows) + 1, 3, height, width), -7, np.float32)
-        kernel.normalise_rows(images, rows, out, slots, normalise.offset.reshape(-1), normalise.scale.reshape(-1))
+        find_normalise_rows(kernel)(images, rows, out, slots, normalise.offset.reshape(-1), normalise.scale.reshape(-1))
         np.testing.assert_array_equal(out[slots].view(np.uint32), expected_bits(images[rows], normalise))
         assert (out[len(rows)] == -7).all()  # the place that no record was to go to
 
@@ -96,9 +96,11 @@ def test_every_pixel_value_is_normalised_as_by_the_stages(mean: tuple[float, ...
     normalise = Normalise(mean, std)
     images = np.repeat(np.arange(256, dtype=np.uint8), 3).reshape(1, 16, 16, 3)
     first = np.zeros(1, np.int64)
-    for kernel in (normalise_numba, normalise_numpy):
+    for kernel in ("numba", "numpy"):
         out = np.empty((1, 3, 16, 16), np.float32)
-        kernel.normalise_rows(images, first, out, first, normalise.offset.reshape(-1), normalise.scale.reshape(-1))
+        find_normalise_rows(kernel)(
+            images, first, out, first, normalise.offset.reshape(-1), normalise.scale.reshape(-1)
+        )
         np.testing.assert_array_equal(out.view(np.uint32), expected_bits(images, normalise))
 
 

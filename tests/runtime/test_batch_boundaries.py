@@ -1,4 +1,4 @@
-"""Batch boundaries: one between two training steps, whoever runs the loop and whatever gives the batches."""
+"""Batch boundaries: one between two training steps, for any loop and any iterator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def raw() -> etl.RawIterator:
 
 
 class Foreign:
-    """An iterator that says nothing of boundaries."""
+    """An iterator that announces no boundaries."""
 
     batch_size, dtype, epoch = 2, "float32", 0
 
@@ -33,7 +33,7 @@ class Foreign:
 
 
 class Wrapping(Foreign):
-    """An iterator of one's own around one of etl."""
+    """A user's iterator around one of etl's."""
 
     def __iter__(self) -> Iterator[etl.Batch]:
         yield from raw()
@@ -50,7 +50,7 @@ ITERATORS: dict[str, Callable[[], Any]] = {
 
 
 class Recorder(etl.Listener):
-    """Writes down the steps and the boundaries, in the order in which they come."""
+    """Records steps and boundaries in order."""
 
     needs_times = False
 

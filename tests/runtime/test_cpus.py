@@ -1,4 +1,4 @@
-"""How many CPUs there are for this process: its affinity, and the quotas of its control groups."""
+"""The CPUs that this process may use, by its affinity and the quotas of its control groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import etl
-from etl.runtime import ThreadPolicy, cpus
+from etl.runtime import ThreadPolicy, resources
 
 NOTHING = etl.Pipeline([])
 RECORDS = [{"features": [number], "label": number} for number in range(4)]
@@ -29,7 +29,7 @@ def quota(folder: Path, own: str | None, files_2: Mapping[str, str], files_1: Ma
     own_group = folder / "own"
     if own is not None:
         write(folder, {"own": own})
-    return cpus.cgroup_quota(write(folder / "2", files_2), write(folder / "1", files_1), own_group)
+    return resources.cgroup_quota(write(folder / "2", files_2), write(folder / "1", files_1), own_group)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_smallest_quota_of_a_group_and_those_around_it_counts(
         ("", {"cpu.cfs_quota_us": "250000"}, None),
         ("4:cpu,cpuacct:/a", {"a/cpu.cfs_quota_us": "100000", "a/cpu.cfs_period_us": "50000"}, 2.0),
         ("4:cpuset:/a", {"a/cpu.cfs_quota_us": "100000", "a/cpu.cfs_period_us": "50000"}, None),
-        # In a container the root is its own group, though its path is said as the host sees it.
+        # In a container the root is its own group, though its path is the host's.
         ("4:cpu:/docker/1f", {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}, 3.0),
     ],
 )
@@ -72,7 +72,7 @@ def test_groups_of_version_1_count_as_well(
     assert quota(tmp_path, own, {}, files) == expected
 
 
-def test_where_both_versions_are_mounted_each_has_its_own_path(tmp_path: Path) -> None:
+def test_if_both_versions_are_mounted_each_has_its_own_path(tmp_path: Path) -> None:
     files_2 = {"x/cpu.max": "700000 100000"}
     files_1 = {"y/cpu.cfs_quota_us": "600000", "y/cpu.cfs_period_us": "100000"}
     assert quota(tmp_path, "4:cpu,cpuacct:/y\n1:name=systemd:/z\n0::/x", files_2, files_1) == 6.0
@@ -83,8 +83,8 @@ def test_cpus_are_the_fewer_of_affinity_and_quota_rounded_up(
     monkeypatch: pytest.MonkeyPatch, allowed: float | None, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5})
-    monkeypatch.setattr(cpus, "cgroup_quota", lambda: allowed)
-    assert cpus.available_cpus() == expected
+    monkeypatch.setattr(resources, "cgroup_quota", lambda: allowed)
+    assert resources.available_cpus() == expected
 
 
 def test_a_process_that_is_bound_to_one_cpu_has_one_thread_that_loads() -> None:

@@ -1,4 +1,4 @@
-"""`GcPolicy` does to the garbage collector what its name says, and puts it back."""
+"""`GcPolicy` configures the garbage collector as its name says, and restores it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_python_starts() -> Iterator[None]:
 
 
 class Node:
-    """An object in a cycle with itself: only the collector frees it."""
+    """An object that refers to itself, so that only the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -143,7 +143,7 @@ def test_an_unknown_policy_is_refused_and_the_known_ones_listed() -> None:
         GcPolicy("frozen")
 
 
-def test_off_leaves_the_collector_off_where_it_was_off_even_if_the_block_turned_it_on() -> None:
+def test_off_leaves_the_collector_off_if_it_was_off_even_if_the_block_turned_it_on() -> None:
     gc.disable()
     try:
         with GcPolicy("off"):
@@ -175,7 +175,7 @@ def test_thresholds_are_those_of_the_collector() -> None:
         assert gc.get_threshold() == (50, 5, 5)
         assert policy.audit().in_force.startswith("automatic collection on, thresholds 50,5,5")
         assert not policy.audit().is_inert
-        gc.set_threshold(700, 10, 10)  # somebody else's code
+        gc.set_threshold(700, 10, 10)  # as other code might
         assert "and 700,10,10 are in force: something in this process calls gc.set_threshold()" in policy.audit().alarm
 
 
@@ -218,7 +218,7 @@ def test_a_window_waits_for_its_time() -> None:
         assert not policy.audit().is_inert
 
 
-def test_an_asynchronous_iterator_has_boundaries_where_the_caller_takes_a_batch() -> None:
+def test_an_asynchronous_iterator_has_boundaries_when_the_caller_takes_a_batch() -> None:
     records = [{"features": np.zeros(2, np.float32), "label": 0} for _ in range(8)]
     loader = etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), batch_size=2))
     with GcPolicy("window:0") as policy, loader:
@@ -226,7 +226,7 @@ def test_an_asynchronous_iterator_has_boundaries_where_the_caller_takes_a_batch(
         assert policy.audit().effect == "5 collections between batches, 0 others"
 
 
-def test_a_loop_of_ones_own_says_where_its_boundaries_are() -> None:
+def test_a_custom_loop_announces_its_boundaries() -> None:
     with GcPolicy("window:0") as policy:
         unseen = policy.audit()
         assert unseen.is_inert

@@ -1,4 +1,4 @@
-"""`HeapPolicy` keeps freed memory in the process, which page faults show, and puts glibc back."""
+"""`HeapPolicy` keeps freed memory in the process, which page faults show, and restores glibc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 MIB = 1 << 20
 ROUNDS = 4
 LARGE, SMALL = 64 * MIB, MIB
-# Four KiB to a page; numpy is kept from asking for huge pages, of which the same arrays would take 512 times fewer.
+# Pages of 4 KiB; numpy must not ask for huge pages, since the same arrays would take 512 times fewer of them.
 PAGES = LARGE * ROUNDS // 4096
 
 PRELUDE = f"""
@@ -45,7 +45,7 @@ seen = {{}}
 
 
 def run(code: str, **environment: str) -> dict[str, Any]:
-    """What `code` put into `seen`, in a process of its own: the allocator of this one is left alone."""
+    """Run `code` in its own process, so that this one's allocator is left alone, and return its `seen`."""
     process = subprocess.run(
         [sys.executable, "-c", f"{PRELUDE}\n{code}\njson.dump(seen, sys.stdout)"],
         env={**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0", **environment},
@@ -117,8 +117,8 @@ def test_an_error_in_the_block_restores_too(seen: dict[str, int]) -> None:
 
 
 def test_after_leaving_small_arrays_fault_no_more_than_before(seen: dict[str, int]) -> None:
-    # glibc's nominal defaults, set by hand, would map each of them afresh: 256 faults an array. Whether that was so
-    # before depends on what the process had freed until then.
+    # glibc's nominal defaults, set by hand, would map each of them afresh: 256 faults an array. Before the policy,
+    # that depends on what the process had freed until then.
     assert seen["small after"] <= max(seen["small before"], SMALL // 4096)
 
 
@@ -165,7 +165,7 @@ with HeapPolicy("retain"):
     assert seen["alarm"] == ""
 
 
-def test_a_limit_is_an_error_where_memory_would_go_beyond_it() -> None:
+def test_a_limit_is_an_error_when_memory_would_go_beyond_it() -> None:
     seen = run(
         """
 import resource
@@ -179,7 +179,7 @@ with HeapPolicy("limit:2GiB") as policy:
     seen["audit"] = str(policy.audit())
     seen["inert"] = policy.audit().is_inert
     resource.setrlimit(resource.RLIMIT_DATA, before)
-    seen["inert where somebody lifted it"] = policy.audit().is_inert
+    seen["inert after other code lifted it"] = policy.audit().is_inert
 seen["restored"] = resource.getrlimit(resource.RLIMIT_DATA) == before
 try:
     with HeapPolicy("limit:1MB"): pass
@@ -190,7 +190,7 @@ except RuntimeError as error:
     assert "MemoryError" in seen["refused"]
     assert "in force RLIMIT_DATA of 2,147,483,648 bytes" in seen["audit"]
     assert not seen["inert"]
-    assert seen["inert where somebody lifted it"]
+    assert seen["inert after other code lifted it"]
     assert seen["restored"]
     assert "bytes of data already" in seen["too low"]
 
@@ -203,8 +203,8 @@ with HeapPolicy("default") as policy:
 with HeapPolicy("retain") as policy:
     seen["retain"], seen["inert"] = policy.audit().effect, policy.audit().is_inert
     from etl.runtime import glibc
-    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # somebody else
-    seen["alarm where somebody took it back"] = policy.audit().alarm
+    glibc.set_option(glibc.c_library(), glibc.M_TRIM_THRESHOLD, 1 << 17)  # as other code might
+    seen["alarm after other code took it back"] = policy.audit().alarm
 """
     )
     assert seen["default"].endswith("is given back when freed")
@@ -212,7 +212,7 @@ with HeapPolicy("retain") as policy:
     assert not seen["inert"]
     assert (
         "given back to the system all the same: other code has called mallopt"
-        in seen["alarm where somebody took it back"]
+        in seen["alarm after other code took it back"]
     )
 
 

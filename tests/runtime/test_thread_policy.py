@@ -1,4 +1,4 @@
-"""`ThreadPolicy` limits the threads of every pool that computes, and puts them back."""
+"""`ThreadPolicy` limits the threads of every pool that computes, and restores them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import etl
 from etl.runtime import ThreadPolicy
-from etl.runtime.cpus import available_cpus
+from etl.runtime.resources import available_cpus
 
 Pools = dict[str, int]
 LIMIT_SECONDS = 60
@@ -23,7 +23,7 @@ LIMIT_SECONDS = 60
 
 @pytest.fixture(autouse=True)
 def three_threads() -> Iterator[None]:
-    """A number that no policy here asks for, so that a restored one is told from one that never changed."""
+    """A number that no policy here asks for, so that a restored number differs from one that never changed."""
     np.ones((2, 2)) @ np.ones((2, 2))
     found, found_cv2 = torch.get_num_threads(), cv2.getNumThreads()
     with threadpool_limits(limits=3):
@@ -116,7 +116,7 @@ def test_the_audit_reads_the_threads_back() -> None:
         assert not audit.is_inert
         assert {part.rpartition(" ")[2] for part in audit.in_force.split(", ")} == {"1"}
         assert "torch 1" in audit.in_force
-        torch.set_num_threads(3)  # somebody else
+        torch.set_num_threads(3)  # as other code might
         alarm = policy.audit().alarm
         assert alarm.startswith("compute threads were to be 1, and ")
         assert "torch has 3 now." in alarm
@@ -146,7 +146,7 @@ def test_a_library_that_is_loaded_later_with_more_threads_is_an_alarm_that_says_
 
 
 def test_what_other_threads_of_the_process_compute_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if they took two and a half CPUs at any time.
+    # As if they always took two and a half CPUs.
     monkeypatch.setattr(time, "process_time", lambda: 2.5 * time.perf_counter())
     with ThreadPolicy(1) as policy:
         assert policy.audit().alarm == ""
@@ -176,8 +176,8 @@ def test_more_threads_than_cpus_are_said_to_be() -> None:
         assert policy.audit().effect.endswith(f"fewer than {many} threads")
 
 
-# The loader holds the interpreter's lock and waits for the linker's; who asks the linker for its list from a callback
-# would hold the linker's and wait for the interpreter's.
+# The loader holds the GIL and waits for the linker's lock. A thread that lists libraries by a callback of the linker
+# would hold the linker's lock and wait for the GIL.
 LOADING = """
 import sys, threading, _ctypes
 from pathlib import Path

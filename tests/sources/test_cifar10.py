@@ -1,4 +1,4 @@
-"""Cifar10: the binary files, one after another, and what is said about others."""
+"""Cifar10: reading the binary files in order, and errors for other files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_training_set_is_the_default(folder: Path) -> None:
     assert len(etl.Cifar10(folder)) == 15
 
 
-def test_records_say_where_they_lie(folder: Path) -> None:
+def test_records_name_their_file_and_position(folder: Path) -> None:
     source = etl.Cifar10(folder)
     assert [source.describe(number) for number in (0, 1, 14)] == [
         "data_batch_1.bin, image 0",
@@ -94,7 +94,7 @@ def test_the_stage_channels_first_gives_the_stored_planes_without_a_copy(folder:
     assert np.array_equal(planes, stored(folder, "train")[4])
 
 
-def test_the_usual_pipeline_normalises_with_the_statistics_of_the_set(folder: Path) -> None:
+def test_the_default_pipeline_normalises_with_the_statistics_of_the_set(folder: Path) -> None:
     image = etl.cifar10_pipeline()(etl.Cifar10(folder)[7])["features"]
     expected = etl.stages.Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))(
         {"features": stored(folder, "train")[7].copy()}
@@ -103,8 +103,8 @@ def test_the_usual_pipeline_normalises_with_the_statistics_of_the_set(folder: Pa
     assert image.tobytes() == expected.tobytes()
 
 
-def test_the_fingerprint_of_the_usual_pipeline_never_changes() -> None:
-    # Stores carry it.
+def test_the_fingerprint_of_the_default_pipeline_never_changes() -> None:
+    # Stores contain it.
     assert etl.cifar10_pipeline().fingerprint == "3b85a2e9a73d0ab0"
 
 

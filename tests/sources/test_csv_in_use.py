@@ -14,7 +14,7 @@ import pytest
 import etl
 import presave
 from etl.commands import main
-from etl.sources.csv import LINES_A_BLOCK
+from etl.sources.csv import LINES_PER_BLOCK
 from tests.csv_files import table, write
 from tests.readers import assert_threads_and_a_fork_read, descriptors_below
 
@@ -23,7 +23,7 @@ TABLE = "width,height,kind\n1.5,2,cat\n-3e2,0.25,dog\n7,8,cat\n"
 
 def test_the_index_keeps_half_a_byte_a_record(tmp_path: Path) -> None:
     small, large = (len(pickle.dumps(etl.Csv(table(tmp_path, rows), label="label"))) for rows in (16, 16 + 16_000))
-    assert LINES_A_BLOCK == 16
+    assert LINES_PER_BLOCK == 16
     assert large - small < 16_000 * 0.5 + 100
 
 

@@ -1,4 +1,4 @@
-"""Csv: what a file's rows become, how they are found and stored, and what is said about lines that are wrong."""
+"""Csv: records of a file's rows, finding and storing rows, and errors for malformed lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
-from etl.sources import csv_labels, csv_rows
+from etl.sources import csv_rows
+from etl.sources import labels as csv_labels
 from tests.csv_files import write
 
 TABLE = "width,height,kind\n1.5,2,cat\n-3e2,0.25,dog\n7,8,cat\n"
@@ -116,7 +117,7 @@ def test_a_wrong_target_is_named_when_it_is_read(text: str, said: str, tmp_path:
 def test_labels_that_are_all_different_are_refused_before_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_labels, "MOST_CLASSES", 5)
+    monkeypatch.setattr(csv_labels, "MAX_CLASSES", 5)
     path = write(tmp_path, "x,y\n" + "".join(f"0,name{number}\n" for number in range(6)))
     with pytest.raises(ValueError, match="column 'y': more than 5 different labels; choose the column that names"):
         etl.Csv(path, label="y")
@@ -198,7 +199,7 @@ def test_a_quote_in_the_middle_of_a_field_is_refused(tmp_path: Path) -> None:
         source[0]
 
 
-def test_missing_values_are_replaced_where_a_value_is_given(tmp_path: Path) -> None:
+def test_missing_values_are_replaced_if_a_value_is_given(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n,2\nnan,NaN\n3, \n")
     assert features(etl.Csv(path, missing=-1)) == [[-1, 2], [-1, -1], [3, -1]]
     assert np.isnan(etl.Csv(path, missing=float("nan"))[0]["features"][0])
@@ -307,7 +308,7 @@ def test_a_damaged_line_is_named_wherever_chunks_end(data: st.DataObject) -> Non
 
 
 def test_a_line_without_an_end_is_not_read_into_memory_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.sources.csv_layout.LONGEST_LINE_NBYTES", 1 << 20)
+    monkeypatch.setattr("etl.sources.csv_layout.MAX_LINE_NBYTES", 1 << 20)
     monkeypatch.setattr(csv_rows, "CHUNK_NBYTES", 1 << 10)
     with pytest.raises(ValueError, match=r"line 1 is longer than 1 MiB; is this a CSV file\?"):
         etl.Csv(write(tmp_path, b"a" * (2 << 20)))

@@ -1,4 +1,4 @@
-"""Idx: MNIST's files, plain and gzip, and what is said about damaged ones."""
+"""Idx: MNIST's files, plain and gzip, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_pair(folder: Path, images: np.ndarray = IMAGES, labels: np.ndarray = L
 
 
 def open_files_below(root: Path) -> list[Path]:
-    # The descriptor of the listing itself is gone by the time it is looked at.
+    # The descriptor of the listing itself is closed before it is looked up.
     targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [target for target in targets if target.is_relative_to(root)]
 

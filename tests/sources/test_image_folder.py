@@ -1,4 +1,4 @@
-"""ImageFolder: which files are records, in which order, and what happens when they are not there."""
+"""ImageFolder: the files that are records, their order, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_files(root: Path, *names: str) -> None:
 
 
 def open_files_below(root: Path) -> list[Path]:
-    # The descriptor of the listing itself is gone by the time it is looked at.
+    # The descriptor of the listing itself is closed before it is looked up.
     targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [target for target in targets if target.is_relative_to(root)]
 
@@ -205,7 +205,7 @@ def test_no_file_is_open_between_reads(tmp_path: Path) -> None:
 
 
 def test_a_hundred_thousand_files_are_listed() -> None:
-    # In memory where that can be had: disks take long to make so many.
+    # In memory if possible: a disk takes long to create so many.
     shared_memory = Path("/dev/shm")  # noqa: S108 - a new folder in it, as anywhere
     with tempfile.TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as root:
         for name in ("a", "b"):

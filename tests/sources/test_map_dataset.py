@@ -1,4 +1,4 @@
-"""A data set of torch's kind as a source: pairs and mappings of arrays, tensors and images become records."""
+"""A map-style PyTorch data set as a source: pairs and mappings of arrays, tensors and images become records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 
 class Photographs(torch.utils.data.Dataset[Any]):
-    """As torchvision's ImageFolder: opened images, a transform of the user's, and the files in `samples`."""
+    """Like torchvision's ImageFolder: opened images, the user's transform, and the files in `samples`."""
 
     def __init__(self, folder: Path, transform: Callable[[Image.Image], Any] | None = None) -> None:
         source = etl.ImageFolder(folder)
@@ -53,7 +53,7 @@ class Photographs(torch.utils.data.Dataset[Any]):
 
 
 class Sample(NamedTuple):
-    """An item whose parts have names of their own."""
+    """An item with names for its parts."""
 
     x: np.ndarray
     y: int

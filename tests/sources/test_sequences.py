@@ -1,4 +1,4 @@
-"""Sequences: files and arrays of varying length, their labels and lengths, and what is said about wrong ones."""
+"""Sequences: files and arrays of varying length, their labels and lengths, and errors for malformed ones."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ INDEX = "fair-etl/tar-index"
 def test_the_index_of_a_shard_with_many_members_is_kept_until_the_shard_changes(
     tmp_path: Path, user_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tar_index, "CACHED_FROM_MEMBERS", 20)
+    monkeypatch.setattr(tar_index, "MIN_CACHED_MEMBERS", 20)
     path = numbered(tmp_path / "s.tar", 0, 10)
     expected = contents(etl.Tar(path))
     assert len(list((user_cache / INDEX).iterdir())) == 1
@@ -41,7 +41,7 @@ def test_the_index_of_a_shard_with_many_members_is_kept_until_the_shard_changes(
 def test_a_damaged_or_unwritable_cache_costs_time_only(
     tmp_path: Path, user_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tar_index, "CACHED_FROM_MEMBERS", 1)
+    monkeypatch.setattr(tar_index, "MIN_CACHED_MEMBERS", 1)
     path = numbered(tmp_path / "s.tar", 0, 10)
     expected = contents(etl.Tar(path))
     (kept,) = (user_cache / INDEX).iterdir()
@@ -58,7 +58,7 @@ def test_a_shard_with_few_members_leaves_nothing_in_the_cache(tmp_path: Path, us
 
 
 def test_the_index_without_labels_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar_index, "CACHED_FROM_MEMBERS", 1)
+    monkeypatch.setattr(tar_index, "MIN_CACHED_MEMBERS", 1)
     path = write(tmp_path / "s.tar", [("1.jpg", b"one")])
     for _ in range(2):
         assert etl.Tar(path)[0].keys() == {"features"}

@@ -1,4 +1,4 @@
-"""Tar: which member a label is read from, names of classes, and what is said of members that are left alone."""
+"""Tar: the member with the label, class names, and warnings about members that are left out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_members_beside_image_and_label_are_counted_by_suffix(tmp_path: Path) ->
 
 
 def test_the_count_is_kept_with_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar_index, "CACHED_FROM_MEMBERS", 1)
+    monkeypatch.setattr(tar_index, "MIN_CACHED_MEMBERS", 1)
     path = with_json(tmp_path / "s.tar", ["cat", "ape"])
     for _ in range(2):
         with pytest.warns(UserWarning, match=r"leaves out 2 \.json"):

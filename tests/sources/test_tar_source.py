@@ -1,4 +1,4 @@
-"""Tar: WebDataset shards, where their samples lie, and what is said about damaged ones."""
+"""Tar: WebDataset shards, the places of their samples, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_very_long_names_are_read_as_gnu_and_pax_write_them(tmp_path: Path) -> N
         assert contents(source) == [(b"one", 1), (b"long", 2)]
 
 
-def test_the_key_is_what_stands_before_the_first_dot_of_the_files_name(tmp_path: Path) -> None:
+def test_the_key_is_the_part_before_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
     members = [
         ("v1.5/a.jpg", b"A"),
         ("v1.5/a.cls", b"0"),
@@ -100,7 +100,7 @@ def test_classes_are_given_or_the_lines_of_a_file_beside_the_shards(tmp_path: Pa
         ([], r"s\.tar holds no samples"),
         (
             [("1.cls", b"0")],
-            r"sample 1 has no image \(.*\.jpg, .*\) among its members cls; the members of a sample stand",
+            r"sample 1 has no image \(.*\.jpg, .*\) among its members cls; the members of a sample must follow",
         ),
         ([("1.a.jpg", b"x"), ("1.b.jpg", b"y")], r"sample 1 has more than one image"),
         ([("1.jpg", b"x"), ("1.png", b"y")], r"sample 1 has more than one image .*among its members jpg, png"),
@@ -153,7 +153,7 @@ def test_members_that_are_no_plain_files_are_refused(type_: bytes, kind: str, tm
 @pytest.mark.parametrize(
     ("nbytes", "said"),
     [
-        (10, "is no tar file, or damaged after its beginning"),
+        (10, "is not a tar file, or is damaged after its beginning"),
         (512, r"was cut off within a/0001\.jpg: it has 512 bytes, and needs 1,024 for it"),
         (514, r"was cut off within a/0001\.jpg"),
         (1024, r"has no end mark after a/0001\.jpg"),

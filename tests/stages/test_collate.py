@@ -1,4 +1,4 @@
-"""Records that are not like the first one, and how often the pipeline runs."""
+"""Records that differ from the first one, and the number of times the pipeline runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_pair_is_not_a_record_and_the_message_says_what_is_one() -> None:
         load([(np.zeros(3), 1)])
 
 
-def test_the_pipeline_runs_once_a_record_even_where_it_works_in_place() -> None:
+def test_the_pipeline_runs_once_a_record_even_if_it_works_in_place() -> None:
     calls = []
 
     def centred(record: etl.Record) -> etl.Record:

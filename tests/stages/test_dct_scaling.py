@@ -1,4 +1,4 @@
-"""Scaling while decoding: never smaller than asked for, and another fingerprint, which is all that changes."""
+"""Scaling while decoding: never below the size asked for, and a fingerprint of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder: whatever an image file holds becomes upright RGB, and what is no image says so."""
+"""The decoder: every image file becomes upright RGB, and other files are errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_webp_is_decoded() -> None:
     np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT), "WEBP", lossless=True)), UPRIGHT)
 
 
-# How a camera held so stores the upright picture: the inverse of what the EXIF standard says to show.
+# How a camera in this orientation stores the upright picture: the inverse of the transform in the EXIF standard.
 STORED = {
     1: UPRIGHT,
     2: UPRIGHT[:, ::-1],
@@ -181,7 +181,7 @@ def test_what_else_pillow_raises_is_a_value_error(decoder: str) -> None:
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("format", ["PNG", "JPEG"])
 @pytest.mark.parametrize("decoder", ["pillow", "turbo"])
-def test_where_pillow_only_warns_of_the_pixels_the_file_is_refused(
+def test_a_file_of_so_many_pixels_that_pillow_warns_is_refused(
     decoder: str, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)

@@ -1,4 +1,4 @@
-"""Pipelines: cutting, naming and fingerprints, and what the stages compute."""
+"""Pipelines: splitting, names and fingerprints, and the arithmetic of stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
 
 
 def from_pixels(size: int = 8) -> etl.Pipeline:
-    """The usual pipeline from where the photograph is decoded."""
+    """The preset for photographs, after decoding."""
     return etl.Pipeline([Resize(size, size), ChannelsFirst(), Normalise()])
 
 
@@ -77,8 +77,8 @@ def test_repeated_names_are_refused_before_and_after_a_cut() -> None:
         etl.Pipeline([doubled], preceding=[doubled])
 
 
-def test_the_fingerprint_of_the_usual_pipelines_never_changes() -> None:
-    # Stores carry it: whoever changes one of these makes every store of every user unreadable.
+def test_the_fingerprints_of_the_presets_never_change() -> None:
+    # Stores contain them: changing one makes every existing store of every user unreadable.
     assert etl.Pipeline([]).fingerprint == "4f53cda18c2baa0c"
     assert etl.image_pipeline(224).fingerprint == "896dc3515e78d48c"
     assert etl.image_pipeline(224).until("resize").fingerprint == "8add62929f6db1e4"
@@ -260,7 +260,7 @@ def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_pr
 
 
 class Greedy:
-    """A stage that memory does not suffice for."""
+    """A stage that runs out of memory."""
 
     name = "greedy"
 

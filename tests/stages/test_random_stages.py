@@ -1,4 +1,4 @@
-"""Random stages: a record meets the same draw in an epoch whatever loads it, another in the next, and fair ones."""
+"""Random stages: draws depend on record and epoch, not on the iterator, and have the right distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder "turbo" gives the pixels of the decoder "pillow", from every kind of file, and fails where that fails."""
+"""The decoder "turbo" gives the pixels of "pillow" for every kind of file, and fails on the same files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import etl
 from etl.images import turbo
 
 XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
-# What Python makes of a package that is not there.
+# Python treats such a package as missing.
 WITHOUT = """
 import sys
 sys.modules[sys.argv[1]] = None
@@ -101,7 +101,7 @@ def test_other_formats_are_read_as_by_pillow(format: str, calls: list[int]) -> N
     assert calls == []
 
 
-# Of the stored sides, 60 x 100: both decoders halve them, and would not if the two were exchanged.
+# For the stored sides, 60 x 100: both decoders halve them, and would not if the sides were exchanged.
 @pytest.mark.parametrize("stored_at_least", [None, (29, 20), (10, 45)])
 @pytest.mark.parametrize("number", range(10))
 def test_every_exif_orientation_is_turned_as_by_pillow(

@@ -1,4 +1,4 @@
-"""Backends: which one is chosen, and that the CPU's takes batches without a copy."""
+"""Backends: selection, and that the CPU backend does not copy batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class StandIn:
-    """In place of `CudaBackend`, which cannot be made without a device: these tests ask which one is chosen."""
+    """Replaces `CudaBackend`, which needs a device; these tests are about selection only."""
 
     name = "cuda"
 
@@ -91,7 +91,7 @@ def test_priorities_that_prefer_a_device_that_is_not_there_are_an_error_that_nam
         etl.backend()
 
 
-def test_asking_for_cuda_where_there_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_for_cuda_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match=r"backend 'cuda' was asked for, but .* no CUDA device"):
         etl.backend("cuda")
@@ -110,7 +110,7 @@ def test_the_cpu_takes_features_of_every_dtype_with_their_values_and_without_a_c
     assert tensors.features.dtype == getattr(torch, dtype)
     assert tensors.features.tolist() == features.astype(np.float64).tolist()
     assert tensors.labels.tolist() == [1, 0]
-    # Written here, seen there: the memory is one.
+    # The memory is shared: a write to one shows in the other.
     features[1, 2, 3], labels[0] = 0.5, 7
     assert tensors.features[1, 2, 3].item() == 0.5
     assert tensors.labels[0].item() == 7

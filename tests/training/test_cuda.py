@@ -1,4 +1,4 @@
-"""Backend "cuda" on a real device: what crosses arrives whole, and training is that of the CPU."""
+"""Backend "cuda" on a real device: batches arrive whole, and training equals that of the CPU."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SHAPE = (1, 28, 28)
 
 
 class Unreadable:
-    """Records of which number 21 cannot be read."""
+    """Records, of which number 21 cannot be read."""
 
     def __len__(self) -> int:
         return 64
@@ -35,7 +35,7 @@ class Readable(Unreadable):
 
 
 class Following:
-    """A listener that notes what it was told, and fails where it is asked to."""
+    """A listener that records its calls, and fails at the one it is asked to."""
 
     needs_times = False
 

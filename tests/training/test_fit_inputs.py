@@ -1,4 +1,4 @@
-"""What `fit` gives to the model: several inputs, and masks where the model takes them."""
+"""The inputs that `fit` passes to the model: several features, and masks if the model takes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 
 class TwoTowers(nn.Module):
-    """Takes two inputs; fails where it gets one."""
+    """Takes two inputs; fails if it gets one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_the_mask_of_the_features_reaches_a_model_that_takes_one() -> None:
     assert mask.sum(dim=1).tolist() == list(LENGTHS)
 
 
-def test_a_model_that_takes_a_mask_gets_none_where_nothing_is_padded() -> None:
+def test_a_model_that_takes_a_mask_gets_none_if_nothing_is_padded() -> None:
     model = Masked()
     records = [{name: record[name] for name in ("features", "label")} for record in sequences()]
     etl.fit(model, iterate(records), backend="cpu")
@@ -102,7 +102,7 @@ def test_a_model_that_takes_no_mask_is_given_none() -> None:
     assert model.masks == [None]
 
 
-def test_what_stands_in_padded_steps_changes_nothing_in_training() -> None:
+def test_the_content_of_padded_steps_changes_nothing_in_training() -> None:
     scores = [
         etl.fit(etl.models.create("lstm", (STEPS, INPUTS), CLASSES), iterate(sequences(padding)), backend="cpu").scores
         for padding in (0.0, 1000.0)
@@ -123,7 +123,7 @@ def test_a_padded_batch_gives_the_output_of_each_sequence_alone() -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-5, atol=1e-6)
 
 
-def test_the_last_step_of_a_long_sequence_is_found_where_the_mask_is_too_coarse_to_count_steps() -> None:
+def test_the_last_step_of_a_long_sequence_is_found_if_the_dtype_of_the_mask_cannot_count_steps() -> None:
     # bfloat16 has no number between 256 and 258.
     steps = 257
     model = etl.models.create("lstm", (steps, INPUTS), CLASSES).to(torch.bfloat16)

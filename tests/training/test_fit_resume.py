@@ -1,4 +1,4 @@
-"""`fit` goes on where a state was taken: interrupted and resumed training is the same training."""
+"""`fit` resumes from a state: interrupted and resumed training equals uninterrupted training."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(strategy: str, folder: Path) -> BatchIterator:
 
 
 class StopTrainingError(Exception):
-    """What ends training in these tests."""
+    """Ends training in these tests."""
 
 
 class Saver:

@@ -15,7 +15,7 @@ from etl.loading.batch import Batch
 
 
 class Own:
-    """An iterator of somebody's own, which says nothing of batch boundaries; notes whether the collector is on."""
+    """An iterator of a user, which announces no batch boundaries; notes whether the collector is on."""
 
     batch_size, dtype, epoch = 2, "float32", 0
 

@@ -1,4 +1,4 @@
-"""Where `fit` counts time: waits as ETL, steps as compute, and nothing left out of an iteration."""
+"""`fit` counts waits as ETL and steps as compute, and no time of an iteration is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import etl
-from etl import training
+from etl.training import fit as fit_module
 from etl.training.backends.cpu import CpuBackend
 
 LIMIT_SECONDS = 30
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(training, "time", clock)
+    monkeypatch.setattr(fit_module, "time", clock)
     return clock
 
 
@@ -131,11 +131,11 @@ def test_the_time_of_listeners_is_neither_etl_nor_compute_but_in_the_next_iterat
 
 
 @pytest.mark.parametrize(("needs_times", "waits"), [(True, 4 + 1), (False, 1)])
-def test_the_device_is_waited_for_in_every_iteration_only_where_a_listener_needs_times(
+def test_the_device_is_waited_for_in_every_iteration_only_if_a_listener_needs_times(
     clock: Clock, needs_times: bool, waits: int
 ) -> None:
     class Deferring(CpuBackend):
-        """Like a device that works behind the caller's back: whoever waits for it spends 30 ms."""
+        """Like a device that works asynchronously: waiting for it takes 30 ms."""
 
         waited = 0
 

@@ -1,4 +1,4 @@
-"""The models do not change: what the history of the suites measured as compute would change with them."""
+"""The models do not change, since the suites' history of compute would change with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PerformanceListener`: what a report covers, and that its figures agree with one another."""
+"""`PerformanceListener`: the iterations in a report, and metrics that agree with one another."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_score_and_collections_are_shown_only_when_asked_for() -> None:
     assert report.score is None
 
 
-def test_no_device_is_named_where_there_are_not_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_named_unless_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     for devices, named in ((0, False), (1, False), (2, True)):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=devices: count)
         (line,), _ = follow([iteration(0)])

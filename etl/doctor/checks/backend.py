@@ -7,7 +7,7 @@ from typing import Any
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
 from etl.training.backends import backend as find_backend
-from etl.training.backends.backend import PRIORITY_VARIABLES, import_torch
+from etl.training.backends.selection import PRIORITY_VARIABLES, import_torch
 
 
 class BackendInUse(Check):

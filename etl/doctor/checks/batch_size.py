@@ -11,7 +11,7 @@ from etl.doctor.rebatched import Rebatched, repeated
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
-from etl.runtime.memory import available_nbytes
+from etl.runtime.resources import available_nbytes
 
 # "Minibatch sizes of 32 to 128 are commonly used" (the documents' step 5); above the last, convergence may suffer.
 LEAST, MOST = 32, 1000

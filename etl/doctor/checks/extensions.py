@@ -6,7 +6,7 @@ import platform
 
 from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
-from etl.training.backends.backend import import_torch
+from etl.training.backends.selection import import_torch
 
 # What torch's own kernels for x86 are built for, the best last, and the flags that /proc/cpuinfo shows where the CPU
 # has what they need (aten/src/ATen/native/DispatchStub.cpp).

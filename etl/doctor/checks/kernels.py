@@ -10,7 +10,7 @@ from etl.doctor.check import Case, Check
 from etl.doctor.finding import Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
-from etl.training.backends.backend import import_torch
+from etl.training.backends.selection import import_torch
 
 TRIAL_SECONDS = 0.5
 

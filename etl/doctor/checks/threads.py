@@ -8,7 +8,7 @@ from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.runtime import ThreadPolicy
 from etl.runtime.thread_policy import pool_threads
-from etl.training.backends.backend import import_torch
+from etl.training.backends.selection import import_torch
 
 TRIAL_SECONDS = 0.5
 

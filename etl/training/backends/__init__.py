@@ -1,5 +1,5 @@
-"""Backends: where compute runs. Importing this loads no torch; choosing a backend does."""
+"""Backends: where compute runs. Importing this does not load torch; selecting a backend does."""
 
-from etl.training.backends.backend import Backend, backend
+from etl.training.backends.selection import Backend, backend
 
 __all__ = ["Backend", "backend"]

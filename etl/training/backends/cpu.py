@@ -1,4 +1,4 @@
-"""Backend "cpu"."""
+"""The backend "cpu"."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
 
 @dataclass(frozen=True)
 class Arrived:
-    """A batch that is where it is wanted."""
+    """A batch that is on its device already."""
 
     batch: Batch
 
     def receive(self) -> Batch:
-        """The batch."""
+        """Return the batch."""
         return self.batch
 
 
@@ -29,20 +29,20 @@ class CpuBackend:
     device = torch.device("cpu")
 
     def put(self, batch: Batch) -> Batch:
-        """Tensors over the arrays of `batch`; nothing is copied."""
+        """Return tensors that share the memory of the arrays of `batch`."""
         return map_batch(batch, as_tensor)
 
     def send(self, batch: Batch) -> Arrived:
-        """There is nowhere to go: it has arrived."""
+        """Return the batch as one that has arrived, since there is no copy to begin."""
         return Arrived(self.put(batch))
 
     def allocate(self, nbytes: int) -> np.ndarray:
-        """Any memory."""
+        """Allocate ordinary memory: uint8 of shape `(nbytes,)`."""
         return np.empty(nbytes, np.uint8)
 
     def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
-        """Give the floating parameters of `model` the dtype, in place; returns it."""
+        """Convert the floating-point parameters of `model` to `dtype`, in place; return the model."""
         return model.to(device=self.device, dtype=torch_dtype(dtype))
 
     def synchronize(self) -> None:
-        """Nothing to wait for: CPU operations have ended when they return."""
+        """Do nothing: CPU operations are done when they return."""

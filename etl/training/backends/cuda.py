@@ -1,4 +1,4 @@
-"""Backend "cuda": batches cross through page-locked buffers, on a stream of their own."""
+"""The backend "cuda": batches are copied through page-locked buffers, on a separate stream."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from etl.loading.batch import Batch
 from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
 
-# Two: one buffer is filled while the copy out of the other may still be under way.
+# One buffer is filled while the copy out of the other may still be under way.
 BUFFERS = 2
 
 
 @dataclass
 class _Pinned:
-    """A page-locked buffer, and the event after which the last copy out of it is done."""
+    """A page-locked buffer, and the event recorded after the last copy out of it."""
 
     bytes: torch.Tensor
     copied: torch.cuda.Event
@@ -25,14 +25,14 @@ class _Pinned:
 
 @dataclass(frozen=True)
 class _Sent:
-    """A batch on its way, and the event after which it is there."""
+    """A batch on its way to the device, and the event recorded after its copy."""
 
     batch: Batch
     copied: torch.cuda.Event
     device: torch.device
 
     def receive(self) -> Batch:
-        """Have the current stream wait for it."""
+        """Make the current stream wait for the copy, and return the batch."""
         compute = torch.cuda.current_stream(self.device)
         compute.wait_event(self.copied)
         for tensor in self.batch.arrays():
@@ -44,9 +44,9 @@ class _Sent:
 class CudaBackend:
     """Compute on the current CUDA device.
 
-    `put` copies a batch's arrays into pinned memory and from there to the device on a second stream; the compute stream
-    waits for it, the caller does not. `send` begins that before the batch is wanted, so that the copy runs beside the
-    compute of the batch before, and copies straight out of arrays whose memory is from `allocate`.
+    `put` copies a batch's arrays into pinned memory, and from there to the device on a second stream. The compute
+    stream waits for the copy; the caller does not. `send` begins the copy before the batch is needed, so that it runs
+    during the compute of the previous batch. It copies directly out of arrays whose memory is from `allocate`.
     """
 
     name = "cuda"
@@ -56,26 +56,28 @@ class CudaBackend:
         self._stream = torch.cuda.Stream(self.device)
         self._rings: dict[int, list[_Pinned]] = {}
         self._turn = 0
-        # What is being copied from, with the event after which it no longer is.
+        # Batches that are being copied from, each with the event recorded after its copy.
         self._under_way: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
     def put(self, batch: Batch) -> Batch:
-        """Tensors on the device; the arrays of `batch` may be overwritten as soon as this returns."""
+        """Return tensors on the device; the arrays of `batch` may be overwritten as soon as this returns."""
         return self._send(batch, stage=True).receive()
 
     def send(self, batch: Batch) -> _Sent:
-        """Begin to copy `batch` to the device; arrays in memory from `allocate` must not be overwritten before compute
-        has waited for it, and are held until then.
+        """Begin to copy `batch` to the device.
+
+        Arrays in memory from `allocate` are held until they are copied, and must not be overwritten before compute has
+        waited for the copy.
         """
         return self._send(batch, stage=False)
 
     def allocate(self, nbytes: int) -> np.ndarray:
-        """Page-locked memory, which the device reads itself."""
+        """Allocate page-locked memory, which the device reads directly: uint8 of shape `(nbytes,)`."""
         pinned: np.ndarray = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
     def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
-        """Move `model` to the device and its floating parameters to `dtype`, in place; returns it."""
+        """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it."""
         return model.to(device=self.device, dtype=torch_dtype(dtype))
 
     def synchronize(self) -> None:
@@ -83,7 +85,7 @@ class CudaBackend:
         torch.cuda.synchronize(self.device)
 
     def _send(self, batch: Batch, stage: bool) -> _Sent:
-        self._let_go()
+        self._drop_copied()
         self._turn = (self._turn + 1) % BUFFERS
         position = iter(range(sum(1 for _ in batch.arrays())))
         with torch.cuda.stream(self._stream):
@@ -93,8 +95,8 @@ class CudaBackend:
         self._under_way.append((copied, batch))
         return _Sent(moved, copied, self.device)
 
-    def _let_go(self) -> None:
-        """Let go of batches that have been copied."""
+    def _drop_copied(self) -> None:
+        """Drop batches that have been copied."""
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
 
@@ -114,7 +116,7 @@ class CudaBackend:
     def _buffer(self, position: int, nbytes: int) -> _Pinned:
         ring = self._rings.setdefault(position, [])
         if len(ring) < BUFFERS or ring[self._turn].bytes.nbytes < nbytes:
-            # A buffer that is replaced must have been read out before its memory goes.
+            # The last copy out of a buffer must be done before its memory is freed.
             torch.cuda.synchronize(self.device)
             ring[:] = [
                 _Pinned(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True), torch.cuda.Event())

@@ -1,4 +1,4 @@
-"""Arrays seen as tensors, and dtypes by name."""
+"""Tensors that share the memory of arrays, and torch's dtypes by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from etl.stages.dtypes import DTYPES, find_dtype
 
 
 def as_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """A tensor over the memory of `array`, no copy; bfloat16 crosses as its bits: torch cannot take it from numpy."""
+    """Return a tensor that shares the memory of `array`.
+
+    bfloat16 is passed as its bits, since torch cannot convert it from numpy.
+    """
     if isinstance(array, torch.Tensor):
         return array
     if array.dtype == DTYPES["bfloat16"]:
@@ -23,7 +26,7 @@ def as_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """An array over the memory of `tensor`, which is on the CPU, no copy; raises `TypeError` for one that is not."""
+    """Return an array that shares the memory of `tensor`; raise `TypeError` if it is not on the CPU."""
     values = tensor.detach()
     if values.dtype == torch.bfloat16:
         return values.view(torch.uint16).numpy().view(DTYPES["bfloat16"])
@@ -32,7 +35,7 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
-    """`batch` with `convert` applied to each of its arrays."""
+    """Return `batch` with `convert` applied to each of its arrays."""
 
     def each(part: Any) -> Any:
         if part is None:
@@ -43,7 +46,7 @@ def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Torch's dtype called `name`; raises `ValueError` for one that features cannot have."""
+    """Return torch's dtype with this name; raise `ValueError` for one that features cannot have."""
     find_dtype(name)
     dtype: torch.dtype = getattr(torch, name)
     return dtype

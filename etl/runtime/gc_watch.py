@@ -1,4 +1,4 @@
-"""Watching CPython's garbage collector: how often it ran, and for how long."""
+"""Watching CPython's garbage collector: how often it runs, and for how long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ GENERATIONS = 3
 
 @dataclass(frozen=True)
 class Collections:
-    """Garbage collections of one generation: how many, and how many seconds they took together."""
+    """Totals of the garbage collections of one generation.
+
+    Attributes
+    ----------
+    generation : int
+        0, 1 or 2.
+    count : int
+        Number of collections.
+    seconds : float
+        Time that they took together.
+    """
 
     generation: int
     count: int
@@ -26,8 +36,18 @@ class Collections:
 
 @dataclass(frozen=True)
 class Collection:
-    """One garbage collection: when it began (`time.perf_counter`), the seconds that it took, and how many objects it
-    freed.
+    """One garbage collection.
+
+    Attributes
+    ----------
+    generation : int
+        0, 1 or 2.
+    began : float
+        Start, by `time.perf_counter`.
+    seconds : float
+        Duration.
+    freed : int
+        Number of objects freed.
     """
 
     generation: int
@@ -37,7 +57,7 @@ class Collection:
 
 
 class CollectionWatch:
-    """Counts collections from `start` on, through `gc.callbacks`, and tells `listener` of each. A context manager."""
+    """A context manager that counts collections through `gc.callbacks` and passes each to `listener`."""
 
     def __init__(self, listener: Callable[[Collection], None] | None = None) -> None:
         self._listener = listener
@@ -46,19 +66,19 @@ class CollectionWatch:
         self._began: float | None = None
 
     def start(self) -> None:
-        """Begin watching, from nothing; does nothing where it was begun already."""
+        """Start counting from 0; do nothing if already started."""
         if self._notice not in gc.callbacks:
             self.take()
             self._began = None
             gc.callbacks.append(self._notice)
 
     def stop(self) -> None:
-        """End watching; does nothing where it was not begun."""
+        """Stop counting; do nothing if not started."""
         if self._notice in gc.callbacks:
             gc.callbacks.remove(self._notice)
 
     def take(self) -> list[Collections]:
-        """The collections since the last call, one entry for each generation."""
+        """Return the collections since the last call, one entry for each generation, and start again from 0."""
         taken = [
             Collections(generation, count, seconds)
             for generation, (count, seconds) in enumerate(zip(self._counts, self._seconds, strict=True))
@@ -69,7 +89,7 @@ class CollectionWatch:
 
     @property
     def count(self) -> int:
-        """The collections of all generations since the last `take`."""
+        """The number of collections of all generations since the last `take`."""
         return sum(self._counts)
 
     def __enter__(self) -> Self:
@@ -84,7 +104,7 @@ class CollectionWatch:
     def _notice(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             self._began = time.perf_counter()
-        elif self._began is not None:  # otherwise the watch was begun in the middle of this collection
+        elif self._began is not None:  # otherwise the watch was started in the middle of this collection
             generation, seconds = info["generation"], time.perf_counter() - self._began
             self._counts[generation] += 1
             self._seconds[generation] += seconds

@@ -1,4 +1,4 @@
-"""The protocol of a backend, the device on which compute runs, and the choice of one."""
+"""The protocol of a backend, and the selection of one by name or by what is available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 NAMES = ("cpu", "cuda")
-# The variables of ND4J, "Deeplearning4j With GPUs": the backend with the highest number is used.
+# ND4J's variables ("Deeplearning4j With GPUs"): the backend with the highest number is used.
 PRIORITY_VARIABLES = {"cpu": "BACKEND_PRIORITY_CPU", "cuda": "BACKEND_PRIORITY_GPU"}
 
 
@@ -21,11 +21,11 @@ class Sent(Protocol):
     """A batch on its way to the device."""
 
     def receive(self) -> Batch:
-        """The batch of tensors; what is computed with it from now on waits for the copy, the caller does not."""
+        """Return the batch of tensors. Compute on them waits for the copy; the caller does not."""
 
 
 class Backend(Protocol):
-    """A device, the way batches reach it, and the way to wait for it."""
+    """A device: moves batches to it, and waits for it."""
 
     name: str
 
@@ -33,28 +33,33 @@ class Backend(Protocol):
     def device(self) -> torch.device: ...
 
     def put(self, batch: Batch) -> Batch:
-        """The batch with tensors on the device in place of arrays; tensors that are there already stay there."""
+        """Return the batch as tensors on the device; tensors that are there already are not copied."""
 
     def send(self, batch: Batch) -> Sent:
-        """Begin to copy `batch` to the device, beside what it computes."""
+        """Begin to copy `batch` to the device while it computes."""
 
     def allocate(self, nbytes: int) -> np.ndarray:
-        """Memory from which the device copies fastest: uint8 of shape `(nbytes,)`, with any content."""
+        """Allocate memory from which the device copies fastest: uint8 of shape `(nbytes,)`, uninitialised."""
 
     def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
-        """Move `model` to the device and its floating parameters to `dtype`, in place; returns it."""
+        """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it."""
 
     def synchronize(self) -> None:
-        """Wait until all work given to the device is done, so that a clock read after it is honest."""
+        """Wait until the device has done all work given to it, so that a clock read afterwards is right."""
 
 
 def backend(name: str = "auto") -> Backend:
-    """The backend called "cpu" or "cuda"; "auto" chooses.
+    """Return a backend: "cpu", "cuda" for the current CUDA device, or the choice of "auto".
 
-    "auto" takes the one whose variable, BACKEND_PRIORITY_CPU or BACKEND_PRIORITY_GPU, is the higher integer (one that
-    is not set counts 0); where they are equal or none is set, cuda if there is a device, otherwise cpu. Raises
-    `ValueError` for an unknown name or a variable that is no integer, `RuntimeError` where the backend asked for, or
-    preferred by the variables, is not available here.
+    "auto" compares the environment variables BACKEND_PRIORITY_CPU and BACKEND_PRIORITY_GPU (0 if not set) and takes the
+    backend with the higher integer. If they are equal, it takes "cuda" if there is a device, and otherwise "cpu".
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or a variable is not an integer.
+    RuntimeError
+        If the backend that was asked for, or preferred by the variables, is not available.
     """
     if name not in ("auto", *NAMES):
         raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(NAMES)}")
@@ -72,7 +77,7 @@ def backend(name: str = "auto") -> Backend:
 
 
 def import_torch() -> Any:
-    """The torch module, imported when it is first needed; raises `RuntimeError` that says how to install it."""
+    """Import torch; raise `RuntimeError` that says how to install it if it is missing."""
     try:
         import torch
     except ImportError as error:

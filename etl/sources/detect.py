@@ -1,4 +1,4 @@
-"""Finding out what a path holds."""
+"""Opening a path as the source that it holds, and the pipeline that fits it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,34 @@ Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
 
 
 def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:
-    """The source at `path`.
+    """Open the source at `path`: the first that fits, from top to bottom.
 
-    A file ending in `.csv` or `.tsv` is `Csv`, in `.tar` `Tar`, in `.bin` `Cifar10`; a pattern of tar files is `Tar`. A
-    folder is `Idx` or `Cifar10` if it has the file names of MNIST or CIFAR-10, `Tar` if it has `*.tar` files,
-    `Sequences` if it or its sub-folders have CSV files, and otherwise `ImageFolder`. `split` ("train", the default, or
-    "test") and `options` are that source's own arguments.
+    ==================================================== =============
+    path                                                 source
+    ==================================================== =============
+    a file `.csv` or `.tsv`                              `Csv`
+    a file `.tar`, or a pattern of such files            `Tar`
+    a file `.bin`                                        `Cifar10`
+    a folder with the file names of MNIST                `Idx`
+    a folder with the file names of CIFAR-10             `Cifar10`
+    a folder with `.tar` files                           `Tar`
+    a folder with CSV files, in it or in its sub-folders `Sequences`
+    any other folder                                     `ImageFolder`
+    ==================================================== =============
 
-    Raises `ValueError` that says what was looked for, or which argument the source does not have.
+    Parameters
+    ----------
+    path : str or Path
+        A file, a folder, or a pattern such as "train-*.tar".
+    split : str, optional
+        "train" (the default) or "test", for sources that have both.
+    **options
+        Further arguments of the source's class.
+
+    Raises
+    ------
+    ValueError
+        If there is no source at `path`, or it does not have one of the options.
     """
     make, defaults = _choose(path)
     if split is not None:
@@ -43,8 +63,18 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> S
     return source
 
 
-def usual_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
-    """The pipeline that turns records of `source` into training arrays."""
+def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
+    """Return the pipeline that turns records of `source` into training arrays.
+
+    Parameters
+    ----------
+    source : Source
+        Its class decides on the pipeline.
+    size : int
+        Height and width of photographs after resizing, in pixels.
+    decoder : str
+        "pillow" or "turbo", for photographs.
+    """
     if isinstance(source, Idx):
         return digits_pipeline()
     if isinstance(source, Cifar10):
@@ -55,7 +85,7 @@ def usual_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
 
 
 def _choose(path: str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """What makes the source at `path`, and its arguments unless others are given."""
+    """Return the constructor of the source at `path`, and its default arguments."""
     name = Path(path).name.lower()
     if Path(path).is_dir():
         return _choose_for_folder(Path(path)), {}
@@ -91,7 +121,7 @@ def _choose_for_folder(folder: Path) -> Callable[..., Any]:
 
 
 def _has_sequences_below(folder: Path) -> bool:
-    """Whether the first file found in the first sub-folder with files is a CSV file; images may be very many."""
+    """Return True if a sub-folder has CSV files, judged by the first file found: there may be very many images."""
     sub_folders = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
     for sub_folder in sorted(sub_folders, key=lambda entry: entry.name):
         with os.scandir(sub_folder) as entries:

@@ -14,7 +14,7 @@ Counts = list[int]
 
 @pytest.fixture(autouse=True)
 def no_automatic_collections() -> Iterator[None]:
-    """Collections are those a test makes."""
+    """Turn the collector off, so that all collections are made by the test."""
     with GcPolicy("off"):
         yield
 
