@@ -99,9 +99,8 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
     from etl.comparison.compute import model_for
     from etl.comparison.workload import Workload
     from etl.doctor import examine
-    from etl.doctor.examining import backend_to_look_at
-    from etl.doctor.heap import look_at_heap
-    from etl.doctor.pauses import watch_pauses
+    from etl.doctor.examination import backend_or_cpu
+    from etl.doctor.heap import look_at_heap, watch_pauses
     from etl.doctor.profiling import profiled
     from etl.doctor.setup import make_setup
     from etl.doctor.stage_times import time_stages
@@ -122,7 +121,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
     )
     workload = Workload(settings, folder, available_cpus())
     candidate = Candidate(arguments.strategy)
-    backend = backend_to_look_at(arguments.backend)
+    backend = backend_or_cpu(arguments.backend)
     threads = workload.threads(candidate, is_on_device=backend.device.type != "cpu")
     with workload.iterator(candidate, threads) as iterator:
         state = iterator.state_dict()
