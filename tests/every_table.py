@@ -33,7 +33,7 @@ from benchmarks.settings.turns import Measured
 from benchmarks.stores import FORMATS, STAGES
 from benchmarks.write_sample import Photographs
 from etl.commands import main
-from etl.commands.console import output_console
+from etl.commands.output import output_console
 from etl.comparison.table import show_report
 from etl.doctor import Examination, examine
 from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import presave
-from etl.commands.console import PlainConsole
+from etl.commands.output import PlainConsole
 from etl.tables import Bar, print_table
 from tests import comparison_reports
 from tests.terminal import ROOT, Shown, run_in_terminal
@@ -189,7 +189,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from tests import comparison_reports
 from etl.comparison.table import show_report
-from etl.commands.console import output_console
+from etl.commands.output import output_console
 show_report(comparison_reports.{{}}(), output_console())
 """
 
