@@ -103,8 +103,8 @@ def test_a_bad_photograph_is_named_as_without_a_cluster(
     [
         (["--scheduler", "tcp://127.0.0.1:1"], "--scheduler tcp://127.0.0.1:1: no Dask scheduler answers there"),
         (["--scheduler", "nonsense:1:2"], "--scheduler nonsense:1:2: no Dask scheduler answers there"),
-        (["--profile", "profile.json"], "--profile is for --scheduler"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--jobs is for threads here"),
+        (["--profile", "profile.json"], "--profile needs --scheduler"),
+        (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--jobs sets the threads on this machine"),
         (["--scheduler", "tcp://127.0.0.1:1", "--profile", "nowhere/p.json"], "there is no folder nowhere"),
     ],
 )
