@@ -1,4 +1,4 @@
-"""A step that goes on beside the loop: one at a time, none queued, and stall is what the device did not cover."""
+"""Steps that run beside the loop: one at a time, none queued; stall is the wait in which the device was idle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Batch:
 
 
 class Device:
-    """Does what it is given in order, in a thread of its own, as a stream does."""
+    """A device that does its work in order, in a thread of its own, like a stream."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -138,7 +138,7 @@ def test_the_parts_of_an_epoch_beside_a_device_add_up(make_step: Callable[[], St
         assert times.ended >= times.done[-1]
 
 
-def test_stall_is_what_the_step_before_did_not_cover() -> None:
+def test_stall_is_the_wait_that_the_previous_step_did_not_cover() -> None:
     # asked 0, 3, 6; there at 2, 5, 9; steps 2-5, 5-8, 9-12: batch 1 came as the device was free, batch 2 one later.
     times = EpochTimes(
         started=0.0,
