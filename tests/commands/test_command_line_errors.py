@@ -22,7 +22,7 @@ BadInput = Callable[[Path, Path, Path], tuple[list[str], list[str]]]
 
 
 def _copy(photographs: Path, to: Path) -> Path:
-    """Return a folder with the first photographs of two classes."""
+    """Copy the first photographs of two classes to `to`, and return it."""
     for name in ("cat", "coffee"):
         (to / name).mkdir(parents=True)
         for file in sorted((photographs / name).iterdir())[:2]:

@@ -179,13 +179,13 @@ def test_a_batch_that_came_in_time_is_no_stall_and_the_end_is_one_if_it_comes_af
 def test_a_step_that_was_left_in_flight_does_not_count_in_compute_alone(waits: bool) -> None:
     step = SimulatedDevice(0.05, waits)
     step(Batch())
-    assert 0.05 <= seconds_of_step(step, [Batch()], at_least=0.0, fewest=1) < 0.09
+    assert 0.05 <= seconds_of_step(step, [Batch()], seconds=0.0, min_steps=1) < 0.09
 
 
 def test_compute_alone_is_the_mean_of_whole_passes() -> None:
     seen: list[int] = []
     batches = [1, 2, 3]
-    seconds = seconds_of_step(seen.append, batches, at_least=0.0, fewest=4)
+    seconds = seconds_of_step(seen.append, batches, seconds=0.0, min_steps=4)
     assert seen == batches * 2
     assert seconds > 0
 

@@ -126,7 +126,7 @@ def test_no_descriptor_stays_open(file: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[None]:
-    """Pretend that this process is not the superuser and owns no file of the system."""
+    """Run as a user who owns no file of the system."""
     if os.geteuid() != 0:
         yield
         return
