@@ -13,7 +13,7 @@ import etl
 from benchmarks.cell import Cell
 from benchmarks.fork_ready import import_everything
 from benchmarks.measuring.arrays import BatchDigest
-from benchmarks.measuring.clock import EpochFigures, EpochTimes, Step, run_epoch
+from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.values import JsonValues, from_json
@@ -49,7 +49,7 @@ class Figures(JsonValues):
     ----------
     etl : float
         Seconds to load an epoch when nothing else is done, the median.
-    epoch : EpochFigures
+    epoch : EpochMetrics
         The epoch of training with the median wall, so that its parts belong together.
     peak_memory : int
         Bytes, of the process and its children.
@@ -58,7 +58,7 @@ class Figures(JsonValues):
     """
 
     etl: float
-    epoch: EpochFigures
+    epoch: EpochMetrics
     peak_memory: int
     digest: str
     score: float
@@ -94,7 +94,7 @@ def measure(cell: Cell, conditions: Conditions) -> Figures:
             both = _repeat(conditions.seconds_per_figure, lambda: run_epoch(iterator, training.step))
     return Figures(
         etl=statistics.median(times.wall.total for times in loading),
-        epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].figures,
+        epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
         peak_memory=memory.nbytes,
         digest=digest.hexdigest(),
         score=score,

@@ -1,4 +1,4 @@
-"""Checks and parses what users pass, and makes their texts safe to show."""
+"""Checks of arguments that users pass, and a way to print their strings safely."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def whole_number(name: str, value: Any, least: int, below: int | None = None) ->
     Parameters
     ----------
     name : str
-        The argument's name, for the error.
+        The name of the argument, quoted in the error.
     value : int-like
-        What the caller passed.
+        The value of the argument.
     least : int
-        The smallest number that is valid.
+        The smallest valid number.
     below : int, optional
-        A power of two that the number must stay below.
+        A power of two; the number must be smaller.
 
     Raises
     ------
     ValueError
-        If `value` is no integer, or out of bounds.
+        If `value` is not an integer, or out of bounds.
     """
     try:
         number = operator.index(value)
@@ -41,9 +41,12 @@ def whole_number(name: str, value: Any, least: int, below: int | None = None) ->
 
 
 def parse_nbytes(text: str) -> int:
-    """Return the bytes of a size such as "2GB", "512 MiB" or "65536"; KB is 1,000 and KiB 1,024.
+    """Return the number of bytes in a size such as "2GB", "512 MiB" or "65536"; KB is 1,000 and KiB 1,024.
 
-    Raises `ValueError` for any other text, and for less than a byte.
+    Raises
+    ------
+    ValueError
+        If the text is not a size, or less than a byte.
     """
     match = SIZE.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
@@ -55,7 +58,7 @@ def parse_nbytes(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    """Return `text` in one line, with escapes for characters that would steer a terminal or reorder what it shows."""
+    """Return `text` on one line, with escapes for characters that would control a terminal or reorder its text."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -12,7 +12,7 @@ from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile, Sample, Spans
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
-from etl.measuring.clock import EpochFigures, Split
+from etl.measuring.clock import EpochMetrics, Split
 
 COLUMNS = 4
 
@@ -62,10 +62,10 @@ def make_sample(**figures: Any) -> Sample:
     or those of its epoch.
     """
     loading, steps = Split(0.01, 0.09), Split(0.01, 0.09)
-    epoch = EpochFigures(
+    epoch = EpochMetrics(
         batches=10, samples=100, wall=Split(0.02, 0.18), compute=steps, stall=loading, host_wait=loading
     )
-    of_epoch = {name: figures.pop(name) for name in list(figures) if name in EpochFigures.__dataclass_fields__}
+    of_epoch = {name: figures.pop(name) for name in list(figures) if name in EpochMetrics.__dataclass_fields__}
     sample = Sample(
         epoch=replace(epoch, **of_epoch),
         etl_alone=loading,

@@ -33,11 +33,10 @@ from benchmarks.settings.turns import Measured
 from benchmarks.stores import FORMATS, STAGES
 from benchmarks.write_sample import Photographs
 from etl.commands import main
-from etl.commands.console import output_console
+from etl.commands.output import output_console
 from etl.comparison.table import show_report
 from etl.doctor import Examination, examine
-from etl.doctor.heap import Growth, Heap, TypeOnHeap
-from etl.doctor.pauses import GenerationPauses, Pauses
+from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 from etl.doctor.stage_times import StageTime, StageTimes
 from tests import comparison_reports

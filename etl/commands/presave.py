@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import presave
+from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import check_file_path, progress_bar, save_json
 from etl.commands.scheduler import cluster
-from etl.commands.store_facts import describe_store, show_store
-from etl.commands.table_arguments import add_table_arguments, table_options
+from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.loading.records import Records, records
 from etl.sources import default_pipeline, open_source
 from etl.stages import DECODERS
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
     )
-    parser.add_argument("store", type=Path, metavar="STORE", help="where to; must not exist")
+    parser.add_argument("store", type=Path, metavar="STORE", help="the store to write; must not exist")
     parser.add_argument(
         "--until",
         metavar="STAGE",
@@ -57,23 +57,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=Path,
         metavar="FILE",
-        help="with --scheduler: save to FILE, as JSON, what Dask's statistical profiler saw on each worker that "
-        "lives at the end: by worker address a tree of calls, each with its number of samples (10 ms apart by default)",
+        help="with --scheduler: save to FILE, as JSON, the profile by Dask of each worker that is still running at the "
+        "end: by worker address, a tree of calls with their numbers of samples (10 ms apart by default)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
-    add_table_arguments(parser)
+    add_source_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the store and describe it."""
     _check(arguments)
     on_cluster = arguments.scheduler is not None
-    if on_cluster:  # workers have working folders of their own
+    if on_cluster:  # workers have other working folders
         arguments.source, arguments.store = arguments.source.absolute(), arguments.store.absolute()
     chosen = _records(arguments)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
-    place = cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
-    with place, progress_bar(f"writing {arguments.store}", "records") as bar:
+    location = cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
+    with location, progress_bar(f"writing {arguments.store}", "records") as bar:
         started = time.perf_counter()
         last: list[presave.Progress] = []
 
@@ -94,11 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
     resumed = last[0].resumed if last else len(store)
     rate = f"{(len(store) - resumed) / seconds:,.0f} records/s"
-    further = [("written in", f"{seconds:.1f} s, {rate}")]
+    more_rows = [("written in", f"{seconds:.1f} s, {rate}")]
     if resumed:
-        further.append(("of these from an interrupted write", f"{resumed:,} records"))
+        more_rows.append(("of these from an interrupted write", f"{resumed:,} records"))
     with store:
-        show_store(store.path, store.manifest, further)
+        show_store(store.path, store.manifest, more_rows)
         save_json(
             arguments.json, {**describe_store(store.path, store.manifest), "seconds": seconds, "resumed": resumed}
         )
@@ -107,9 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.profile is not None and arguments.scheduler is None:
-        raise ValueError("--profile is for --scheduler: it asks the workers of a Dask cluster")
+        raise ValueError("--profile needs --scheduler: it profiles the workers of a Dask cluster")
     if arguments.jobs is not None and arguments.scheduler is not None:
-        raise ValueError("--jobs is for threads here; with --scheduler every worker of the cluster writes")
+        raise ValueError("--jobs sets the threads on this machine; with --scheduler every worker of the cluster writes")
     if arguments.compression is not None and arguments.format != "hdf5":
         raise ValueError(f"--compression is for --format hdf5, not {arguments.format}")
     if arguments.shard_mb is not None and not 1e-6 <= arguments.shard_mb < float("inf"):
@@ -118,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _records(arguments: argparse.Namespace) -> Records:
-    source = open_source(arguments.source, arguments.split, **table_options(arguments))
+    source = open_source(arguments.source, arguments.split, **source_options(arguments))
     pipeline = default_pipeline(source, arguments.size, arguments.decoder)
     done, _ = pipeline.split(arguments.until or default_split(pipeline))
     return records(source, done)

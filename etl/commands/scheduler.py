@@ -1,4 +1,4 @@
-"""Running a command's work on a Dask cluster, and asking its workers afterwards where they spent their time."""
+"""Work on a Dask cluster, with a profile of its workers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ CONNECT_SECONDS = 5
 
 @contextmanager
 def cluster(address: str, profile: Path | None) -> Iterator[None]:
-    """Within the block joblib's work runs on the workers of the scheduler at `address`.
+    """Run joblib's work inside the block on the workers of the Dask scheduler at `address`.
 
-    At its end, also where it fails, each worker's own statistical profile of that time is saved to `profile`. Raises
-    `ValueError` where Dask is not installed, and `OSError` where no scheduler or no worker answers at `address`, or the
-    scheduler goes away.
+    At the end, even after an error, the statistical profile of each worker is saved to `profile`, unless that is None.
+
+    Raises
+    ------
+    ValueError
+        If Dask is not installed.
+    OSError
+        If no scheduler or no worker answers at `address`, or the scheduler disappears.
     """
     client = _connect(address)
     started = time.time()
@@ -31,7 +36,9 @@ def cluster(address: str, profile: Path | None) -> Iterator[None]:
         with joblib.parallel_config(backend="dask", n_jobs=-1):
             yield
     except CancelledError as error:
-        raise OSError(f"--scheduler {address}: the scheduler is gone; start it and its workers again") from error
+        raise OSError(
+            f"--scheduler {address}: the scheduler has disappeared; start it and its workers again"
+        ) from error
     finally:
         try:
             if profile is not None and client.status == "running":
@@ -45,7 +52,7 @@ def _connect(address: str) -> Any:
         import distributed
     except ImportError as error:
         raise ValueError(f"--scheduler needs Dask ({error}): pip install 'fair-etl[cluster]'") from error
-    # Lost workers are Dask's to mend. Its warnings of them would stand among the lines of this command.
+    # Dask replaces lost workers; its warnings about them would be mixed with the output of this command.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         client = distributed.Client(address, timeout=CONNECT_SECONDS)
@@ -63,7 +70,7 @@ def _connect(address: str) -> Any:
 
 
 def _save_profile(client: Any, started: float, path: Path) -> None:
-    """A tree of calls for each worker: `count` samples in it, its `description`, and the `children` it called."""
+    """Save a tree of calls for each worker; a call has a `description`, `count` samples, and the `children` it made."""
     trees = client.profile(start=started, merge_workers=False)
     content = {"seconds": time.time() - started, "workers": trees}
     save_json(path, content)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify and list the faults."""
+    """Verify the store and list the faults."""
     with progress_bar(f"reading {arguments.store}", "bytes") as bar:
         faults = presave.verify(arguments.store, bar, trusted=arguments.trusted)
     for fault in faults:

@@ -116,7 +116,7 @@ def measure(
             times = run_epoch(epochs.iterator, compute.step)
         read = read_nbytes() - read
         return Sample(
-            epoch=times.figures,
+            epoch=times.metrics,
             etl_alone=None if loading is None else loading.wall,
             compute_alone=alone,
             harness=harness,

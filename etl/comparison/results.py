@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from etl.comparison.report import Noise, Parts, Presaving, RoundFigures
 from etl.comparison.samples import Loads, Sample, Written
-from etl.measuring.clock import EpochFigures, Split
+from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
 
@@ -47,7 +47,7 @@ class Scale:
 def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
     """Where the wall time of an epoch goes."""
 
-    def of_epoch(split: Callable[[EpochFigures], Split]) -> float:
+    def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
         return middle(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch)))
 
     alone = middle(samples, scale, lambda sample: sample.compute_alone) * scale.batches

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.threads import Threads
-from etl.measuring.clock import EpochFigures, Split
+from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.values import JsonValues
 from etl.runtime.audit import Audit
 
@@ -129,7 +129,7 @@ class Sample(JsonValues):
 
     Attributes
     ----------
-    epoch : EpochFigures
+    epoch : EpochMetrics
         The epoch itself.
     etl_alone : Split or None
         An epoch of loading with nothing else to do, if it was measured.
@@ -159,7 +159,7 @@ class Sample(JsonValues):
         What became of each runtime setting of the process.
     """
 
-    epoch: EpochFigures
+    epoch: EpochMetrics
     etl_alone: Split | None
     compute_alone: float
     harness: float

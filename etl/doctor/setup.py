@@ -1,4 +1,4 @@
-"""What is examined: a model, what it is trained from, and where. Loads torch."""
+"""A training that can be repeated with one thing changed. Loads torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,19 @@ LEARNING_RATE = 0.0
 
 @dataclass(frozen=True)
 class Setup:
-    """Training as it is set up, or with one thing changed. `model` is a copy, which training may change; `settings`
-    make context managers that are entered around it.
+    """A training: the one to be examined, or a variant of it with one thing changed.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        A copy of the user's model, which training may change.
+    batches : iterable of batches
+    backend : Backend
+        Where to train.
+    loss : callable or None
+        `loss(output, labels)`; None chooses one by the labels.
+    settings : tuple of callables
+        Each returns a context manager, which is entered around the training.
     """
 
     model: torch.nn.Module
@@ -35,20 +46,23 @@ class Setup:
     settings: tuple[Callable[[], AbstractContextManager[Any]], ...] = ()
 
     def within(self, *settings: Callable[[], AbstractContextManager[Any]]) -> Self:
-        """The same, with these settings in force."""
+        """Return this training with `settings` added."""
         return replace(self, settings=(*self.settings, *settings))
 
     def loading(self, batches: Iterable[Any]) -> Self:
-        """The same, trained from `batches`."""
+        """Return this training from other `batches`."""
         return replace(self, batches=batches)
 
     def enter(self, stack: ExitStack) -> None:
-        """Put the settings in force until `stack` is closed."""
+        """Enter the settings, until `stack` is closed."""
         for make in self.settings:
             stack.enter_context(make())
 
     def make_step(self) -> Callable[[Batch], None]:
-        """What trains on one batch, and returns when the device is done. The weights stay as they are."""
+        """Return a function that trains on one batch and waits for the device.
+
+        The learning rate is 0, so the weights do not change.
+        """
         step: TrainingStep | None = None
 
         def train(batch: Batch) -> None:
@@ -56,24 +70,30 @@ class Setup:
             placed = self.backend.put(batch)
             if step is None:
                 optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
-                step = TrainingStep(self.model, optimizer, self.loss or _usual_loss(placed))
+                step = TrainingStep(self.model, optimizer, self.loss or _default_loss(placed))
             step(placed)
             self.backend.synchronize()
 
         return train
 
     def endless(self) -> Iterator[Batch]:
-        """Its batches, epoch after epoch. Raises `ValueError` where an epoch has none."""
+        """Yield batches epoch after epoch.
+
+        Raises
+        ------
+        ValueError
+            If an epoch has no batches.
+        """
         while True:
             count = 0
-            for count, item in enumerate(self.batches, start=1):  # noqa: B007 - it is looked at after the loop
+            for count, item in enumerate(self.batches, start=1):  # noqa: B007 - used after the loop
                 yield as_batch(item)
             if count == 0:
                 raise ValueError("the iterator has no batches, so there is nothing to examine")
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """None where the iterator does not tell."""
+        """Batches of an epoch; None if the iterator has no length."""
         try:
             return len(self.batches)  # type: ignore[arg-type]
         except TypeError:
@@ -81,8 +101,25 @@ class Setup:
 
 
 def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend, loss: Loss | None) -> Setup:
-    """A set-up with a copy of `model`, on the device of `backend`, in the dtype that `etl.fit` would give it where
-    `iterator` has one. Raises `ValueError` where the model cannot be copied.
+    """Return the training of a copy of `model`.
+
+    As in `etl.fit`, the weights have the dtype of `iterator` if it names one.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The user's model.
+    iterator : iterable of batches
+        What it is trained from.
+    backend : Backend
+        Where to train.
+    loss : callable or None
+        `loss(output, labels)`; None chooses one by the labels.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be copied.
     """
     try:
         copied = copy.deepcopy(model)
@@ -94,7 +131,13 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
 
 
 def as_batch(item: Any) -> Batch:
-    """`item` of any loader as a batch: one already, or a pair of features and labels. Raises `ValueError`."""
+    """Return `item` of any loader as a batch.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a batch nor a pair of features and labels.
+    """
     if isinstance(item, Batch):
         return item
     if isinstance(item, (tuple, list)) and len(item) == 2:
@@ -103,11 +146,11 @@ def as_batch(item: Any) -> Batch:
 
 
 def first_array(part: Any) -> Any:
-    """Features or labels, or the first of several."""
+    """Return the features or labels themselves, or the first array if they are a tuple."""
     return part[0] if isinstance(part, tuple) else part
 
 
-def _usual_loss(batch: Batch) -> Loss:
+def _default_loss(batch: Batch) -> Loss:
     labels = first_array(batch.labels)
     if labels is None:
         raise ValueError("the batches have no labels to train for; give `loss` a function that needs none")
@@ -115,7 +158,7 @@ def _usual_loss(batch: Batch) -> Loss:
 
 
 def copy_batch(batch: Batch) -> Batch:
-    """The same in memory of its own, which no iterator reuses."""
+    """Return a copy of `batch`, whose memory no iterator reuses."""
 
     def copied(array: Any) -> Any:
         return array.detach().clone() if isinstance(array, torch.Tensor) else np.array(array)

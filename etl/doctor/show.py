@@ -1,4 +1,4 @@
-"""An examination in the terminal."""
+"""The terminal output of `etl doctor`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from etl.arguments import printable
+from etl.doctor.check import Finding, Severity
 from etl.doctor.examination import Examination
-from etl.doctor.finding import Finding, Severity
-from etl.doctor.heap import Heap
+from etl.doctor.heap import Heap, Pauses
 from etl.doctor.machine import OPTIONAL
-from etl.doctor.pauses import Pauses
 from etl.doctor.stage_times import StageTimes
 from etl.tables import encodable, print_table
 
 SHOWN_TYPES = 15
-# Of the longest severity and two spaces.
+# As wide as the longest severity and two spaces.
 INDENT = " " * 15
 STYLES = {
     Severity.SERIOUS: "bold red",
@@ -42,7 +41,7 @@ def show_examination(examination: Examination, console: Console) -> None:
         _show(finding, console)
     for name in examination.machine.missing:
         console.print(
-            f"{name} is not installed, so that this is slower or not to be had: {OPTIONAL[name]}; pip install "
+            f"{name} is not installed, so this is slower or unavailable: {OPTIONAL[name]}; pip install "
             "'fair-etl[fast]'",
             style="yellow",
             highlight=False,
@@ -50,7 +49,7 @@ def show_examination(examination: Examination, console: Console) -> None:
 
 
 def show_stages(times: StageTimes, console: Console) -> None:
-    """Print each stage's milliseconds, warm and cold, and how fast files are read."""
+    """Print the milliseconds of each stage, warm and cold, and the speed of reading."""
     table = Table(title="One record in one thread, stage by stage")
     table.add_column("stage")
     for name in ("warm, ms", "cold, ms", "share, warm"):
@@ -72,11 +71,11 @@ def show_stages(times: StageTimes, console: Console) -> None:
         highlight=False,
     )
     if times.cold_failed is not None:
-        console.print(f"Cold is not known: {times.cold_failed}", style="dim", highlight=False)
+        console.print(f"Cold times are unknown: {times.cold_failed}", style="dim", highlight=False)
 
 
 def show_heap(heap: Heap, console: Console) -> None:
-    """Print the types that take most memory, and those that leak."""
+    """Print the types that take most memory, and the types that leak."""
     table = Table(title=f"{heap.objects:,} objects on the heap")
     table.add_column("type")
     table.add_column("objects", justify="right")
@@ -85,14 +84,14 @@ def show_heap(heap: Heap, console: Console) -> None:
         table.add_row(each.name, f"{each.count:,}", f"{each.nbytes / 1e6:,.1f}")
     print_table(table, console)
     for leak in heap.leaks:
-        grown = ", ".join(f"{count:+,}" for count in leak.per_epoch)
-        console.print(f"{leak.name} grows in every epoch: {grown} objects", style="bold red", highlight=False)
+        growth = ", ".join(f"{count:+,}" for count in leak.per_epoch)
+        console.print(f"{leak.name} grows in every epoch: {growth} objects", style="bold red", highlight=False)
     if not heap.leaks:
         console.print("No type grows in every epoch.", style="green", highlight=False)
 
 
 def show_pauses(pauses: Pauses, console: Console) -> None:
-    """Print the collections of each generation."""
+    """Print the garbage collections of each generation."""
     table = Table(title=f"Garbage collections in {pauses.batches} batches, which took {pauses.seconds:.2f} s")
     table.add_column("generation")
     for name in ("collections", "ms", "longest, ms", "ms a batch", "objects freed"):
@@ -122,7 +121,7 @@ def _show(finding: Finding, console: Console) -> None:
         trial = finding.trial
         _wrapped(
             console,
-            f"Tried: a batch takes {trial.ratio:.2f} ({trial.low:.2f} to {trial.high:.2f}) of the time with it, "
+            f"Tried: with it a batch takes {trial.ratio:.2f} ({trial.low:.2f} to {trial.high:.2f}) of the time, "
             f"{trial.with_seconds * 1e3:,.1f} ms instead of {trial.without_seconds * 1e3:,.1f}.",
             "",
         )
@@ -134,7 +133,7 @@ def _show(finding: Finding, console: Console) -> None:
 
 
 def _wrapped(console: Console, text: str, style: str, before: Text | str = INDENT) -> None:
-    """Print `text` in as many lines as it takes, all indented; `before` stands in the indentation of the first."""
+    """Print `text` as indented lines; `before` replaces the indentation of the first."""
     shown = Text(encodable(printable(text), console.encoding))
     for line in shown.wrap(console, max(20, console.width - len(INDENT))):
         console.print(Text.assemble(before, line), style=style)

@@ -1,4 +1,4 @@
-"""Which stage is slow: each one timed alone, from files in memory and from the disk. Loads torch."""
+"""The time of each stage alone, with the files in memory and on the disk. Loads torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,15 @@ COPIES = 5
 
 @dataclass(frozen=True)
 class StageTime:
-    """Milliseconds of a record in one thread: `warm` with its file in memory, `cold` after it was dropped from there
-    (None where the system does not let this process drop it).
+    """Milliseconds that a stage takes for one record in one thread.
+
+    Attributes
+    ----------
+    name : str
+    warm : float
+        With the file in the page cache.
+    cold : float or None
+        With the file on the disk only; None if this process may not drop it from the page cache.
     """
 
     name: str
@@ -34,10 +41,21 @@ class StageTime:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Reading first, the copy to the device last; storing a record in its batch is in the last stage of the pipeline.
+    """The time of every stage, and the speed of reading the files.
 
-    `disk_bytes_per_second` is what reading the files from the disk alone reaches (None as above),
-    `memory_bytes_per_second` what it reaches where they are in memory.
+    Attributes
+    ----------
+    stages : list of StageTime
+        In order: reading comes first, the copy to the device last. Storing a record in its batch counts for the last
+        stage of the pipeline.
+    disk_bytes_per_second : float or None
+        Speed of reading the files from the disk; None if this process may not drop them from the page cache.
+    memory_bytes_per_second : float
+        Speed of reading them from the page cache.
+    nbytes : int
+        Size of the files.
+    cold_failed : str or None
+        Why nothing could be measured with the files on the disk only.
     """
 
     stages: list[StageTime]
@@ -48,16 +66,16 @@ class StageTimes:
 
     @property
     def slowest(self) -> StageTime:
-        """The stage to change first, warm."""
+        """The stage that takes longest with the files in the page cache."""
         return max(self.stages, key=lambda each: each.warm)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the times as JSON values."""
         return asdict(self)
 
 
 def time_stages(workload: Workload, backend: Backend) -> StageTimes:
-    """Time them for a second each way; raises what loading does."""
+    """Time the stages of `workload` for a second, warm and cold. Errors of loading are raised as they are."""
     files = source_files(workload.settings.source, workload.records)
     nbytes = sum(each.stat().st_size for each in files)
     with workload.raw() as raw:
@@ -93,7 +111,7 @@ def _stage_seconds(workload: Workload, records: RecordRun) -> list[tuple[str, fl
 
 
 def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float]]:
-    """Of each record once at most: the second time it would be in memory."""
+    """Return the seconds of each stage, loading no record twice: the second time it would be in memory."""
     clock = StageClock(workload.stages)
     run = RecordRun(workload, raw.loader)
     clock.until = time.perf_counter() + SECONDS
@@ -102,7 +120,7 @@ def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float
 
 
 def _rate(files: list[Path], nbytes: int) -> float:
-    """Bytes a second of reading them one after the other."""
+    """Return the bytes per second of reading `files` one after the other."""
     started = time.perf_counter()
     read_into_page_cache(files)
     return nbytes / (time.perf_counter() - started)

@@ -17,7 +17,7 @@ import benchmarks.rounds
 import etl
 from benchmarks.cell import STRATEGIES, Cell
 from benchmarks.measure import Conditions, Figures, measure
-from benchmarks.measuring.clock import DeviceStep, EpochFigures, Split
+from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
@@ -27,7 +27,7 @@ from benchmarks.workload import DATA_VARIABLE, Data, Training, compute_threads, 
 
 PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
-EQUAL = Figures(1.0, EpochFigures(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 1, "a", 2.3)
+EQUAL = Figures(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 1, "a", 2.3)
 
 
 @pytest.fixture(scope="module")

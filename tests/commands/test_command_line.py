@@ -1,4 +1,4 @@
-"""The command line does what it says, and exits with 0, or 1 where a check failed."""
+"""The commands do what their help says, and exit with 0, or with 1 if a check failed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_dataset_makes_the_data_once_and_reuses_it(
     assert shown.err == ""
 
 
-def test_presave_decodes_photographs_into_a_store_that_says_how(photographs: Path, tmp_path: Path) -> None:
+def test_presave_decodes_photographs_into_a_store_that_records_how(photographs: Path, tmp_path: Path) -> None:
     done = _run(
         "presave", photographs, tmp_path / "s", "--size", "16", "--format", "hdf5", "--json", tmp_path / "s.json"
     )
@@ -79,7 +79,7 @@ def test_presave_stores_decoded_photographs_each_in_its_own_size(photographs: Pa
 
 
 @pytest.mark.parametrize(("split", "records"), [("train", 1438), ("test", 359)])
-def test_presave_stores_digits_after_the_stage_it_is_told(
+def test_presave_stores_digits_after_the_requested_stage(
     split: str, records: int, digits: Path, tmp_path: Path
 ) -> None:
     assert main(["presave", str(digits), str(tmp_path / "s"), "--split", split, "--until", "channels_first"]) == 0

@@ -1,4 +1,4 @@
-"""`etl presave --scheduler`: on the workers of a real Dask scheduler, with one line where that cannot be."""
+"""`etl presave --scheduler` runs on the workers of a real Dask scheduler, or fails with one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a scheduler with two worker processes."""
+    """Yield the address of a scheduler with two worker processes."""
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", host="127.0.0.1"
     ) as cluster:
@@ -57,7 +57,7 @@ def test_relative_paths_reach_the_workers_and_the_store_is_that_of_threads(
 
 
 def _samples_by_function(tree: dict[str, Any]) -> dict[str, int]:
-    """Samples in each function, by its name, below `tree`."""
+    """Count the samples of each function, by its name, below `tree`."""
     found: dict[str, int] = {}
     for child in tree["children"].values():
         name = child["description"]["name"]
@@ -103,8 +103,8 @@ def test_a_bad_photograph_is_named_as_without_a_cluster(
     [
         (["--scheduler", "tcp://127.0.0.1:1"], "--scheduler tcp://127.0.0.1:1: no Dask scheduler answers there"),
         (["--scheduler", "nonsense:1:2"], "--scheduler nonsense:1:2: no Dask scheduler answers there"),
-        (["--profile", "profile.json"], "--profile is for --scheduler"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--jobs is for threads here"),
+        (["--profile", "profile.json"], "--profile needs --scheduler"),
+        (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--jobs sets the threads on this machine"),
         (["--scheduler", "tcp://127.0.0.1:1", "--profile", "nowhere/p.json"], "there is no folder nowhere"),
     ],
 )

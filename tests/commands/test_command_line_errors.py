@@ -1,4 +1,4 @@
-"""A wrong call ends in exit code 2 and one line that says what and where; a traceback only with --debug."""
+"""A wrong call exits with 2 and one line that says what is wrong and where; with --debug also a traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BadInput = Callable[[Path, Path, Path], tuple[list[str], list[str]]]
 
 
 def _copy(photographs: Path, to: Path) -> Path:
-    """The first photographs of two classes."""
+    """Copy the first photographs of two classes to `to`, and return it."""
     for name in ("cat", "coffee"):
         (to / name).mkdir(parents=True)
         for file in sorted((photographs / name).iterdir())[:2]:
@@ -202,7 +202,7 @@ def test_a_call_that_argparse_refuses_exits_with_2_too(call: list[str], capsys: 
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the command", "after the command"])
-def test_debug_shows_the_traceback_wherever_it_stands(before: bool, tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_before_and_after_the_command(before: bool, tmp_path: Path) -> None:
     call = ["--debug", "inspect", "nowhere"] if before else ["inspect", "nowhere", "--debug"]
     done = subprocess.run(
         [sys.executable, "-m", "etl", *call],
@@ -234,7 +234,7 @@ def test_a_process_that_fails_prints_no_traceback(tmp_path: Path) -> None:
     "call", [["doctor"], ["doctor", "photographs"], ["compare", "photographs", "--compute", "simulated:1ms"]], ids=str
 )
 def test_without_torch_one_line_says_how_to_install_it(call: list[str], photographs: Path, tmp_path: Path) -> None:
-    """In every process of the command, so with a module of that name on the path."""
+    """A module of that name on the path hides torch from every process of the command."""
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
     (tmp_path / "photographs").symlink_to(photographs)
     done = subprocess.run(

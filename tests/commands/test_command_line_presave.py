@@ -1,4 +1,4 @@
-"""What `etl presave`, `inspect` and `convert` do with options of formats, bad records, ragged fields and trust."""
+"""`etl presave`, `inspect` and `convert`: options of formats, bad records, ragged fields and trust."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _error(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture
 def damaged(photographs: Path, tmp_path: Path) -> tuple[Path, list[str]]:
-    """A copy with five photographs cut off, and their names."""
+    """Return a copy with five truncated photographs, and their names."""
     folder = tmp_path / "damaged"
     shutil.copytree(photographs, folder)
     files = etl.ImageFolder(folder).files
@@ -60,7 +60,7 @@ def test_on_error_skip_stores_the_rest_and_names_what_it_left_out(
     assert all(name in each["cause"] for name, each in zip(names, skipped, strict=True))
 
 
-def test_a_bad_record_stops_the_command_unless_told_otherwise(
+def test_a_bad_record_stops_the_command_unless_it_may_be_skipped(
     damaged: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, names = damaged
@@ -124,7 +124,7 @@ def test_an_option_that_would_do_nothing_is_refused(
 
 @pytest.fixture
 def malicious(tmp_path: Path) -> tuple[Path, Path]:
-    """A pickle store that makes a file when it is read, and that file."""
+    """Return a pickle store that creates a file when it is read, and that file."""
     folder, proof = tmp_path / "p", tmp_path / "proof"
     presave.write(folder, [{"x": np.arange(3)}], format="pickle").close()
 
@@ -157,7 +157,7 @@ def test_convert_reads_a_pickle_store_only_when_it_is_trusted(
         assert store[0]["x"].tolist() == [0, 1, 2]
 
 
-def test_a_command_that_goes_on_says_how_much_there_was(
+def test_a_command_that_resumes_says_how_much_was_done_before(
     damaged: tuple[Path, list[str]], photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, names = damaged
@@ -175,7 +175,7 @@ def test_a_command_that_goes_on_says_how_much_there_was(
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Two class folders with an image each, an empty one, and files that are no images."""
+    """Return two class folders with an image each, an empty one, and files that are not images."""
     for name in ("a", "b", "empty"):
         (tmp_path / "mixed" / name).mkdir(parents=True)
     Image.new("RGB", (20, 20)).save(tmp_path / "mixed" / "a" / "1.gif")
@@ -196,7 +196,7 @@ def test_a_class_folder_without_images_is_an_error_that_says_how_to_allow_it(
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_what_is_left_out_is_one_line_on_standard_error(
+def test_left_out_files_are_one_line_on_standard_error(
     mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["presave", str(mixed), str(tmp_path / "s"), "--size", "8", "--allow-empty"]) == 0
@@ -208,7 +208,7 @@ def test_what_is_left_out_is_one_line_on_standard_error(
         assert store.gather(range(2))["label"].tolist() == [0, 1]
 
 
-def test_a_comparison_says_once_what_is_left_out_whatever_its_processes_open(mixed: Path) -> None:
+def test_a_comparison_says_only_once_which_files_are_left_out(mixed: Path) -> None:
     options = [
         "--strategies",
         "raw",

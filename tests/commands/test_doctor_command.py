@@ -20,7 +20,7 @@ from tests.doctor_cases import quiet_machine
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.doctor.examining.look_at_machine", quiet_machine)
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
 
 
 def test_without_a_source_the_machine_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys:
     content = json.loads(report.read_text())
     by_name = {each["check"]: each for each in content["findings"]}
     assert code == int(any(each["severity"] == "serious" for each in content["findings"]))
-    assert "a batch is waited for" in by_name["loading"]["evidence"]
+    assert "ms for a batch and computes for" in by_name["loading"]["evidence"]
     assert content["batches_per_epoch"] == 5
     assert [each["name"] for each in content["stages"]["stages"]][:2] == ["read", "decode"]
     assert all(each["warm"] >= 0 for each in content["stages"]["stages"])
@@ -69,16 +69,16 @@ def test_lines_of_a_finding_that_is_wider_than_the_terminal_are_indented() -> No
     assert "not looked at One model used from several threads: there is no model and no data to look at" in words
 
 
-def test_what_is_not_installed_is_said_with_what_it_is_for(
+def test_a_missing_package_is_named_with_its_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("etl.doctor.examining.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
     assert main(["doctor"]) == 0
-    assert "numba is not installed, so that this is slower or not to be had: compiled loops" in capsys.readouterr().out
+    assert "numba is not installed, so this is slower or unavailable: compiled loops" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there, as the variable says")
-def test_a_source_is_examined_on_the_cpu_where_the_preferred_backend_is_not_there(
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
+def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     etl.demonstration.photographs(tmp_path / "photographs", 10, seed=0)
@@ -90,6 +90,8 @@ def test_a_source_is_examined_on_the_cpu_where_the_preferred_backend_is_not_ther
 
 
 @pytest.mark.parametrize("option", [["--model", "mlp"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]])
-def test_what_needs_a_source_says_so(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_needs_a_source_is_refused_without_one(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["doctor", *option]) == 2
     assert f"{option[0]} needs a SOURCE" in capsys.readouterr().err

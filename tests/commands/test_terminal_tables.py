@@ -1,4 +1,4 @@
-"""Tables in real pseudo-terminals: nothing is cut at any width, and nothing is lost."""
+"""Tables in real pseudo-terminals: at every width nothing is cut and nothing is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import presave
-from etl.commands.console import PlainConsole
+from etl.commands.output import PlainConsole
 from etl.tables import Bar, print_table
 from tests import comparison_reports
 from tests.terminal import ROOT, Shown, run_in_terminal
@@ -28,14 +28,14 @@ TABLES = (
     *("doctor", "stores", "commits", "study", "settings", "peers", "history", "gather", "decode", "overlap", "scale"),
     *("writers", "formats", "collections"),
 )
-# Of these, names and notes are longer than a column may be, so that they wrap.
+# Tables with names and notes that are longer than a column may be, so that they wrap.
 WITH_LONG_TEXTS = ("compare many_with_long_names", "compare hostile", "settings", "peers")
 HEADLINE = ["strategy", "wall, s", "ratio", "95% interval", "parts"]
 QUICK = ("--rounds", "1", "--budget", "2s", "--records", "8", "--batch-size", "4", "--size", "32", "--threads", "1")
 
 
 def sections(text: str) -> dict[str, list[str]]:
-    """The lines below each heading of every_table.py."""
+    """Return the lines below each heading of every_table.py."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("== "):
@@ -47,7 +47,7 @@ def sections(text: str) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def in_terminals() -> dict[str, list[str]]:
-    """What each table looks like, by width and name."""
+    """Return the lines of each table, by width and name."""
     shown = run_in_terminal(80, SCRIPT, *map(str, WIDTHS))
     assert shown.code == 0, shown.errors
     return sections(shown.text)
@@ -55,19 +55,19 @@ def in_terminals() -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def in_a_pipe() -> dict[str, list[str]]:
-    """The same, whole, by name."""
+    """Return the lines of each table in a pipe, by name."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, env=environment)
     return {name.removeprefix("a pipe "): lines for name, lines in sections(done.stdout).items()}
 
 
 def cells(line: str) -> list[str]:
-    """What stands in the columns of a row, of a heading, or of a line of a row that wraps."""
+    """Return the cells of a heading, of a row, or of a line of a row that wraps."""
     return [cell.strip() for cell in re.split("[│┃]", line)[1:-1]]
 
 
 def tables(lines: list[str]) -> list[list[list[str]]]:
-    """The headings and rows of each table of boxes among `lines`."""
+    """Return the headings and rows of each table of boxes in `lines`."""
     found: list[list[list[str]]] = []
     for line in lines:
         if line.startswith(("┏", "┌")):
@@ -78,9 +78,9 @@ def tables(lines: list[str]) -> list[list[list[str]]]:
 
 
 def columns_of(lines: list[str]) -> list[list[str]]:
-    """Each column of each table, heading first, once: those that are repeated in further tables are left out.
+    """Return each column of all tables once, heading first.
 
-    Bars are left out, too: they are drawn as long as there is room.
+    Bars are left out: their length depends on the width.
     """
     columns = [list(column) for table in tables(lines) for column in zip(*table, strict=True)]
     unique = [column for number, column in enumerate(columns) if column not in columns[:number]]
@@ -88,7 +88,7 @@ def columns_of(lines: list[str]) -> list[list[str]]:
 
 
 def words(lines: list[str]) -> set[str]:
-    """Whatever stands in a table, word by word."""
+    """Return all words in the tables of `lines`."""
     return {
         word for table in tables(lines) for row in table for cell in row for word in re.sub("[█▒░]", "", cell).split()
     }
@@ -107,7 +107,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in WITH_LONG_TEXTS])
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_every_cell_of_the_whole_table_stands_on_one_line_at_every_width(
+def test_every_cell_of_the_whole_table_is_on_one_line_at_every_width(
     in_terminals: Mapping[str, list[str]], in_a_pipe: Mapping[str, list[str]], columns: int, name: str
 ) -> None:
     whole = columns_of(in_a_pipe[name])
@@ -189,7 +189,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from tests import comparison_reports
 from etl.comparison.table import show_report
-from etl.commands.console import output_console
+from etl.commands.output import output_console
 show_report(comparison_reports.{{}}(), output_console())
 """
 
@@ -239,7 +239,7 @@ def printed(table: Table, columns: int, **options: object) -> list[str]:
     return text.getvalue().splitlines()
 
 
-def test_columns_that_come_first_do_so_in_the_order_of_the_table() -> None:
+def test_columns_of_the_first_table_keep_the_order_of_the_whole() -> None:
     table = Table()
     for name in ("name", "first number", "second number", "third number"):
         table.add_column(name, justify="left" if name == "name" else "right")
@@ -251,7 +251,7 @@ def test_columns_that_come_first_do_so_in_the_order_of_the_table() -> None:
     ]
 
 
-def test_what_does_not_fit_is_spread_over_tables_of_even_width() -> None:
+def test_columns_that_do_not_fit_are_spread_over_tables_of_even_width() -> None:
     table = Table()
     table.add_column("name")
     for number in range(7):
@@ -261,7 +261,7 @@ def test_what_does_not_fit_is_spread_over_tables_of_even_width() -> None:
     assert [len(each[0]) - 1 for each in tables(printed(table, 41))] == [3, 2, 2]
 
 
-def test_keys_are_repeated_and_fold_at_words_before_they_push_numbers_out() -> None:
+def test_keys_are_repeated_and_wrap_at_words_before_numbers_move_to_another_table() -> None:
     table = Table(title="A title that is wider than the table", caption="and a caption")
     table.add_column("strategy")
     table.add_column("format")
@@ -310,7 +310,7 @@ def test_a_table_without_rows_has_its_headings() -> None:
 
 
 @pytest.mark.parametrize("width", range(5, 21))
-def test_the_parts_of_a_bar_are_as_long_together_as_what_they_add_up_to(width: int) -> None:
+def test_the_lengths_of_the_parts_of_a_bar_add_up(width: int) -> None:
     thirds = [("a", "", 1 / 3), ("b", "", 1 / 3), ("c", "", 1 / 3), ("d", "", -0.2)]
     console = Console(file=io.StringIO(), width=width, height=25)
     console.print(Bar(thirds))

@@ -1,4 +1,4 @@
-"""The demonstration data: what it holds, made whole or not at all, and only once."""
+"""The demonstration data has the right content, and is made completely or not at all, and only once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_no_two_photographs_are_the_same(photographs: Path) -> None:
     assert len(set(images)) == len(images) == 40
 
 
-def test_data_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_existing_data_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "photographs"
     assert etl.demonstration.photographs(target, 10) is True
     (target / "cat" / "000001.jpg").write_bytes(b"touched")

@@ -1,4 +1,4 @@
-"""Objects by type, leaks by name, and pauses by generation."""
+"""The heap report: objects by type, leaks by name, and pauses by generation."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import pytest
 import torch
 
 from etl.doctor import steps
-from etl.doctor.heap import look_at_heap
-from etl.doctor.pauses import watch_pauses
+from etl.doctor.heap import look_at_heap, watch_pauses
 from etl.doctor.setup import make_setup
 from etl.training.backends import backend
 from tests.doctor_cases import Batches, mlp
 
 
 class Forgotten:
-    """What a training holds on to."""
+    """An object that a training keeps by mistake."""
 
     def __init__(self) -> None:
         self.payload = bytearray(1000)
 
 
-def test_objects_are_counted_by_type_with_what_they_take() -> None:
+def test_objects_and_their_bytes_are_counted_by_type() -> None:
     kept = [Forgotten() for _ in range(500)]
     heap = look_at_heap()
     (own,) = (each for each in heap.types if each.name.endswith("Forgotten"))
@@ -40,7 +39,7 @@ def test_a_leak_is_named_by_its_type() -> None:
 
     def epoch() -> None:
         kept.extend(Forgotten() for _ in range(20))
-        if not cache:  # what the first epoch fills is no leak
+        if not cache:  # a cache that the first epoch fills is no leak
             cache.extend([[] for _ in range(1000)])
 
     heap = look_at_heap(epoch)
@@ -50,7 +49,7 @@ def test_a_leak_is_named_by_its_type() -> None:
 
 
 class Collecting(torch.nn.Module):
-    """Has the collector run in every step."""
+    """A module that runs the garbage collector in every step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ def test_pauses_are_counted_by_generation_and_batch() -> None:
     assert sum(pauses.per_batch) < pauses.seconds
 
 
-def test_a_pause_belongs_to_its_batch_however_long_the_loop_takes_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_counts_for_its_batch_even_if_the_loop_is_slow_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow() -> int:
         time.sleep(0.02)
         return 0

@@ -1,4 +1,4 @@
-"""A profile holds what every thread and worker process does."""
+"""A profile contains the stacks of every thread and worker process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etl.doctor.profiling import check_profile_path, profiled
 
 
 class KeepsBusy:
-    """A stage that holds the interpreter."""
+    """A stage that holds the GIL."""
 
     name = "keeps_busy"
 
@@ -54,7 +54,7 @@ def test_threads_and_worker_processes_are_in_the_profile(tmp_path: Path) -> None
     assert threading.active_count() >= 1
 
 
-def test_a_flame_graph_is_a_picture(tmp_path: Path) -> None:
+def test_a_flame_graph_is_an_svg_image(tmp_path: Path) -> None:
     path = tmp_path / "profile.svg"
     with profiled(path):
         for _ in range(30):
@@ -62,7 +62,7 @@ def test_a_flame_graph_is_a_picture(tmp_path: Path) -> None:
     assert "<svg" in path.read_text()[:2000]
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_suffix_and_a_missing_py_spy_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"ends with one of \.svg"):
         check_profile_path(tmp_path / "profile.pdf")
     monkeypatch.setenv("PATH", "")

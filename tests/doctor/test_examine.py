@@ -22,12 +22,11 @@ import etl
 from etl.doctor import Examination, Severity, examine
 from etl.doctor.check import Case
 from etl.doctor.checks import CHECKS, data_type
-from etl.doctor.checks.backend import BackendInUse
-from etl.doctor.checks.extensions import CpuExtensions
+from etl.doctor.checks.batch_size import Rebatched
+from etl.doctor.checks.cpus import OtherProcesses
+from etl.doctor.checks.hardware import BackendInUse, CpuExtensions
 from etl.doctor.checks.network import size_of
-from etl.doctor.checks.others import OtherProcesses
 from etl.doctor.machine import look_at_machine
-from etl.doctor.rebatched import Rebatched
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
@@ -40,9 +39,8 @@ WORSE = (Severity.WARNING, Severity.SERIOUS)
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other tests, and other processes, have no part in it; compute has as many threads as there are CPUs."""
-    monkeypatch.setattr("etl.doctor.examining.look_at_machine", quiet_machine)
-    # Nor have the objects of everything that was imported for other tests.
+    """Hide other processes and the objects of other tests; compute with as many threads as there are CPUs."""
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
     with ThreadPolicy(available_cpus()), GcPolicy("freeze"):
         yield
 
@@ -52,7 +50,7 @@ def train(model: torch.nn.Module, batches: Any, **options: Any) -> Examination:
 
 
 def test_a_healthy_training_has_nothing_wrong() -> None:
-    with HeapPolicy("retain"):  # as glibc is, gradients of some megabytes are mapped afresh in every step
+    with HeapPolicy("retain"):  # glibc's default maps gradients of some megabytes afresh in every step
         examination = train(mlp(), Batches())
     findings = examination.findings
     assert [str(each) for each in findings if each.severity in (*WORSE, Severity.NOTE)] == []
@@ -62,13 +60,13 @@ def test_a_healthy_training_has_nothing_wrong() -> None:
     json.dumps(examination.as_dict())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there, as the variable says")
-def test_a_backend_that_is_preferred_and_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
+def test_a_preferred_backend_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKEND_PRIORITY_GPU", "100")
     found = BackendInUse().look(Case(look_at_machine(seconds=0.0)))
     assert found.severity is Severity.SERIOUS
     assert "BACKEND_PRIORITY_GPU=100" in found.evidence
-    assert found.remedy == "unset BACKEND_PRIORITY_GPU, or set what the machine has"
+    assert found.remedy == "unset BACKEND_PRIORITY_GPU, or request a backend that the machine has"
 
 
 def test_a_gpu_that_torch_cannot_use() -> None:
@@ -97,7 +95,7 @@ def test_a_loader_slower_than_compute() -> None:
 
 
 class Late:
-    """A stage that takes its time."""
+    """A stage that takes `seconds`."""
 
     name = "late"
 
@@ -112,8 +110,8 @@ class Late:
 @pytest.mark.parametrize(("load", "waits"), [(0.1, True), (0.01, False)])
 def test_the_example_of_the_documents(load: float, waits: bool) -> None:
     # "If a network takes 100ms to perform fitting on a single minibatch, but data loading takes 200ms, [it] will have
-    # to wait 100ms"; with 50 ms of loading there is no bottleneck. Here half of it, or a twentieth, loaded ahead by one
-    # thread: a busy machine may make it twice as long.
+    # to wait 100ms"; with 50 ms of loading there is no bottleneck. Here compute takes 50 ms, and loading by one thread
+    # twice as long, or a fifth of it, so that the test holds if a busy machine doubles these times.
     records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(40)]
     raw = etl.RawIterator(records, etl.Pipeline([Late(load)]), batch_size=1)
     with etl.AsyncIterator(raw, threads=1) as loader:
@@ -190,7 +188,7 @@ def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append([str(next(setup.model.parameters()).dtype) for setup in setups])
         return [2.0, 1.0]
 
-    # How much faster float32 is, the machine decides, and whatever else runs on it.
+    # The real speed-up of float32 depends on the machine and its load.
     monkeypatch.setattr(data_type, "time_compute", halved)
     found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "data_type")
     assert found.found == "parameters are float64"
@@ -230,7 +228,7 @@ def test_a_network_beyond_the_guidelines() -> None:
 
 
 class Block(torch.nn.Module):
-    """A transformer's layer as people write it by hand."""
+    """A hand-written transformer layer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -248,7 +246,7 @@ class Block(torch.nn.Module):
 
 
 def transformer(width: int, *layers: torch.nn.Module) -> torch.nn.Module:
-    """Features as tokens of four, layers, and a head."""
+    """Return a model that turns features into tokens of four, and applies layers and a head."""
     embed = torch.nn.Sequential(torch.nn.Unflatten(1, (FEATURES // 4, 4)), torch.nn.Linear(4, width))
     return torch.nn.Sequential(embed, *layers, torch.nn.Flatten(), torch.nn.Linear(FEATURES // 4 * width, CLASSES))
 
@@ -308,9 +306,9 @@ def test_an_operation_that_leaves_torch_and_comes_back() -> None:
 def test_kernels_below_what_the_cpu_has() -> None:
     best = torch.backends.cpu.get_cpu_capability()
     if best == "DEFAULT":
-        pytest.skip("this CPU has no better ones")
+        pytest.skip("this CPU has no better kernels")
     code = (
-        "from etl.doctor.check import Case; from etl.doctor.checks.extensions import CpuExtensions\n"
+        "from etl.doctor.check import Case; from etl.doctor.checks.hardware import CpuExtensions\n"
         "from etl.doctor.machine import look_at_machine\n"
         "found = CpuExtensions().look(Case(look_at_machine(0.0)))\n"
         "print(found.severity.value, found.found, found.remedy, sep='|')"
@@ -324,7 +322,7 @@ def test_kernels_below_what_the_cpu_has() -> None:
 
 
 def test_a_busy_neighbour() -> None:
-    # A shell in between, so that they are no children of this process.
+    # Started through a shell, so that they are not children of this process.
     start = (
         f"for i in $(seq {available_cpus()}); do {sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!; done"
     )
@@ -335,7 +333,7 @@ def test_a_busy_neighbour() -> None:
     finally:
         for each in busy:
             os.kill(each, signal.SIGKILL)
-    assert {each.pid for each in machine.processes} & set(busy)
+    assert {each.pid for each in machine.busy_processes} & set(busy)
     found = OtherProcesses().look(Case(machine))
     assert found.severity in WORSE
     assert "python" in found.evidence
@@ -363,7 +361,7 @@ def test_each_remedy_is_tried_alone() -> None:
     assert loading.trial_failed == "it cannot be applied in this process"
 
 
-def test_what_saves_most_comes_first() -> None:
+def test_the_finding_that_saves_most_comes_first() -> None:
     examination = train(Slow(0.001), Batches(size=1, seconds=0.01))
     saves = [each.saves_seconds for each in examination.findings if each.saves_seconds is not None]
     assert saves == sorted(saves, reverse=True)
@@ -404,7 +402,7 @@ def test_a_dataloader_is_examined_too() -> None:
         (mlp(), [Batch(np.zeros((1, FEATURES), np.float32), None)], "no labels"),
     ],
 )
-def test_what_cannot_be_examined_is_refused(model: Any, batches: Any, reason: str) -> None:
+def test_a_training_that_cannot_be_examined_is_refused(model: Any, batches: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         examine(model, batches, backend="cpu")
 

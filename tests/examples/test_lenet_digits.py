@@ -1,4 +1,4 @@
-"""The example: LeNet learns the digits, and learns the same whichever way they are loaded."""
+"""The example: LeNet learns the digits, with the same losses for every way of loading them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that goes on beside the loop: one at a time, none queued, and stall is what the device did not cover."""
+"""Steps that run beside the loop: one at a time, none queued; stall is the wait in which the device was idle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Batch:
 
 
 class Device:
-    """Does what it is given in order, in a thread of its own, as a stream does."""
+    """A device that does its work in order, in a thread of its own, like a stream."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -138,7 +138,7 @@ def test_the_parts_of_an_epoch_beside_a_device_add_up(make_step: Callable[[], St
         assert times.ended >= times.done[-1]
 
 
-def test_stall_is_what_the_step_before_did_not_cover() -> None:
+def test_stall_is_the_wait_that_the_previous_step_did_not_cover() -> None:
     # asked 0, 3, 6; there at 2, 5, 9; steps 2-5, 5-8, 9-12: batch 1 came as the device was free, batch 2 one later.
     times = EpochTimes(
         started=0.0,
@@ -179,13 +179,13 @@ def test_a_batch_that_came_in_time_is_no_stall_and_the_end_is_one_if_it_comes_af
 def test_a_step_that_was_left_in_flight_does_not_count_in_compute_alone(waits: bool) -> None:
     step = SimulatedDevice(0.05, waits)
     step(Batch())
-    assert 0.05 <= seconds_of_step(step, [Batch()], at_least=0.0, fewest=1) < 0.09
+    assert 0.05 <= seconds_of_step(step, [Batch()], seconds=0.0, min_steps=1) < 0.09
 
 
 def test_compute_alone_is_the_mean_of_whole_passes() -> None:
     seen: list[int] = []
     batches = [1, 2, 3]
-    seconds = seconds_of_step(seen.append, batches, at_least=0.0, fewest=4)
+    seconds = seconds_of_step(seen.append, batches, seconds=0.0, min_steps=4)
     assert seen == batches * 2
     assert seconds > 0
 

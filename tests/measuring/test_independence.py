@@ -1,4 +1,4 @@
-"""The instruments stand alone: they measure any commit, and any environment that has three packages."""
+"""The instruments are independent: they measure any commit, in any environment that has three packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps([names, sorted({name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_all_of_it_imports_where_only_three_packages_are_installed(tmp_path: Path) -> None:
+def test_all_modules_import_if_only_three_packages_are_installed(tmp_path: Path) -> None:
     for package in NEEDED:
         spec = importlib.util.find_spec(package)
         assert spec is not None

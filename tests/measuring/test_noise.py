@@ -1,4 +1,4 @@
-"""What else the machine does: whose CPU time is whose."""
+"""Noise: CPU time is attributed to this process, other processes or the hypervisor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TICKS = 4 / os.sysconf("SC_CLK_TCK")
 
 
 def write_stat(path: Path, busy: float, idle: float, steal: float) -> Path:
-    """A file such as /proc/stat, of seconds."""
+    """Write a file such as /proc/stat from seconds."""
     tick = os.sysconf("SC_CLK_TCK")
     path.write_text(f"cpu  {busy * tick:.0f} 0 0 {idle * tick:.0f} 0 0 0 {steal * tick:.0f} 0 0\ncpu0 1 1 1 1\n")
     return path
@@ -102,7 +102,7 @@ def test_stolen_time_is_a_share_of_all_time(tmp_path: Path, monkeypatch: pytest.
     assert watch.other_processes == pytest.approx(0.35, abs=0.01)
 
 
-def test_no_time_at_all_is_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_of_no_duration_has_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=1, idle=1, steal=1))
     with NoiseWatch() as watch:
         pass
@@ -114,7 +114,7 @@ def test_the_probe_and_the_frequencies_are_of_this_machine() -> None:
     assert len(frequencies()) in (0, os.cpu_count())
 
 
-def test_a_machine_that_tells_no_frequencies_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_reports_no_frequencies_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "CPU_INFO", tmp_path / "cpuinfo")
     assert frequencies() == []
     (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2449.998\nflags : fpu\ncpu MHz\t\t: 2450.0\n")

@@ -1,4 +1,4 @@
-"""Shuffled rounds: each variant once in each, in an order of its own, whatever fails or is interrupted."""
+"""Shuffled rounds: each measures every variant once, in its own order, despite failures and interruptions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_order_is_that_of_the_seed() -> None:
     assert order(1) != order(2)
 
 
-def test_a_variant_that_fails_is_left_out_and_keeps_what_it_had() -> None:
+def test_a_variant_that_fails_is_left_out_and_keeps_its_samples() -> None:
     told: list[tuple[str, str]] = []
 
     def take(name: str, number: int) -> int:
@@ -59,7 +59,7 @@ def test_any_other_error_is_raised() -> None:
         Rounds(NAMES, lambda name, _: 1 // 0).run(1)
 
 
-def test_what_was_taken_before_is_not_taken_again() -> None:
+def test_existing_samples_are_not_taken_again() -> None:
     taken: list[tuple[str, int]] = []
     begun: list[int] = []
 

@@ -125,7 +125,7 @@ def test_the_command_stores_targets_and_chosen_columns(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (["--label", "weight"], "has no column 'weight'; it has width, height, kind"),
-        (["--no-header", "--label", "kind"], "with --no-header, --label and --features take numbers of columns"),
+        (["--no-header", "--label", "kind"], "with --no-header, --label and --features take column numbers"),
         (["--split", "test"], "table.csv is read as Csv, which has no option split"),
         (["--until", "resize"], "the pipeline has no stage 'resize'; it has none"),
         ([], "line 2, column 'kind': 'cat' is not a number"),

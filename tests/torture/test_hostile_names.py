@@ -17,7 +17,7 @@ import etl
 import presave
 from etl.arguments import printable
 from etl.commands import main
-from etl.commands.console import PlainConsole
+from etl.commands.output import PlainConsole
 from tests.torture.conftest import Tally
 
 NAMES = [
