@@ -80,8 +80,8 @@ def make_sample(**figures: Any) -> Sample:
         affinity=[0, 1],
         torch_threads=2,
         device="cpu",
-        pages_astray=0,
-        files_untold=0,
+        misplaced_pages=0,
+        unreported_files=0,
         timeline=Spans([], [], []),
     )
     return replace(sample, **figures)

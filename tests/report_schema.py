@@ -10,8 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 import etl.comparison
-from etl.comparison.report import SCHEMA_VERSION, Report
-from etl.comparison.section import Section
+from etl.comparison.report import SCHEMA_VERSION, Report, Section
 
 SCHEMA = Path(etl.comparison.__file__).with_name("report.schema.json")
 

@@ -95,8 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> tuple[Any, dict[str, Any]]:
     """What was found, and what else was asked for: the stages, and by option the pauses and the heap."""
-    from etl.comparison.candidate import Candidate
     from etl.comparison.compute import model_for
+    from etl.comparison.settings import Candidate
     from etl.comparison.workload import Workload
     from etl.doctor import examine
     from etl.doctor.examining import backend_to_look_at

@@ -43,7 +43,7 @@ class Simulated(SimulatedDevice):
         return self
 
     @property
-    def nothing(self) -> Step:
+    def no_op(self) -> Step:
         """A step that is done at once."""
         return SimulatedDevice(0.0)
 
@@ -77,9 +77,9 @@ class Training:
         self._score: Any = None
         self.device = str(backend.device)
         self.step: Step = self._train
-        self.nothing: Step = _do_nothing
+        self.no_op: Step = _do_nothing
         if backend.device.type != "cpu":
-            self.step, self.nothing = (
+            self.step, self.no_op = (
                 OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
                 for each in (self._train, _do_nothing)
             )
@@ -128,7 +128,7 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     `package.module:function` returns, called with the shape of a record and the number of outputs, or with nothing if
     it takes nothing. Raises `ValueError` that says what is wrong with the name or the function.
     """
-    name = settings.model or usual_model(input_shape)
+    name = settings.model or default_model(input_shape)
     if ":" not in name:
         return models.create(name, input_shape, outputs, settings.seed)
     make = _find_function(name)
@@ -153,7 +153,7 @@ def is_on_device(settings: Settings) -> bool:
     return settings.simulated_seconds is None and find_backend(settings.backend).device.type != "cpu"
 
 
-def usual_model(input_shape: tuple[int, ...]) -> str:
+def default_model(input_shape: tuple[int, ...]) -> str:
     """The built-in model for records of this shape."""
     if len(input_shape) == 1:
         return "mlp"
@@ -165,7 +165,7 @@ def usual_model(input_shape: tuple[int, ...]) -> str:
 def _outputs(workload: Workload, labels: np.ndarray) -> int:
     if labels.dtype.kind not in "iu":
         return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
-    records = workload.whole
+    records = workload.source
     classes = getattr(records, "classes", None)
     if classes is not None:
         return len(classes)

@@ -1,4 +1,7 @@
-"""What is done in processes of their own for the figures: see what is loaded, time it, trace it. Loads torch."""
+"""What is done in processes of their own for the figures: see what is loaded, time it, trace it. Loads torch.
+
+Presaving as it is paid for: writing a store, and how long that took.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from etl.comparison.amounts import (
+from etl.comparison.compute import Simulated, Training, is_on_device, make_compute
+from etl.comparison.loader_clocks import WatchedLoader
+from etl.comparison.prediction import (
     CHECKED_STEPS,
-    FEWEST_STEPS,
     HARNESS_BATCHES,
+    MIN_STEPS,
     RESIDENT_NBYTES,
     SPLIT_WARM_UP_BATCHES,
     TIMELINE_BATCHES,
     WARM_UP_BATCHES,
     compute_seconds,
 )
-from etl.comparison.candidate import Candidate
-from etl.comparison.compute import Simulated, Training, is_on_device, make_compute
-from etl.comparison.samples import Checked, Loads, Sample, Spans, Trial, Trials
-from etl.comparison.splits import seconds_per_batch, take_trials
-from etl.comparison.threads import Threads
-from etl.comparison.watched_loader import WatchedLoader
-from etl.comparison.workload import Workload
+from etl.comparison.rounds import seconds_per_batch, take_trials
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, Trial, Trials, WrittenStore
+from etl.comparison.settings import Candidate, Threads
+from etl.comparison.workload import Workload, source_files
 from etl.iterators import BatchIterator, SyntheticIterator
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import Loader
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def check(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> Checked:
+def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
     """Run one epoch that is not timed: digest what is loaded, watch memory, and train for a few steps.
 
     `compute_threads` are the same for all candidates, so that sums are added up in the same order.
@@ -78,7 +80,7 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
                 digests.append(digest_of(batch))
                 records += record_digests(batch)
                 del batch
-    return Checked(
+    return CheckedEpoch(
         digests=digests,
         records=records,
         samples=samples,
@@ -90,7 +92,7 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
     )
 
 
-def measure(
+def take_sample(
     workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy], with_etl_alone: bool
 ) -> Sample:
     """Take one sample of all figures of `candidate`.
@@ -102,13 +104,13 @@ def measure(
     threads = workload.threads(candidate, is_on_device(workload.settings))
     with ThreadPolicy(threads.compute) as thread_policy, Epochs(workload, candidate, threads) as epochs:
         compute, resident = _warm_up(workload, epochs.iterator)
-        alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), FEWEST_STEPS)
+        alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), MIN_STEPS)
         loading: EpochTimes | None = None
         outside = 0
         if with_etl_alone:
             outside += epochs.prepare(files)
             loading = run_epoch(epochs.iterator, None)
-        harness = _harness_seconds(resident[0], compute.nothing)
+        harness = _harness_seconds(resident[0], compute.no_op)
         probe = probe_speed()
         outside += epochs.prepare(files)
         read = read_nbytes()
@@ -129,8 +131,8 @@ def measure(
             affinity=sorted(os.sched_getaffinity(0)),
             torch_threads=torch.get_num_threads(),
             device=compute.device,
-            pages_astray=outside,
-            files_untold=sum(not reports_pages(each) for each in files),
+            misplaced_pages=outside,
+            unreported_files=sum(not reports_pages(each) for each in files),
             timeline=_loop_spans(times, candidate.is_ahead),
             runtime=[policy.audit() for policy in (*policies, thread_policy)],
         )
@@ -160,26 +162,26 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Tria
         trials = take_trials(
             splits,
             run,
-            most_batches=-(-len(workload.records) // workload.settings.batch_size),
+            max_batches=-(-len(workload.records) // workload.settings.batch_size),
             deadline=deadline,
             seed=workload.settings.seed,
         )
     return Trials([Trial(split, each) for split, each in trials.items()])
 
 
-def load(workload: Workload, candidate: Candidate) -> Loads:
+def take_loading_sample(workload: Workload, candidate: Candidate) -> LoadingSample:
     """Take one sample of loading alone."""
     threads = workload.threads(candidate, is_on_device(workload.settings))
     files = workload.files(candidate)
     with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
-        with _left_early(epochs.iterator) as batches:
+        with _partial_epoch(epochs.iterator) as batches:
             next(batches)
         outside = epochs.prepare(files)
         times = run_epoch(epochs.iterator, None)
-    return Loads(times.wall, outside)
+    return LoadingSample(times.wall, outside)
 
 
-def timeline(workload: Workload, candidate: Candidate) -> Spans:
+def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
     """Return when the training loop waited and computed, and when threads loaded, in an epoch's first batches.
 
     It is a run of its own, since it costs time to write down which thread loads what.
@@ -195,7 +197,7 @@ def timeline(workload: Workload, candidate: Candidate) -> Spans:
         compute, _ = _warm_up(workload, epochs.iterator)
         epochs.prepare(workload.files(candidate))
         for each in watched:
-            each.begin_anew()
+            each.reset()
         times = run_epoch(_FirstBatches(epochs.iterator, TIMELINE_BATCHES), compute.step)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
@@ -294,13 +296,13 @@ def _resident_batches(iterator: BatchIterator) -> list[Batch]:
 
 
 def _copy_of_first(iterator: BatchIterator) -> Batch:
-    with _left_early(iterator) as batches:
+    with _partial_epoch(iterator) as batches:
         return map_batch(next(batches), np.array)
 
 
 def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Simulated, list[Batch]]:
     """Train on the first batches. Return what trains, and batches in memory: one, or more if their shapes differ."""
-    with _left_early(iterator) as batches:
+    with _partial_epoch(iterator) as batches:
         batch = next(batches)
         first = map_batch(batch, np.array)
         compute = make_compute(workload, first)
@@ -312,7 +314,7 @@ def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Si
 
 
 @contextmanager
-def _left_early(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
+def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
     """An epoch that is left before its end, so that the next one is the same from its first batch."""
     epoch = iterator.epoch
     batches: Any = iter(iterator)
@@ -336,3 +338,16 @@ def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
         return 0
     with workload.open(candidate) as store:
         return store.nbytes if store.is_mapped else 0
+
+
+def write_store(workload: Workload, format: str, stage: str, jobs: int) -> WrittenStore:
+    """Write the chosen records after `stage`. Their files are read before or, for a cold comparison, dropped."""
+    files = source_files(workload.settings.source, workload.records)
+    if workload.settings.cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
+    started = time.perf_counter()
+    with workload.write(format, stage, jobs) as store:
+        seconds = time.perf_counter() - started
+        return WrittenStore(seconds, store.nbytes, len(store))

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.compute import is_on_device, make_compute, usual_model
+from etl.comparison.compute import default_model, is_on_device, make_compute
+from etl.comparison.loader_clocks import RecordRun, StageClock
 from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile
-from etl.comparison.source_files import source_files
-from etl.comparison.stage_clock import RecordRun, StageClock
-from etl.comparison.threads import Threads
-from etl.comparison.workload import Workload
+from etl.comparison.settings import Candidate, Threads
+from etl.comparison.workload import Workload, source_files
 from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
@@ -28,15 +26,15 @@ from etl.training.backends.tensors import map_batch
 # In turns, so that a slow second of the machine meets all of them; together they take this share of the time budget,
 # and each no more than so many seconds.
 TURNS = 3
-TURNS_SHARE, LONGEST_TURN_SECONDS = 1 / 10, 0.4
-RECORDS, RECORDS_LOOKED_AT = 512, 8
+TURNS_SHARE, MAX_TURN_SECONDS = 1 / 10, 0.4
+PROFILED_RECORDS, SIZED_RECORDS = 512, 8
 COPIED_NBYTES = 64 << 20
 
 
-def profile(workload: Workload) -> Profile:
+def profile_raw_pipeline(workload: Workload) -> Profile:
     """Measure the stages one by one, compute alone, and both at once for each split of the CPUs."""
     # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
-    workload.select(min(RECORDS, len(workload.whole)))
+    workload.select(min(PROFILED_RECORDS, len(workload.source)))
     files = source_files(workload.settings.source, workload.records)
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
     prepare(files)
@@ -47,7 +45,7 @@ def profile(workload: Workload) -> Profile:
         splits = [_SplitTimes(each) for each in workload.splits(Candidate("async-raw"), on_device)]
         alone: dict[int, list[float]] = {workload.cpus: [], **{each.threads.compute: [] for each in splits}}
         shares = TURNS * (1 + len(alone) + 2 * len(splits))
-        seconds = min(LONGEST_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
+        seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(workload, raw.loader)
         clock = StageClock(workload.stages)
         for threads in alone:  # the first step with another number of threads starts them
@@ -63,7 +61,7 @@ def profile(workload: Workload) -> Profile:
             for split in splits:
                 rate = _rate(records, split.threads.loading, seconds)
                 with ThreadPolicy(split.threads.compute):
-                    beside, step = _rate_beside(
+                    beside, step = _rate_during(
                         records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
                     )
                 split.rates.append(rate)
@@ -78,7 +76,7 @@ def profile(workload: Workload) -> Profile:
         splits=[each.profile() for each in splits],
         copy_bytes_per_second=_copy_rate(int(_row_nbytes(batch))),
         device=compute.device,
-        model=usual_model(_first_features(batch).shape[1:]),
+        model=default_model(_first_features(batch).shape[1:]),
     )
 
 
@@ -106,10 +104,10 @@ class _SplitTimes:
 
 def _rate(records: RecordRun, threads: int, seconds: float) -> float:
     """Records a second that so many threads load."""
-    return _rate_beside(records, threads, lambda: time.sleep(seconds))[0]
+    return _rate_during(records, threads, lambda: time.sleep(seconds))[0]
 
 
-def _rate_beside(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
+def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
     """Records a second that so many threads load while `work` goes on, and what that returns."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()
@@ -127,7 +125,7 @@ def _rate_beside(records: RecordRun, threads: int, work: Callable[[], Any]) -> t
 
 def _stage_nbytes(workload: Workload) -> list[float]:
     """Mean bytes of the features of a record after each stage."""
-    chosen = [workload.records[index] for index in range(min(RECORDS_LOOKED_AT, len(workload.records)))]
+    chosen = [workload.records[index] for index in range(min(SIZED_RECORDS, len(workload.records)))]
     means = []
     for stage in workload.stages:
         until, _ = workload.pipeline.split(stage)

@@ -1,4 +1,6 @@
-"""What a comparison found: every figure of it, as it is shown, and as JSON.
+"""Sections of a report. What follows from other values is a property, and so cannot contradict them.
+
+What a comparison found: every figure of it, as it is shown, and as JSON.
 
 The fields and properties of these classes are the schema of `etl compare --json`, in version `SCHEMA_VERSION`. Seconds,
 bytes and records are in their names; a ratio is a plain number, 0.25 for a quarter. What was not measured is None.
@@ -11,16 +13,64 @@ is now the time in which the device did. The reference is always the first strat
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from etl.comparison.section import Section
 from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
 
+Parent = TypeVar("Parent")
+
+
+@dataclass(frozen=True)
+class Section(Generic[Parent]):
+    """A part of a report: fields, and properties that follow from them or from those of its `parent`.
+
+    As JSON it has the fields and every public property of its class; what is not to be published is a method. The
+    sections in its fields are copied, so that each has one parent even if it is used in several reports.
+    """
+
+    def __post_init__(self) -> None:
+        """Become the parent of the sections in the fields."""
+        for each in fields(self):
+            object.__setattr__(self, each.name, self._adopt(getattr(self, each.name)))
+
+    @property
+    def parent(self) -> Parent:
+        """The section that has this one in a field."""
+        parent: Parent = vars(self)["parent"]
+        return parent
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values: the fields, and what follows from them."""
+        return {name: _as_json(getattr(self, name)) for name in self.published()}
+
+    @classmethod
+    def published(cls) -> list[str]:
+        """Return the names of the fields, and those of the public properties."""
+        properties = [name for name, value in vars(cls).items() if isinstance(value, property)]
+        return [each.name for each in fields(cls)] + [name for name in properties if not name.startswith("_")]
+
+    def _adopt(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._adopt(each) for each in value]
+        if isinstance(value, Section):
+            value = replace(value)
+            vars(value)["parent"] = self
+        return value
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.as_dict()
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
 SCHEMA_VERSION = 4
 # Shares of all CPU time above which a report warns, and the spread of a fixed calculation.
-STEAL_LIMIT, OTHERS_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
+STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
 
 
 @dataclass(frozen=True)
@@ -300,7 +350,7 @@ class Noise(Section["Report"]):
                 f"The hypervisor took up to {self.steal_highest:.0%} of the CPU time (median {self.steal_median:.1%}): "
                 "other virtual machines were at work."
             )
-        if self.other_processes_highest > OTHERS_LIMIT:
+        if self.other_processes_highest > OTHER_PROCESSES_LIMIT:
             found.append(
                 f"Other processes had up to {self.other_processes_highest:.0%} of the CPU time (median "
                 f"{self.other_processes_median:.1%}): end them and compare again."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.threads import Threads
+from etl.comparison.settings import Threads
 from etl.measuring.clock import EpochFigures, Split
 from etl.measuring.values import JsonValues
 from etl.runtime.audit import Audit
@@ -53,7 +53,7 @@ class Profile(JsonValues):
 
 
 @dataclass(frozen=True)
-class Written(JsonValues):
+class WrittenStore(JsonValues):
     """What writing a store of so many records took, and the bytes of its files."""
 
     seconds: float
@@ -77,7 +77,7 @@ class Trials(JsonValues):
 
 
 @dataclass(frozen=True)
-class Checked(JsonValues):
+class CheckedEpoch(JsonValues):
     """One epoch that was not timed.
 
     Attributes
@@ -107,11 +107,11 @@ class Checked(JsonValues):
 
 
 @dataclass(frozen=True)
-class Loads(JsonValues):
+class LoadingSample(JsonValues):
     """Loading alone: seconds of an epoch, and pages of its files that were not in the cache state asked for."""
 
     etl_alone: Split
-    pages_astray: int
+    misplaced_pages: int
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Sample(JsonValues):
         Those of compute.
     device : str
         Where compute ran.
-    pages_astray, files_untold : int
+    misplaced_pages, unreported_files : int
         Pages of its files that were not in the cache state asked for, and files of which the system does not tell.
     timeline : Spans
         The first batches.
@@ -172,7 +172,7 @@ class Sample(JsonValues):
     affinity: list[int]
     torch_threads: int
     device: str
-    pages_astray: int
-    files_untold: int
+    misplaced_pages: int
+    unreported_files: int
     timeline: Spans
     runtime: list[Audit] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.figures_table import pays_off
+from etl.comparison.page import pays_off
 from etl.comparison.report import Prediction, Report, StrategyResult
 from etl.comparison.units import Scale, bounds, time_scale
 from etl.tables import Bar, print_table

@@ -37,12 +37,12 @@ class Scale:
 
 def time_scale(quantities: Iterable[float | None]) -> Scale:
     """The unit that suits the largest of `quantities`, in seconds."""
-    return _suiting(quantities, _TIMES, Scale(1.0, "s"))
+    return _best_unit(quantities, _TIMES, Scale(1.0, "s"))
 
 
 def byte_scale(quantities: Iterable[float | None]) -> Scale:
     """The unit that suits the largest of `quantities`, in bytes; units are decimal."""
-    return _suiting(quantities, _BYTES, Scale(1.0, "B"))
+    return _best_unit(quantities, _BYTES, Scale(1.0, "B"))
 
 
 def seconds(quantity: float | None) -> str:
@@ -93,7 +93,7 @@ def bounds(interval: Interval | None) -> str:
     return f"{ratio(interval.low)} to {ratio(interval.high)}"
 
 
-def _suiting(quantities: Iterable[float | None], units: tuple[tuple[float, float, str], ...], none: Scale) -> Scale:
+def _best_unit(quantities: Iterable[float | None], units: tuple[tuple[float, float, str], ...], none: Scale) -> Scale:
     largest = max((abs(each) for each in quantities if each is not None), default=0.0)
     if largest == 0:
         return none

@@ -19,7 +19,7 @@ from PIL import Image
 import etl
 import presave
 from etl.commands import main
-from etl.comparison import Progress, Settings
+from etl.comparison import ComparisonProgress, Settings
 from etl.comparison import compare as compare_strategies
 from etl.comparison.rules import RULES
 from etl.measuring.instruments import instruments
@@ -334,7 +334,7 @@ def test_records_without_labels_cannot_be_trained_on(tmp_path: Path, capsys: pyt
 
 
 def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: ComparisonProgress) -> None:
         if progress.phase == "measure" and progress.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -349,7 +349,7 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
 
 
 def test_an_interruption_before_the_first_round_is_one(photographs: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: ComparisonProgress) -> None:
         if progress.phase == "check":
             os.kill(os.getpid(), signal.SIGINT)
 

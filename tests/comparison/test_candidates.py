@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.settings import Settings
-from etl.comparison.threads import Threads
+from etl.comparison.settings import Candidate, Settings, Threads
 from etl.comparison.workload import Workload
 from tests.comparison_workloads import make_workload
 
@@ -54,5 +52,5 @@ def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
 
 def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, cpus=4)
-    workload.plain_compute = 2
+    workload.plain_compute_threads = 2
     assert workload.threads(Candidate("presaved", "npy", "read"), False) == Threads(2, 0)

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 import etl
-from etl.comparison.compute import Simulated, Training, make_compute, make_model, usual_model
+from etl.comparison.compute import Simulated, Training, default_model, make_compute, make_model
 from etl.comparison.settings import Settings
-from etl.comparison.subset import Subset
-from etl.comparison.workload import Workload
+from etl.comparison.workload import Subset, Workload
 from tests.comparison_workloads import COLUMNS, make_workload
 
 SHAPE, OUTPUTS = (3,), 2
@@ -121,7 +120,7 @@ def test_equal_seeds_give_equal_weights_and_leave_the_random_state_as_it_was(own
     [((4,), "mlp"), ((20, 3), "lstm"), ((1, 28, 28), "lenet"), ((3, 32, 32), "residual"), ((3, 224, 224), "residual")],
 )
 def test_the_usual_model_is_that_for_the_shape_of_a_record(shape: tuple[int, ...], name: str) -> None:
-    assert usual_model(shape) == name
+    assert default_model(shape) == name
 
 
 def test_training_is_the_same_for_the_same_batches_to_the_bit(tmp_path: Path) -> None:

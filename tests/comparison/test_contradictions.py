@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.contradictions import ContradictionError, check_report, contradictions
+from etl.comparison.publishing import ContradictionError, check_report, contradictions
 from etl.comparison.report import Check, Prediction, Presaving, Report, SplitTrial
 from etl.comparison.rules import RULES
 from etl.measuring.statistics import Interval
@@ -84,7 +84,7 @@ def test_a_whole_source_that_was_measured_is_consistent_with_its_rounds_as_they_
 
 
 def test_a_long_start_that_weighs_less_in_a_whole_epoch_is_no_contradiction() -> None:
-    # Measured it was slower than the reference, as workers took a second to start; of a whole epoch that is little.
+    # Measurements it was slower than the reference, as workers took a second to start; of a whole epoch that is little.
     slower = [replace(each, wall_seconds=each.wall_seconds * 1.5) for each in consistent().strategies[1].rounds]
     check_report(changed(1, rounds=slower))
 

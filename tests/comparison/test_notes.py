@@ -7,19 +7,19 @@ from pathlib import Path
 
 import psutil
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.measured import Measured
-from etl.comparison.notes import notes
-from etl.comparison.samples import Written
+from etl.comparison.recommendation import make_notes
+from etl.comparison.results import Measurements
+from etl.comparison.samples import WrittenStore
+from etl.comparison.settings import Candidate
 from etl.runtime import Audit
 from tests.comparison_workloads import make_profile, make_sample, make_workload
 
 RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
 
 
-def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured:
+def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurements:
     """All of 200 records, `raw` and `presaved`, whose store has `nbytes`."""
-    return Measured(
+    return Measurements(
         workload=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache),
         started_at="2025-11-21T17:16:04+00:00",
         seconds=60.0,
@@ -28,7 +28,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
         profile=make_profile(),
         predictions={},
         trials={},
-        writing={("npy", "read"): Written(1.0, int(nbytes), 200)},
+        writing={("npy", "read"): WrittenStore(1.0, int(nbytes), 200)},
         checks={},
         failed={},
         samples={RAW: {0: make_sample()}, SAVED: {0: make_sample()}},
@@ -41,11 +41,11 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measured
 
 
 def test_nothing_is_noted_of_a_source_that_was_measured_whole(tmp_path: Path) -> None:
-    assert notes(measured(tmp_path)) == []
+    assert make_notes(measured(tmp_path)) == []
 
 
 def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
-    found = notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
+    found = make_notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
     assert found == ["process-raw failed: killed by signal 9"]
 
 
@@ -54,39 +54,39 @@ def test_a_setting_that_is_not_in_force_is_noted_with_its_strategy_and_what_to_d
     inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", alarm)
     works = Audit("gc", "off", "automatic collection off", "no collections")
     samples = {RAW: {0: make_sample(runtime=[inert, works]), 1: make_sample()}}
-    assert notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting was not in force: {alarm}"]
+    assert make_notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting was not in force: {alarm}"]
 
 
 def test_another_reference_than_was_asked_for_is_noted(tmp_path: Path) -> None:
     made = measured(tmp_path)
     made = replace(made, samples={SAVED: made.samples[SAVED]}, failed={RAW: "killed by signal 9"})
-    assert notes(made) == ["raw failed: killed by signal 9", "presaved is the reference instead of raw."]
+    assert make_notes(made) == ["raw failed: killed by signal 9", "presaved is the reference instead of raw."]
 
 
 def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
-    found = notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
+    found = make_notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
     assert found == ["It ended after 7 rounds, since no other could begin: it was killed by signal 9"]
 
 
 def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
     made = measured(tmp_path)
     made.workload.select(60)
-    (note,) = notes(made)
+    (note,) = make_notes(made)
     assert note.startswith("Measured on 60 of 200 records, chosen at random, and scaled")
 
 
 def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source(tmp_path: Path) -> None:
     memory = psutil.virtual_memory().total
     made = measured(tmp_path, nbytes=0.3 * memory)
-    assert notes(made) == []
+    assert make_notes(made) == []
     made.workload.select(100)
-    assert any(note.startswith("The store of presaved takes") and "--cache cold" in note for note in notes(made))
+    assert any(note.startswith("The store of presaved takes") and "--cache cold" in note for note in make_notes(made))
 
 
 def test_a_cold_comparison_has_read_from_the_disk_anyhow(tmp_path: Path) -> None:
     memory = psutil.virtual_memory().total
-    assert len(notes(measured(tmp_path, nbytes=memory))) == 1
-    assert notes(measured(tmp_path, nbytes=memory, cache="cold")) == []
+    assert len(make_notes(measured(tmp_path, nbytes=memory))) == 1
+    assert make_notes(measured(tmp_path, nbytes=memory, cache="cold")) == []
 
 
 def test_the_reference_is_the_first_candidate_that_has_figures(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.plan import FEWEST_BATCHES, choose_records, seconds_needed
+from etl.comparison.prediction import MIN_MEASURED_BATCHES, choose_records, seconds_needed
 from tests.comparison_workloads import make_profile, make_workload
 
 BUDGETS = (-5.0, 0.0, *range(30, 120, 2), 1e6)
@@ -16,7 +16,7 @@ def test_never_fewer_than_the_least_batches_and_never_more_than_the_source(tmp_p
     workload = make_workload(tmp_path)
     for seconds in BUDGETS:
         chosen = choose_records(workload, make_profile(), seconds)
-        assert FEWEST_BATCHES * 10 <= chosen <= 200
+        assert MIN_MEASURED_BATCHES * 10 <= chosen <= 200
 
 
 def test_more_time_gives_more_records_and_with_enough_all_of_them(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_chosen_are_whole_batches_that_have_room_and_one_more_would_not(tmp_path
     workload, profile = make_workload(tmp_path), make_profile(load=5e-3)
     for seconds in BUDGETS:
         chosen = choose_records(workload, profile, seconds)
-        if FEWEST_BATCHES * 10 < chosen < 200:
+        if MIN_MEASURED_BATCHES * 10 < chosen < 200:
             assert chosen % 10 == 0
             assert seconds_needed(workload, profile, chosen // 10) <= seconds
             assert seconds_needed(workload, profile, chosen // 10 + 1) > seconds

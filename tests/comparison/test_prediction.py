@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.prediction import predict_wall, side_by_side, stage_seconds
-from etl.comparison.threads import Threads
+from etl.comparison.prediction import overlapped_seconds, predict_wall, stage_seconds
+from etl.comparison.settings import Candidate, Threads
 from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3
@@ -36,17 +35,17 @@ def test_side_by_side_is_what_two_workers_take_that_slow_each_other_down(
     load: float, compute: float, loading_slowdown: float, compute_slowdown: float
 ) -> None:
     simulated = simulate(load, compute, loading_slowdown, compute_slowdown)
-    foretold = side_by_side(load, compute, loading_slowdown, compute_slowdown)
+    foretold = overlapped_seconds(load, compute, loading_slowdown, compute_slowdown)
     assert foretold == pytest.approx(simulated, rel=1e-3)
 
 
 def test_without_a_slowdown_the_longer_one_hides_the_shorter() -> None:
-    assert side_by_side(0.2, 0.5, 1.0, 1.0) == pytest.approx(0.5)
-    assert side_by_side(0.5, 0.2, 1.0, 1.0) == pytest.approx(0.5)
+    assert overlapped_seconds(0.2, 0.5, 1.0, 1.0) == pytest.approx(0.5)
+    assert overlapped_seconds(0.5, 0.2, 1.0, 1.0) == pytest.approx(0.5)
 
 
 def test_halved_by_each_other_both_take_as_long_as_one_after_the_other() -> None:
-    assert side_by_side(0.3, 0.5, 2.0, 2.0) == pytest.approx(0.8)
+    assert overlapped_seconds(0.3, 0.5, 2.0, 2.0) == pytest.approx(0.8)
 
 
 def test_plain_is_the_sum_of_loading_and_compute(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from etl.comparison import processes as processes_module
-from etl.comparison.candidate import Candidate
 from etl.comparison.processes import InputError, Processes
-from etl.comparison.settings import Settings
+from etl.comparison.settings import Candidate, Settings
 from etl.comparison.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError
@@ -129,7 +128,7 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
     # Loading OpenCV takes place after the number of threads was set, and gives it one.
     settings = Settings(str(photographs), decoder="turbo", size=32, batch_size=8, budget_seconds=2.0)
     workload = Workload(settings, tmp_path, 2)
-    workload.plain_compute = 2
+    workload.plain_compute_threads = 2
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         audits = {each.setting: each for each in processes.measure(RAW, with_etl_alone=False).runtime}
     assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)

@@ -10,8 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from etl.comparison.report import Noise, Report, StrategyResult
-from etl.comparison.section import Section
+from etl.comparison.report import Noise, Report, Section, StrategyResult
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS

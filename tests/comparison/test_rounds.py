@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from etl.comparison import rounds as rounds_module
-from etl.comparison.candidate import Candidate
-from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
-from etl.comparison.samples import Loads, Sample
+from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
+from etl.comparison.samples import LoadingSample, Sample
+from etl.comparison.settings import Candidate
 from etl.measuring.clock import Split
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import MIN_ROUNDS
@@ -45,9 +45,9 @@ class Machine:
         wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
         return make_sample(wall=Split(wall / 2, wall / 2), speed_probe=len(self.asked))
 
-    def load(self, candidate: Candidate) -> Loads:
+    def load(self, candidate: Candidate) -> LoadingSample:
         self._ask(candidate, True)
-        return Loads(Split(0.1, 0.4), len(self.asked))
+        return LoadingSample(Split(0.1, 0.4), len(self.asked))
 
     def _ask(self, candidate: Candidate, with_etl_alone: bool) -> None:
         if len(self.asked) == self._stop:
@@ -88,7 +88,7 @@ def test_extras_are_measured_in_the_first_rounds_only() -> None:
     made = make(Machine(), rounds=9)
     made.run()
     for extra in EXTRAS:
-        assert rounds_of(made, extra) == list(range(FEWEST_WITHOUT_CLAIM))
+        assert rounds_of(made, extra) == list(range(MIN_ROUNDS_SHOWN))
 
 
 def test_an_extra_that_is_a_candidate_is_measured_once_a_round() -> None:
@@ -117,7 +117,7 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides() -> None:
 
 
 def test_after_enough_for_an_interval_the_reference_and_the_widest_half_are_measured() -> None:
-    stop = MIN_ROUNDS * len(CANDIDATES) + FEWEST_WITHOUT_CLAIM * len(EXTRAS) + 3 * 3
+    stop = MIN_ROUNDS * len(CANDIDATES) + MIN_ROUNDS_SHOWN * len(EXTRAS) + 3 * 3
     made = make(Machine(stop))
     made.run()
     for number in range(MIN_ROUNDS):
@@ -131,13 +131,13 @@ def test_after_enough_for_an_interval_the_reference_and_the_widest_half_are_meas
 def test_one_candidate_alone_goes_on_being_measured() -> None:
     made = make(Machine(stop=20), [RAW])
     made.run()
-    assert made.done == 20 - FEWEST_WITHOUT_CLAIM * len(EXTRAS)
+    assert made.done == 20 - MIN_ROUNDS_SHOWN * len(EXTRAS)
 
 
 def test_a_deadline_that_has_passed_leaves_the_fewest_rounds() -> None:
     made = make(Machine(), deadline=time.monotonic() - 1)
     made.run()
-    assert made.done == FEWEST_WITHOUT_CLAIM
+    assert made.done == MIN_ROUNDS_SHOWN
     assert made.stopped_early is False
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from etl.comparison.report import Check, Parts
-from etl.comparison.rules import RULES, Evidence, Terms, check_rules
-from etl.comparison.samples import Checked, Sample, Written
-from etl.comparison.threads import Threads
+from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
+from etl.comparison.samples import CheckedEpoch, Sample, WrittenStore
+from etl.comparison.settings import Threads
 from etl.measuring.clock import Split
 from tests.comparison_workloads import make_sample
 
-TERMS = Terms(
+TERMS = Conditions(
     affinity=[0, 1],  # two CPUs for all
     memory_nbytes=10**9,
     cache="warm",
@@ -32,7 +32,7 @@ def sample(**figures: Any) -> Sample:
 
 
 def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
-    seen = Checked(
+    seen = CheckedEpoch(
         digests=["aa", "bb", "cc"],
         records=["a0", "a1", "b0", "b1", "c0"],
         samples=100,
@@ -48,13 +48,13 @@ def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
         check=replace(seen, **check),
         samples={number: sample() for number in range(6)},
         parts=PARTS,
-        writing=Written(1.0, 1000, 100) if is_presaved else None,
+        writing=WrittenStore(1.0, 1000, 100) if is_presaved else None,
     )
 
 
-def checks(other: Evidence, terms: Terms = TERMS) -> dict[str, Check]:
+def checks(other: Evidence, conditions: Conditions = TERMS) -> dict[str, Check]:
     """By rule, of a sound strategy and `other`."""
-    return {each.rule: each for each in check_rules({"raw": evidence(), "other": other}, terms)}
+    return {each.rule: each for each in check_rules({"raw": evidence(), "other": other}, conditions)}
 
 
 def with_round(number: int, **figures: Any) -> Evidence:
@@ -154,13 +154,13 @@ def test_all_cpus_busy_all_the_time_break_nothing() -> None:
 
 @pytest.mark.parametrize(("cache", "where"), [("warm", "in"), ("cold", "out of")])
 def test_the_cache_is_broken_by_pages_that_are_elsewhere(cache: str, where: str) -> None:
-    found = checks(with_round(5, pages_astray=1200), replace(TERMS, cache=cache))
+    found = checks(with_round(5, misplaced_pages=1200), replace(TERMS, cache=cache))
     assert_broken("cache", f"1,200 pages of its files were not {where} the page cache", found)
 
 
 def test_files_that_the_kernel_tells_nothing_of_are_in_the_evidence() -> None:
     assert "tells nothing" not in checks(evidence())["cache"].evidence
-    told = checks(with_round(0, files_untold=40))["cache"]
+    told = checks(with_round(0, unreported_files=40))["cache"]
     assert told.held is True
     assert told.evidence.endswith("mincore, which tells nothing of 40 files that are somebody else's")
 
@@ -197,7 +197,7 @@ def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: flo
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: str) -> None:
     hopeless = replace(
-        with_round(0, samples=1, affinity=[7], pages_astray=9),
+        with_round(0, samples=1, affinity=[7], misplaced_pages=9),
         check=evidence(is_presaved=True, digests=[], weights="", pages_absent=1).check,
         is_presaved=True,
         parts=replace(PARTS, wall_seconds=3.0),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.stage_clock import StageClock
+from etl.comparison.loader_clocks import StageClock
 from etl.loading.batch_plan import nowhere
 
 RECORDS = 5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.subset import Subset
+from etl.comparison.workload import Subset
 from etl.loading.lengths import source_lengths
 from etl.sources.record import record_error
 from tests.sequences import NOTHING, Sequences, sequences

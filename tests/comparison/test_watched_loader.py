@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.watched_loader import GAP_SECONDS, Span, WatchedLoader
+from etl.comparison.loader_clocks import GAP_SECONDS, Span, WatchedLoader
 from etl.loading.batch_plan import nowhere
 from etl.sources.record import RecordError
 from tests.sequences import NOTHING
@@ -70,7 +70,7 @@ def test_batches_are_counted_from_0_again_when_it_begins_anew() -> None:
         for _ in zip(range(2), iterator, strict=False):
             pass
         iterator.set_epoch(1)
-        made[0].begin_anew()
+        made[0].reset()
         assert made[0].merged() == []
         list(iterator)
     assert {span.batch for span in made[0].merged()} == set(range(BATCHES))

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.settings import Settings
-from etl.comparison.source_files import all_files
-from etl.comparison.workload import Workload
+from etl.comparison.settings import Candidate, Settings
+from etl.comparison.workload import Workload, all_files
 from tests.comparison_workloads import make_workload
 
 RAW = Candidate("raw")

@@ -14,7 +14,7 @@ import pytest
 import etl
 from benchmarks import cell
 from etl import strategies
-from etl.comparison.candidate import Candidate
+from etl.comparison.settings import Candidate
 from etl.comparison.workload import Threads
 from etl.strategies import Strategy, registry
 from tests.comparison_workloads import make_workload
@@ -86,10 +86,10 @@ def test_a_name_belongs_to_one_strategy() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_comparison_goes_by_the_attributes_of_a_strategy_and_not_by_its_name(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNTOLD.name))
-    workload.write("npy", workload.cut, 1).close()
+    workload.write("npy", workload.presave_stage, 1).close()
     raw, misnamed, untold = workload.candidates()
     assert misnamed == Candidate(MISNAMED.name)
-    assert untold == Candidate(UNTOLD.name, "npy", workload.cut)
+    assert untold == Candidate(UNTOLD.name, "npy", workload.presave_stage)
     assert workload.splits(misnamed, is_on_device=False) == workload.splits(raw, is_on_device=False)
     assert len(workload.splits(untold, is_on_device=False)) > 1
     assert {each.strategy for each in workload.stage_candidates()} == {UNTOLD.name}
