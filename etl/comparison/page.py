@@ -1,7 +1,4 @@
-"""A report as one HTML page: without network, scripts or fonts of its own, on any width, light and dark.
-
-The table of all figures: one row for each figure, one column for each strategy.
-"""
+"""A report as one HTML page: it needs no network, scripts or fonts, fits any width, and has a light and a dark mode."""
 
 from __future__ import annotations
 
@@ -37,12 +34,12 @@ from etl.comparison.units import (
     time_scale,
 )
 
-# For each state of a rule: its class, its mark and its word, which says it without the colour.
+# For each state of a rule: CSS class, mark, and a word that says the same without colour.
 STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), None: ("unknown", "?", "not checked")}
 
 
 def render_page(report: Report) -> str:
-    """The whole page; `report` has at least one strategy. Whatever the report's texts hold is shown as text."""
+    """Return the whole page. Markup in the texts of the report is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("etl.comparison", "."),
         autoescape=True,
@@ -78,7 +75,7 @@ def render_page(report: Report) -> str:
         describe_interval=describe_interval,
         pays_off=pays_off,
     )
-    # File names that are no UTF-8 come with lone surrogates, which no file in UTF-8 can hold.
+    # File names that are not valid UTF-8 contain lone surrogates, which a UTF-8 file cannot hold.
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -101,7 +98,7 @@ def _facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> str:
-    """Any JSON value in words."""
+    """Return any JSON value as text for people."""
     if value is None:
         return "not given"
     if isinstance(value, bool):
@@ -122,7 +119,19 @@ Get = Callable[[StrategyResult], float | None]
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One figure of all strategies, in their order; `unit` is empty where the cells say it, or there is none."""
+    """One metric of all strategies.
+
+    Attributes
+    ----------
+    name : str
+        Name of the metric.
+    unit : str
+        Unit of the cells; empty if the cells include it or there is none.
+    meaning : str
+        Explanation, which may be empty.
+    cells : list of str
+        One value per strategy.
+    """
 
     name: str
     unit: str
@@ -132,14 +141,14 @@ class MetricRow:
 
 @dataclass(frozen=True)
 class MetricGroup:
-    """Rows that belong together."""
+    """Rows of the metrics table that belong together."""
 
     title: str
     rows: list[MetricRow]
 
 
 def metrics_table(report: Report) -> list[MetricGroup]:
-    """All groups, from the wall time down to what a store costs."""
+    """Return all groups of metrics, from the wall time to the cost of a store."""
     results = report.strategies
     epoch = time_scale(each.parts.wall_seconds for each in results)
 
@@ -154,55 +163,55 @@ def metrics_table(report: Report) -> list[MetricGroup]:
     def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> MetricRow:
         return MetricRow(name, "", meaning, [get(each) for each in results])
 
-    meaning = "in which the training loop waits for batches; the stall is the time in which the device does"
+    meaning = "the training loop waits for batches; stall is the time in which the device waits"
     host_waits = [times("host wait", meaning, lambda r: r.host_wait_seconds, epoch)] if report.shows_host_wait() else []
     return [
         MetricGroup(
             "Time of one epoch",
             [
-                times("wall time", "all of it: the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
+                times("wall time", "the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
                 times(
                     "compute alone",
-                    "training steps on a batch in memory, nothing else at work",
+                    "training steps on a batch in memory, with nothing else running",
                     lambda r: r.parts.compute_alone_seconds,
                     epoch,
                 ),
                 times(
                     "interference",
-                    "what compute takes longer beside loading; below 0, compute was faster than alone, which is noise",
+                    "additional time of compute during loading; below 0 (compute was faster than alone) is noise",
                     lambda r: r.parts.interference_seconds,
                     epoch,
                 ),
-                times("stall", "nothing is computed, for want of a batch", lambda r: r.parts.stall_seconds, epoch),
+                times("stall", "compute waits for a batch", lambda r: r.parts.stall_seconds, epoch),
                 times("harness", "the measuring loop itself", lambda r: r.parts.harness_seconds, epoch),
-                times("unexplained", "what is left", lambda r: r.parts.unexplained_seconds, epoch),
+                times(
+                    "unexplained", "wall time minus the four rows above", lambda r: r.parts.unexplained_seconds, epoch
+                ),
                 words(
                     "unexplained, of wall",
-                    "has to stay under 1%",
+                    "must stay below 1%",
                     lambda r: percent(r.parts.unexplained_seconds / r.parts.wall_seconds),
                 ),
-                times("first batch", "from the start of the epoch until it is there", lambda r: r.first_batch_seconds),
+                times("first batch", "from the start of the epoch until it is ready", lambda r: r.first_batch_seconds),
                 *host_waits,
             ],
         ),
         MetricGroup(
-            "Loading beside compute",
+            "Loading during compute",
             [
-                times("ETL alone", "loading an epoch, nothing else at work", lambda r: r.etl_alone_seconds, epoch),
-                words(
-                    "samples/s", "records trained on in a second of wall time", lambda r: digits(r.samples_per_second)
-                ),
+                times("ETL alone", "loading an epoch, with nothing else running", lambda r: r.etl_alone_seconds, epoch),
+                words("samples/s", "records trained per second of wall time", lambda r: digits(r.samples_per_second)),
                 words(
                     "overlap",
-                    "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is hidden completely",
+                    "the longer of ETL alone and compute alone, divided by wall: at 1.00 the shorter is hidden completely",
                     lambda r: ratio(r.overlap),
                 ),
             ],
         ),
         MetricGroup(
-            "What it uses",
+            "Resources",
             [
-                words("CPU s per 1,000", "CPU seconds for 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
+                words("CPU s per 1,000", "CPU seconds per 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
                 sizes("peak memory", "of the process and its children", lambda r: r.peak_memory_nbytes),
                 sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
                 words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
@@ -210,14 +219,14 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             ],
         ),
         MetricGroup(
-            f"Against {report.reference}",
+            f"Compared with {report.reference}",
             [
                 words(
                     "ratio of wall times",
-                    "each paired with the reference of its round",
+                    "each paired with the reference in the same round",
                     lambda r: ratio(r.ratio.estimate if r.ratio else None),
                 ),
-                words("95% interval", "signed-rank, from six rounds on", lambda r: bounds(r.ratio) or NOT_MEASURED),
+                words("95% interval", "signed-rank; needs six rounds", lambda r: bounds(r.ratio) or NOT_MEASURED),
                 words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],
@@ -238,13 +247,13 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 ),
                 times(
                     "at the speed of the rounds",
-                    "the same, with compute alone as it was beside the strategies: machines change their speed",
+                    "the same, with compute alone as measured during the rounds: machines change their speed",
                     lambda r: r.prediction.at_speed_seconds if r.prediction else None,
                     epoch,
                 ),
                 words(
                     "error at that speed",
-                    "above 0: too long",
+                    "above 0: the prediction was too long",
                     lambda r: percent(r.prediction.at_speed_error if r.prediction else None, signed=True),
                 ),
             ],
@@ -253,7 +262,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             "The store",
             [
                 words("format", "", lambda r: r.format or NOT_MEASURED),
-                words("cut after", "the stage whose result is kept", lambda r: r.stage or NOT_MEASURED),
+                words("presaved after", "the last stage before records are stored", lambda r: r.stage or NOT_MEASURED),
                 times(
                     "written in",
                     "once, before the first epoch",
@@ -262,7 +271,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
                 words(
                     "pays off after",
-                    "epochs until the time of writing is won back",
+                    "epochs until the store has paid for the time to write it",
                     lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
                 ),
             ],
@@ -271,7 +280,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
 
 
 def pays_off(epochs: float | None, report: Report) -> str:
-    """`1.3 epochs`, or "never" for None; no figure if there is no strategy without a store to compare with."""
+    """Return "1.3 epochs", or "never" for None; a dash if every strategy needs a store."""
     if all(each.stage is not None for each in report.strategies):
         return NOT_MEASURED
     return "never" if epochs is None else f"{digits(epochs, 2)} epochs"

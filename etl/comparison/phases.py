@@ -16,7 +16,7 @@ from etl.comparison.processes import Processes
 from etl.comparison.publishing import check_report, make_report
 from etl.comparison.report import Report, Timeline
 from etl.comparison.results import Measurements
-from etl.comparison.rounds import ComparisonRounds, SplitSeconds, choose
+from etl.comparison.rounds import ComparisonRounds, SplitSeconds, choose_split
 from etl.comparison.rules import RULES
 from etl.comparison.samples import CheckedEpoch, Profile, Spans, WrittenStore
 from etl.comparison.settings import Candidate, Settings, Threads
@@ -181,7 +181,7 @@ class _Comparison:
             except MeasurementError as error:
                 self._failed[candidate] = f"other splits of its CPUs could not be tried: {error}"
                 continue
-            fastest = choose(self._trials[candidate])
+            fastest = choose_split(self._trials[candidate])
             if fastest is not None:
                 self._workload.chosen[candidate] = fastest
 

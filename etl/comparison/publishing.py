@@ -1,11 +1,4 @@
-"""From what was measured to the report.
-
-The machine and the versions that figures belong to.
-
-Figures of one report that cannot all be true.
-
-What follows from other figures of the report is a property of its classes and not looked at here.
-"""
+"""From results to a published report: its facts about the machine, and a check that its metrics can all be true."""
 
 from __future__ import annotations
 
@@ -52,7 +45,7 @@ from etl.runtime.cpus import available_cpus, cgroup_quota
 
 
 def make_report(measured: Measurements) -> Report:
-    """The report of `measured`, which has at least one round of one candidate."""
+    """Make the report of `measured`, which has at least one complete round of one candidate."""
     workload, settings = measured.workload, measured.workload.settings
     evidence = _evidence(measured)
     conditions = Conditions(
@@ -146,7 +139,7 @@ def _prediction(measured: Measurements, candidate: Candidate) -> Prediction:
 
 
 def _to_fastest(measured: Measurements, report: Report) -> dict[str, Interval | None]:
-    """The wall time of each over that of the fastest that broke no rule, paired within rounds."""
+    """Return the ratio of each wall time to that of the fastest strategy that broke no rule, by name."""
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
         return {}
@@ -169,7 +162,7 @@ PACKAGES = ("fair-etl", "numpy", "torch", "h5py", "pillow", "joblib", "numba", "
 
 
 def describe_machine() -> dict[str, Any]:
-    """What it is, as JSON values: `cpus` are those that this process may use, `memory_nbytes` all that there is."""
+    """Describe this machine as JSON values. `cpus` counts the CPUs that this process may use."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -183,9 +176,9 @@ def describe_machine() -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that matter to the figures, as far as they are installed.
+    """Return the versions of Python and of the installed packages that affect speed.
 
-    "instruments" is the digest of `etl.measuring`, which took the figures.
+    "instruments" is the digest of `etl.measuring`, which takes the measurements.
     """
     found = {"python": platform.python_version(), "instruments": instruments().digest[:12]}
     for package in PACKAGES:
@@ -204,36 +197,39 @@ def _processor() -> str:
 
 
 def _gpus() -> list[str]:
-    """Names of NVIDIA's cards, as the driver tells them; without torch, which takes seconds to load."""
+    """Return the names of NVIDIA GPUs from the driver. torch would take seconds to import."""
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     lines = [line for card in cards for line in card.read_text().splitlines()]
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 
-# Rounding alone makes figures differ by less.
+# Larger than any rounding error.
 TOLERANCE = 1e-6
 
 
 class ContradictionError(RuntimeError):
-    """A report whose figures contradict each other. It is not published."""
+    """The metrics of a report contradict each other, so it is not published."""
 
 
 def check_report(report: Report) -> None:
-    """Raise `ContradictionError` that names every contradiction."""
+    """Raise `ContradictionError` with every contradiction, if there is any."""
     found = list(contradictions(report))
     if found:
         raise ContradictionError(
-            f"the figures contradict each other, so the report is not published: {'; '.join(found)}"
+            f"the metrics contradict each other, so the report is not published: {'; '.join(found)}"
         )
 
 
 def contradictions(report: Report) -> Iterator[str]:
-    """Each as a sentence that names the strategy and the figures."""
+    """Yield a description of each contradiction between metrics of the report.
+
+    Values that are derived from others are properties of the report's classes, and cannot contradict them.
+    """
     names = [each.name for each in report.strategies]
     if len(set(names)) < len(names):
-        yield f"two strategies are called the same: {', '.join(names)}"
+        yield f"two strategies have the same name: {', '.join(names)}"
     if not 0 < report.measured_records <= report.source_records:
-        yield f"{report.measured_records} records were measured of {report.source_records}"
+        yield f"{report.measured_records} of {report.source_records} records were measured"
     for result in report.strategies:
         for text in (
             *_time_contradictions(result),
@@ -243,7 +239,7 @@ def contradictions(report: Report) -> Iterator[str]:
             yield f"{result.name}: {text}"
         if (result.presaving is None) != (result.stage is None):
             has = "has no" if result.presaving is None else "has a"
-            yield f"{result.name}: it {has} cost of presaving, and stage {result.stage!r}"
+            yield f"{result.name}: it {has} cost of presaving, but its stage is {result.stage!r}"
     for stage in report.stages:
         yield from (f"stage {stage.stage}: {text}" for text in _impossible_times(stage))
     for rule in RULES:
@@ -257,64 +253,65 @@ def _time_contradictions(result: StrategyResult) -> Iterator[str]:
     for timed in (result, result.parts, result.presaving, result.prediction, *result.splits, *result.rounds):
         if timed is not None:
             yield from _impossible_times(timed)
-    for figures in result.rounds:
-        if figures.compute_seconds + figures.stall_seconds > figures.wall_seconds * (1 + TOLERANCE):
-            yield f"round {figures.round}: compute and stall are longer than the wall time"
+    for measured in result.rounds:
+        if measured.compute_seconds + measured.stall_seconds > measured.wall_seconds * (1 + TOLERANCE):
+            yield f"round {measured.round}: compute and stall are longer than the wall time"
 
 
-def _impossible_times(figures: object) -> Iterator[str]:
-    """Every time in a field of `figures` that is below 0 or no number. Compute may take less time beside loading."""
-    for name, seconds in vars(figures).items():
+def _impossible_times(metrics: object) -> Iterator[str]:
+    """Yield every time that is negative or not a number. Only interference may be negative."""
+    for name, seconds in vars(metrics).items():
         lowest = -math.inf if name == "interference_seconds" else 0.0
         if name.endswith("_seconds") and seconds is not None and not lowest <= seconds < math.inf:
             yield f"{name} is {seconds}"
 
 
 def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[str]:
-    numbers = [figures.round for figures in result.rounds]
+    numbers = [measured.round for measured in result.rounds]
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
-    walls = [figures.wall_seconds for figures in result.rounds]
+    walls = [measured.wall_seconds for measured in result.rounds]
     if walls and not _between(result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report)):
         yield (
-            f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, and in single rounds "
-            f"{min(walls)} to {max(walls)} s for {report.measured_records}"
+            f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, but {min(walls)} to "
+            f"{max(walls)} s for {report.measured_records} in single rounds"
         )
 
 
 def _ratio_contradictions(report: Report, result: StrategyResult) -> Iterator[str]:
     ratio, reference = result.ratio, report.strategies[0]
     if (ratio is None) != (result.name == reference.name):
-        yield f"it has {'no' if ratio is None else 'a'} ratio, and the reference is {reference.name}"
+        yield f"it has {'no' if ratio is None else 'a'} ratio, but the reference is {reference.name}"
     if ratio is None:
         return
     if ratio.low is not None and ratio.high is not None and not ratio.low <= ratio.estimate <= ratio.high:
         yield f"the ratio {ratio.estimate} is outside its interval {ratio.low} to {ratio.high}"
-    walls = {figures.round: figures.wall_seconds for figures in reference.rounds}
+    walls = {measured.round: measured.wall_seconds for measured in reference.rounds}
     paired = [each.wall_seconds / walls[each.round] for each in result.rounds if each.round in walls]
     if len(paired) != ratio.count:
-        yield f"its ratio is of {ratio.count} rounds, {len(paired)} were measured together with {reference.name}"
+        yield f"its ratio has {ratio.count} rounds, but {len(paired)} were measured together with {reference.name}"
         return
     scaled = _max_scaling(report)
-    for figure in (ratio.estimate, ratio.low, ratio.high):
-        if figure is not None and not _between(figure, min(paired) / scaled, max(paired) * scaled):
-            yield (f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds, not {figure}")
+    for value in (ratio.estimate, ratio.low, ratio.high):
+        if value is not None and not _between(value, min(paired) / scaled, max(paired) * scaled):
+            yield (f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds, not {value}")
 
 
 def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
     if check.broken_by and check.held is not False:
-        yield f"it was broken by {', '.join(check.broken_by)}, and held is {check.held}"
-    yield from (f"it was broken by {name}, which is no strategy" for name in check.broken_by if name not in names)
+        yield f"it was broken by {', '.join(check.broken_by)}, but held is {check.held}"
+    yield from (f"it was broken by {name}, which is not a strategy" for name in check.broken_by if name not in names)
 
 
 def _max_scaling(report: Report) -> float:
-    """How many times as long as what was measured of it an epoch is at most: where the first batch took no time, as
-    many times as it has batches after the first. At least it is as long.
+    """Return the largest possible ratio of an epoch's time to the time of the measured records.
+
+    It is reached if the first batch takes no time: then time is proportional to the number of batches after it.
     """
     size = max(1, min(report.batch_size, report.measured_records))
-    measured, batches = report.measured_records / size, report.source_records / size
-    return batches if measured <= 1 else (batches - 1) / (measured - 1)
+    measured_batches, batches = report.measured_records / size, report.source_records / size
+    return batches if measured_batches <= 1 else (batches - 1) / (measured_batches - 1)
 
 
-def _between(figure: float, low: float, high: float) -> bool:
-    return low * (1 - TOLERANCE) <= figure <= high * (1 + TOLERANCE)
+def _between(value: float, low: float, high: float) -> bool:
+    return low * (1 - TOLERANCE) <= value <= high * (1 + TOLERANCE)

@@ -1,9 +1,4 @@
-"""What a comparison is asked for.
-
-A candidate: one way to load that is compared with the others.
-
-How a strategy uses its CPUs.
-"""
+"""Settings of a comparison, the candidates that they name, and the threads of a candidate."""
 
 from __future__ import annotations
 

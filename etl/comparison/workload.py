@@ -1,9 +1,4 @@
-"""The work of a comparison: the records, how each candidate loads them, and where its store is.
-
-Some records of a source, chosen at random.
-
-Which files a source reads.
-"""
+"""The work of a comparison: its records, the files that hold them, and how each candidate loads them."""
 
 from __future__ import annotations
 

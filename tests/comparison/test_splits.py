@@ -19,7 +19,14 @@ from etl.comparison.phases import TRIALS_SHARE
 from etl.comparison.processes import MeasurementError, Processes
 from etl.comparison.recommendation import make_notes, splits_of
 from etl.comparison.results import Measurements
-from etl.comparison.rounds import MAX_TRIALS, MIN_TRIAL_BATCHES, MIN_TRIALS, choose, seconds_per_batch, take_trials
+from etl.comparison.rounds import (
+    MAX_TRIALS,
+    MIN_TRIAL_BATCHES,
+    MIN_TRIALS,
+    choose_split,
+    seconds_per_batch,
+    take_trials,
+)
 from etl.comparison.settings import Candidate, Settings, Threads
 from etl.comparison.workload import Subset, Workload
 from etl.demonstration import digits
@@ -113,7 +120,7 @@ def test_trials_end_by_their_deadline_after_one_turn_at_least(batch_seconds: flo
     assert min(map(len, trials.values())) >= 1
     assert all(MIN_TRIAL_BATCHES <= batches <= 60 for _, batches in clock.runs)
     if 2 * MIN_TRIALS * first_turn < deadline:
-        assert choose(trials) == HALVES
+        assert choose_split(trials) == HALVES
 
 
 def test_an_epoch_of_few_batches_is_tried_whole() -> None:
@@ -123,13 +130,13 @@ def test_an_epoch_of_few_batches_is_tried_whole() -> None:
 
 
 def test_a_minority_of_disturbed_trials_does_not_choose() -> None:
-    chosen = [choose({SHARED: [0.1, 0.1, 0.9, 0.1, 0.9], HALVES: [0.2, 0.2, 0.2, 0.2, 0.2]})]
-    chosen.append(choose({SHARED: [0.1, 0.1, 0.1], HALVES: [0.2, 0.01, 0.2]}))
+    chosen = [choose_split({SHARED: [0.1, 0.1, 0.9, 0.1, 0.9], HALVES: [0.2, 0.2, 0.2, 0.2, 0.2]})]
+    chosen.append(choose_split({SHARED: [0.1, 0.1, 0.1], HALVES: [0.2, 0.01, 0.2]}))
     assert chosen == [SHARED, SHARED]
 
 
 def test_too_few_trials_choose_nothing() -> None:
-    assert choose({HALVES: [1.0] * MIN_TRIALS, SHARED: [0.1] * (MIN_TRIALS - 1)}) is None
+    assert choose_split({HALVES: [1.0] * MIN_TRIALS, SHARED: [0.1] * (MIN_TRIALS - 1)}) is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +184,7 @@ def test_real_trials_choose_two_loading_threads_if_they_load_faster_than_one_and
     found = measure.try_splits(workload, AHEAD, seconds=8.0)
     trials = {each.threads: each.seconds_per_batch for each in found.trials}
     assert set(trials) == {Threads(1, 2), Threads(1, 1)}
-    assert choose(trials) == fastest
+    assert choose_split(trials) == fastest
 
 
 def test_the_loop_of_a_trial_trains_with_the_threads_of_its_split(
@@ -201,7 +208,7 @@ def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) 
     """200 records in batches of 10 of a comparison whose splits were tried."""
     workload = make_workload(folder, strategies=("raw", "async-raw", "process-raw"))
     for candidate, each in trials.items():
-        fastest = choose(each)
+        fastest = choose_split(each)
         if fastest is not None:
             workload.chosen[candidate] = fastest
     return Measurements(
