@@ -1,13 +1,4 @@
-"""Where the wall time of an epoch goes: one bar for each strategy.
-
-The wall time of each strategy over the reference's: the median, and the interval it is known to lie in.
-
-A stretch of batches in time: what is loaded while something is computed.
-
-What each stage of the raw pipeline takes of a record's time, as one bar.
-
-Where to cut the pipeline: how fast loading alone is, against the disk it takes.
-"""
+"""Charts of a report: parts of an epoch, ratios, overlap of loading and compute, and stages."""
 
 from __future__ import annotations
 
@@ -37,7 +28,7 @@ _BAR_HEIGHT, _BAR_TOP, _BAR_BOTTOM = 42, 8, 34
 
 
 def epoch_bars(report: Report) -> RowChart:
-    """Bars of compute alone, interference, stall and the rest, which end at the wall time."""
+    """Draw the parts of an epoch's wall time: one bar per strategy."""
     walls = [each.parts.wall_seconds for each in report.strategies]
     axis, scale = LinearAxis(max(walls)), time_scale(walls)
     marks = [(axis.position(mark), scale.mark(mark)) for mark in axis.marks(scale.size)]
@@ -49,28 +40,28 @@ def epoch_bars(report: Report) -> RowChart:
 def _epoch_row(result: StrategyResult, axis: LinearAxis, scale: Scale, grid: list[float]) -> Row:
     segments = _segments(result.parts)
     wall = scale.text(result.parts.wall_seconds)
-    spoken = ", ".join(f"{name} {scale.text(figure)}" for _, name, _, figure in segments)
+    spoken = ", ".join(f"{name} {scale.text(measured)}" for _, name, _, measured in segments)
     drawing = Drawing(_BAR_HEIGHT, f"{result.name}: {wall} for an epoch: {spoken}")
     draw_grid(drawing, grid)
     disqualified = " disqualified" if result.disqualified else ""
     rights = list(accumulate(axis.position(drawn) for _, _, drawn, _ in segments))
     lefts = [0.0, *rights[:-1]]
-    for left, right, (kind, name, _, figure) in zip(lefts, rights, segments, strict=True):
-        drawing.bar(left, right, _BAR_TOP, _BAR_BOTTOM, f"part {kind}{disqualified}", f"{name}: {scale.text(figure)}")
+    for left, right, (kind, name, _, measured) in zip(lefts, rights, segments, strict=True):
+        drawing.bar(left, right, _BAR_TOP, _BAR_BOTTOM, f"part {kind}{disqualified}", f"{name}: {scale.text(measured)}")
     if result.disqualified:
         drawing.bar(0, rights[-1], _BAR_TOP, _BAR_BOTTOM, "hatch")
-    for left, right, (kind, name, _, figure) in zip(lefts, rights, segments, strict=True):
-        words = scale.text(figure)
+    for left, right, (kind, name, _, measured) in zip(lefts, rights, segments, strict=True):
+        words = scale.text(measured)
         drawing.label(left, right, 25.5, (f"{name} {words}", words), f"on-{kind}{disqualified}")
     warning = f"disqualified: {'; '.join(result.disqualified)}" if result.disqualified else ""
     return Row(result.name, wall, drawing.markup(), warning)
 
 
 def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
-    """`(kind, name, seconds drawn, seconds measured)`.
+    """Return the segments of a bar, each as (kind, name, seconds drawn, seconds measured).
 
-    Where compute was faster in the epoch than alone, which is noise, no interference is drawn, and of compute what it
-    took in the epoch: the bar ends at the wall time either way.
+    If compute was faster in the epoch than alone, which is noise, no interference is drawn, and compute is as long as
+    it was in the epoch: the bar always ends at the wall time.
     """
     interference = parts.interference_seconds
     rest = parts.harness_seconds + parts.unexplained_seconds
@@ -83,12 +74,12 @@ def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
 
 
 _RATIO_HEIGHT = 36
-# What the verdicts are drawn as: only a difference that was shown has the colour.
+# CSS class of each verdict: only a shown difference is coloured.
 _VERDICT_KINDS = {"faster": "shown", "slower": "shown", "reference": "reference", "disqualified": "disqualified"}
 
 
 def ratio_intervals(report: Report) -> RowChart | None:
-    """A dot for the median and a whisker for the interval, on a logarithmic axis; None without any ratio."""
+    """Draw the ratios of wall times as dots with intervals, on a logarithmic axis; None if there is no ratio."""
     intervals = [each.ratio for each in report.strategies if each.ratio is not None]
     if not intervals:
         return None
@@ -101,27 +92,27 @@ def ratio_intervals(report: Report) -> RowChart | None:
 
 
 def describe_interval(interval: Interval | None) -> str:
-    """`0.24 (0.22 to 0.28)`; without bounds, where there are none, the median alone."""
+    """Return an interval as text such as "0.24 (0.22 to 0.28)"; without bounds only the estimate."""
     estimate, ends = ratio(None if interval is None else interval.estimate), bounds(interval)
     return f"{estimate} ({ends})" if ends else estimate
 
 
 def _ratio_row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Row:
-    figures = _describe_ratio(result)
-    drawing = Drawing(_RATIO_HEIGHT, f"{result.name}: {figures}")
+    summary = _describe_ratio(result)
+    drawing = Drawing(_RATIO_HEIGHT, f"{result.name}: {summary}")
     draw_grid(drawing, grid)
     draw_grid(drawing, [axis.position(1)], "one")
     kind, middle = _VERDICT_KINDS.get(result.verdict, "unclear"), _RATIO_HEIGHT / 2
     if result.verdict == "reference":
-        drawing.dot(axis.position(1), middle, 6, "point reference", figures)
+        drawing.dot(axis.position(1), middle, 6, "point reference", summary)
     elif result.ratio is not None:
         if result.ratio.low is not None and result.ratio.high is not None:
             low, high = axis.position(result.ratio.low), axis.position(result.ratio.high)
             drawing.line(low, middle, high, middle, f"whisker {kind}")
             for end in (low, high):
                 drawing.line(end, middle - 5, end, middle + 5, f"whisker end {kind}")
-        drawing.dot(axis.position(result.ratio.estimate), middle, 6, f"point {kind}", figures)
-    return Row(result.name, figures, drawing.markup())
+        drawing.dot(axis.position(result.ratio.estimate), middle, 6, f"point {kind}", summary)
+    return Row(result.name, summary, drawing.markup())
 
 
 def _describe_ratio(result: StrategyResult) -> str:
@@ -132,14 +123,28 @@ def _describe_ratio(result: StrategyResult) -> str:
 
 _LANE_HEIGHT, _LANE_TOP, _LANE_BOTTOM = 24, 3, 21
 MAX_BATCHES_SHOWN = 12
-# The axis ends where the slowest strategy has had its batches, or after so many times what the fastest takes: otherwise
-# nothing could be seen of the fastest.
+# The axis ends with the batches of the slowest strategy, but after at most this multiple of the fastest's time:
+# otherwise the fastest would be too small to see.
 _MAX_TIMES_FASTEST = 3.0
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """One strategy: the lane of compute, those of what loads, and the stretch in figures."""
+    """Lanes of one strategy: compute first, then each loading thread.
+
+    Attributes
+    ----------
+    name : str
+        Name of the strategy.
+    note : str
+        Reason if no loading is drawn; otherwise empty.
+    rows : list of Row
+        The lanes.
+    batches : int
+        Batches drawn.
+    until, waiting, computing : str
+        End of the drawing, and the time spent waiting and computing until then.
+    """
 
     name: str
     note: str
@@ -152,14 +157,14 @@ class Lanes:
 
 @dataclass(frozen=True)
 class OverlapLanes:
-    """All strategies over one time axis."""
+    """Lanes of all strategies over one time axis."""
 
     strategies: list[Lanes]
     axis: Markup
 
 
 def overlap_lanes(report: Report) -> OverlapLanes | None:
-    """The first batches of each timeline, at most `MAX_BATCHES_SHOWN`; None where none has any."""
+    """Draw the first `MAX_BATCHES_SHOWN` batches of each timeline; None if no timeline has any."""
     timelines = [each for each in report.timelines if each.computes]
     if not timelines:
         return None
@@ -191,7 +196,7 @@ def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float
     loads = [_load_row(timeline, each, name, axis, end, grid) for each, name in zip(threads, loaders, strict=True)]
     return Lanes(
         name=timeline.strategy,
-        note="" if threads else _why_no_threads(strategy),
+        note="" if threads else _reason_without_lanes(strategy),
         rows=[Row("compute", "", drawing.markup()), *loads],
         batches=len(computes),
         until=seconds(end),
@@ -220,20 +225,20 @@ def _draw_spans(
         drawing.bar(left, right, _LANE_TOP, _LANE_BOTTOM, f"part {kind}", f"{does} {seconds(stop - start)}")
 
 
-def _why_no_threads(strategy: str) -> str:
+def _reason_without_lanes(strategy: str) -> str:
     if strategies.find(strategy).uses_processes:
-        return "Its worker processes load, which cannot be seen from here."
-    return "It loads in the training loop itself: while the loop waits, it loads."
+        return "Its worker processes load, which is not traced."
+    return "The training loop itself loads: while it waits, it loads."
 
 
-# So many colours can be told apart; stages beyond them begin with the first again.
+# Number of distinguishable colours; further stages reuse them in order.
 _COLOURS = 7
 _STAGE_BAR_HEIGHT = 40
 
 
 @dataclass(frozen=True)
 class StagePart:
-    """A row of the table below the bar, with the class of its colour."""
+    """One stage: a row of the table below the bar. `kind` is the CSS class of its colour."""
 
     name: str
     kind: str
@@ -242,11 +247,11 @@ class StagePart:
 
 
 def stage_bar(profile: ProfileResult) -> Markup:
-    """The bar, of all stages from left to right."""
+    """Draw the time per record as one bar, with all stages from left to right."""
     parts, total = stage_parts(profile), _record_seconds(profile)
     drawing = Drawing(
         _STAGE_BAR_HEIGHT,
-        f"Seconds of one record in one thread, {time_scale([total]).text(total)} in all",
+        f"Time per record in one thread, {time_scale([total]).text(total)} in all",
         "; ".join(f"{each.name}: {each.seconds}, {each.share}" for each in parts),
     )
     left = 0.0
@@ -261,7 +266,7 @@ def stage_bar(profile: ProfileResult) -> Markup:
 
 
 def stage_parts(profile: ProfileResult) -> list[StagePart]:
-    """What the bar shows, stage by stage."""
+    """Return the time and share of each stage."""
     scale, total = time_scale([_record_seconds(profile)]), _record_seconds(profile)
     return [
         StagePart(
@@ -283,7 +288,7 @@ _ANCHORS: dict[int, Anchor] = {1: "start", 0: "middle", -1: "end"}
 
 
 def stage_points(report: Report) -> Markup:
-    """A labelled point for each stage: samples/s upwards, bytes on disk to the right, both from 0."""
+    """Draw a labelled point per stage: samples/s of loading alone upwards, bytes on disk to the right, both from 0."""
     stages = report.stages
     across = LinearAxis(max([each.nbytes for each in stages] + [1]) * 1.04)
     upwards = LinearAxis(max(each.etl_samples_per_second for each in stages) * 1.08)
@@ -298,13 +303,13 @@ def stage_points(report: Report) -> Markup:
         drawing.line(across.position(mark), _POINTS_BOTTOM, across.position(mark), _POINTS_BOTTOM + 5, "grid")
         drawing.text(across.position(mark), _POINTS_BOTTOM + 19, scale.mark(mark), "mark")
     drawing.text(0, 14, "↑ samples per second, loading alone", "axis", "start")
-    drawing.text(100, _POINTS_HEIGHT - 6, "disk taken by the store →", "axis", "end")
+    drawing.text(100, _POINTS_HEIGHT - 6, "disk space of the store →", "axis", "end")
     _draw_points(drawing, stages, across, upwards)
     return drawing.markup()
 
 
 def stage_name(result: StageResult, among: list[StageResult]) -> str:
-    """The stage's name, with the format where several formats of one stage are compared."""
+    """Return the name of the stage, with the format if the stage occurs several times in `among`."""
     alike = [each for each in among if each.stage == result.stage]
     return result.stage if len(alike) == 1 else f"{result.stage}, {result.format or result.strategy}"
 

@@ -203,7 +203,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 words("samples/s", "records trained per second of wall time", lambda r: digits(r.samples_per_second)),
                 words(
                     "overlap",
-                    "the longer of ETL alone and compute alone, divided by wall: at 1.00 the shorter is hidden completely",
+                    "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is completely hidden",
                     lambda r: ratio(r.overlap),
                 ),
             ],

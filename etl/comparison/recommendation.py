@@ -140,8 +140,8 @@ def make_notes(measured: Measurements) -> list[str]:
         )
     if scale.measured < scale.records:
         found.append(
-            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled to all: the time "
-            "of the first batch counts once, that of the others in proportion to their number."
+            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled to all: the "
+            "time of the first batch counts once, that of the others in proportion to their number."
         )
     for candidate in measured.compared:
         found += _split_notes(measured, candidate)
