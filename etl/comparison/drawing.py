@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-# The layouts of page.css with the minimum width of a drawing in pixels. In "narrow" it is below the names, otherwise beside.
+# Layouts of page.css, with the minimum width of a drawing in pixels. Only in "narrow" drawings are below the names.
 LAYOUTS = {"wide": 700, "medium": 480, "narrow": 290}
 _LETTER_WIDTH = 7.2
 
@@ -181,7 +181,7 @@ class Drawing:
 
 
 def text_width(words: str) -> float:
-    """Return the maximum width of `words` in pixels: no common 12-pixel sans-serif font has wider letters on average."""
+    """Return the maximum width of `words` in pixels, for common sans-serif fonts of 12 pixels."""
     return len(words) * _LETTER_WIDTH
 
 

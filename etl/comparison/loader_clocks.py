@@ -1,7 +1,4 @@
-"""A clock for the stages of a pipeline, while records go through all of them as in an iterator's thread.
-
-A loader that says when which thread was at which batch, record and stage.
-"""
+"""Clocks around a loader: seconds of each stage, and spans of each thread and batch."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ EMPTY = np.empty((0, 0))
 
 
 class StageClock(MutableSequence[int]):
-    """What a loader writes down of where it is (see `etl.loading.loading.Where`), as times: the seconds between two
-    notes are those of the stage that the first of them named. It has the loader stop at `until`, a time of
-    `time.perf_counter`, after the record that it is at.
+    """A `Where` that measures time: a loader writes its record and stage to it, and it adds up the seconds of each stage.
+
+    The loader stops after the current record when the time is past `until`, a time of `time.perf_counter`.
     """
 
     def __init__(self, stages: tuple[str, ...]) -> None:
@@ -37,11 +34,11 @@ class StageClock(MutableSequence[int]):
         self.until = math.inf
 
     def seconds_per_record(self) -> list[tuple[str, float]]:
-        """For each stage, reading first; storing a record in its batch is in the last."""
+        """Return (stage, seconds) pairs, reading first. The last stage includes storing the record in its batch."""
         return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
 
     def pause(self) -> None:
-        """What follows is no loading."""
+        """Stop the clock until the next record."""
         self._note(None)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -71,7 +68,7 @@ class StageClock(MutableSequence[int]):
 
 
 class RecordRun:
-    """Loads records in an order of its own, batch after batch, as the threads of an iterator do."""
+    """A loop that loads records in its own order, batch after batch, as the threads of an iterator do."""
 
     def __init__(self, workload: Workload, loader: Loader) -> None:
         self.stages = workload.stages
@@ -81,15 +78,15 @@ class RecordRun:
         self._next = 0
 
     def load_for(self, seconds: float, clock: StageClock) -> None:
-        """Load for so many seconds."""
+        """Load for `seconds`."""
         clock.until = time.perf_counter() + seconds
         self.load(clock)
 
     def load(self, clock: StageClock, most: float = math.inf) -> None:
-        """Load until `clock.until`, which another thread may bring forward, or until `most` records are loaded."""
+        """Load until `clock.until`, which another thread may change, or until `most` records are loaded."""
         arrays: dict[str, np.ndarray] = {}
         while time.perf_counter() < clock.until and clock.records < most:
-            # Threads that take the same place load the same records, which costs them the same.
+            # Without a lock two threads may load the same records, which takes equally long.
             first, self._next = self._next, self._next + self._batch
             numbers = np.take(self._order, range(first, first + self._batch), mode="wrap")
             layout = self._loader.lay_out(numbers, 0, nowhere())
@@ -99,12 +96,12 @@ class RecordRun:
             clock.pause()
 
 
-# Between two parts of a batch a thread asks for the next one.
+# Maximum time in which a thread asks for the next part of the same batch.
 GAP_SECONDS = 2e-4
 
 
 class Span(NamedTuple):
-    """A thread loaded records of a batch, the first batch being 0, between two times of `time.perf_counter`."""
+    """A span in which a thread loaded records of a batch, in times of `time.perf_counter`. Batches count from 0."""
 
     thread: int
     start: float
@@ -113,7 +110,7 @@ class Span(NamedTuple):
 
 
 class WatchedLoader:
-    """Does what `loader` does, and keeps a `Span` for each part of a batch that it loaded. Implements `Loader`."""
+    """A `Loader` that delegates to `loader` and keeps a `Span` for each part of a batch."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -122,7 +119,17 @@ class WatchedLoader:
         self.spans: list[Span] = []
 
     def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:
-        """As `loader` does; a batch is counted when it is laid out."""
+        """Delegate to `loader`, and count a new batch.
+
+        Parameters
+        ----------
+        numbers : int64 array of shape (records,)
+            Records of the batch.
+        epoch : int
+            The epoch.
+        where : Where
+            Position of the loader.
+        """
         started = time.perf_counter()
         layout = self._loader.lay_out(numbers, epoch, where)
         self._batch_of.update(dict.fromkeys(numbers.tolist(), self._batches))
@@ -131,13 +138,25 @@ class WatchedLoader:
         return layout
 
     def task_records(self, records: int, workers: int) -> int:
-        """As `loader` says."""
+        """Delegate to `loader`."""
         return self._loader.task_records(records, workers)
 
     def load(
         self, numbers: np.ndarray, epoch: int, arrays: Mapping[str, np.ndarray], where: Where
     ) -> Mapping[int, RecordError]:
-        """As `loader` does."""
+        """Delegate to `loader`, and keep a span.
+
+        Parameters
+        ----------
+        numbers : int64 array of shape (rows,)
+            Records to load.
+        epoch : int
+            The epoch.
+        arrays : arrays of shape (rows, ...)
+            One array for each field.
+        where : Where
+            Position of the loader.
+        """
         started = time.perf_counter()
         try:
             return self._loader.load(numbers, epoch, arrays, where)
@@ -145,21 +164,21 @@ class WatchedLoader:
             self._note(started, self._batch_of[int(numbers[0])])
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """As `loader` does."""
+        """Delegate to `loader`."""
         return self._loader.to_batch(arrays)
 
     def error_at(self, where: Where, cause: BaseException) -> RecordError:
-        """As `loader` does."""
+        """Delegate to `loader`."""
         return self._loader.error_at(where, cause)
 
     def reset(self) -> None:
-        """Forget what was loaded: the next batch is the first."""
+        """Forget all spans: the next batch is the first."""
         self._batch_of.clear()
         self._batches = 0
         self.spans.clear()
 
     def merged(self) -> list[Span]:
-        """The spans in the order of their starts, those of a thread and batch that follow on each other as one."""
+        """Return the spans by start, with consecutive spans of the same thread and batch merged."""
         merged: list[Span] = []
         last: dict[int, int] = {}
         for span in sorted(self.spans, key=lambda each: each.start):

@@ -1,7 +1,4 @@
-"""What is done in processes of their own for the figures: see what is loaded, time it, trace it. Loads torch.
-
-Presaving as it is paid for: writing a store, and how long that took.
-"""
+"""Tasks of the measuring processes: check, time and trace a candidate, and write its store. Imports torch."""
 
 from __future__ import annotations
 
@@ -56,9 +53,18 @@ if TYPE_CHECKING:
 
 
 def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
-    """Run one epoch that is not timed: digest what is loaded, watch memory, and train for a few steps.
+    """Run one untimed epoch: digest its batches, watch memory, and train for a few steps.
 
-    `compute_threads` are the same for all candidates, so that sums are added up in the same order.
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    compute_threads : int
+        Threads of compute, the same for all candidates so that sums are added up in the same order.
+    trains : bool
+        Train on the first batches.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     digests: list[str] = []
@@ -95,10 +101,21 @@ def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, 
 def take_sample(
     workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy], with_etl_alone: bool
 ) -> Sample:
-    """Take one sample of all figures of `candidate`.
+    """Take one sample of all metrics of a candidate.
 
-    A new process is slower for a while: allocators, caches and thread pools are not yet as in the middle of an epoch.
-    That is over before anything is timed. `policies` are in force, and audited by what they did.
+    A new process is slow at first, until allocators, caches and thread pools are as in the middle of an epoch. It is
+    warmed up before anything is timed.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    policies : sequence of HeapPolicy and GcPolicy
+        Active runtime policies, whose effect is audited.
+    with_etl_alone : bool
+        Also time an epoch of loading alone.
     """
     files = workload.files(candidate)
     threads = workload.threads(candidate, is_on_device(workload.settings))
@@ -139,9 +156,18 @@ def take_sample(
 
 
 def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
-    """Train for a few batches with each split of the CPUs, in turns, for about `seconds` in all.
+    """Train for a few batches with each CPU split, in turns.
 
-    All in one process, with the model that they train in turns: the samples of the rounds come from other processes.
+    All trials run in this process and train the same model. They are not samples: these come from other processes.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    seconds : float
+        About how long all trials may take together.
     """
     deadline = time.perf_counter() + seconds
     files = workload.files(candidate)
@@ -182,9 +208,9 @@ def take_loading_sample(workload: Workload, candidate: Candidate) -> LoadingSamp
 
 
 def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
-    """Return when the training loop waited and computed, and when threads loaded, in an epoch's first batches.
+    """Return the spans of waiting, compute and loading in an epoch's first batches.
 
-    It is a run of its own, since it costs time to write down which thread loads what.
+    This is a separate run, since recording which thread loads what takes time.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     watched: list[WatchedLoader] = []
@@ -211,9 +237,9 @@ def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
 
 
 def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
-    """Return the stalls and the steps of the first batches.
+    """Return the spans of stalls and steps of the first batches.
 
-    A plain strategy loads in the training loop itself, while that waits for a batch.
+    If the strategy does not load ahead, the training loop loads while it waits for a batch.
     """
     asked, stalled, loaded, began, done = (
         (each[:TIMELINE_BATCHES] - times.started).tolist()
@@ -224,7 +250,19 @@ def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
 
 
 class Epochs:
-    """The iterator of a candidate, ready for an epoch in the chosen state of the page cache. A context manager."""
+    """A context manager around the iterator of a candidate, which prepares the page cache before each epoch.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    threads : Threads
+        Its CPU split.
+    watch : callable, optional
+        Wraps the loader of the iterator.
+    """
 
     def __init__(
         self,
@@ -244,7 +282,7 @@ class Epochs:
         self.iterator.close()
 
     def prepare(self, files: list[Path]) -> int:
-        """Have the next epoch find `files` in the page cache, or outside of it; how many pages are not so."""
+        """Put `files` into the page cache, or drop them from it; return how many pages are not in that state."""
         if not self._cold:
             self.iterator.set_epoch(0)
             outside = pages_outside(files)
@@ -257,9 +295,9 @@ class Epochs:
         return drop_from_page_cache(files)
 
     def release(self) -> None:
-        """Let go of all files if epochs are cold: the pages that a process has mapped, no other one can drop.
+        """Close the iterator, its store and its worker processes if epochs are cold; `prepare` makes a new iterator.
 
-        The iterator is closed, with its store and its worker processes; `prepare` makes the next one.
+        Otherwise no other process could drop the pages that this one has mapped.
         """
         if self._cold:
             self.iterator.close()
@@ -282,7 +320,7 @@ class _FirstBatches:
 
 
 def _resident_batches(iterator: BatchIterator) -> list[Batch]:
-    """Return batches of all shapes, as many as have room. Copies: an iterator writes its own again."""
+    """Return copies of batches of different shapes, as many as fit in memory. An iterator reuses its own batches."""
     batches: list[Batch] = []
     room = RESIDENT_NBYTES
     for batch in iterator:
@@ -301,7 +339,7 @@ def _copy_of_first(iterator: BatchIterator) -> Batch:
 
 
 def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Simulated, list[Batch]]:
-    """Train on the first batches. Return what trains, and batches in memory: one, or more if their shapes differ."""
+    """Train on the first batches. Return the compute, and copies of batches: one, or more if their shapes differ."""
     with _partial_epoch(iterator) as batches:
         batch = next(batches)
         first = map_batch(batch, np.array)
@@ -315,7 +353,7 @@ def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Si
 
 @contextmanager
 def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
-    """An epoch that is left before its end, so that the next one is the same from its first batch."""
+    """Iterate over an epoch that is abandoned before its end; the iterator then starts the same epoch again."""
     epoch = iterator.epoch
     batches: Any = iter(iterator)
     try:
@@ -326,14 +364,14 @@ def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
 
 
 def _harness_seconds(batch: Batch, nothing: Step) -> float:
-    """Seconds for each batch that the clock's loop itself takes: what is neither wait nor compute."""
+    """Return the seconds per batch of the clock's own loop: neither waiting nor compute."""
     times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), nothing)
     wall, stall, compute = times.wall, times.stall, times.compute
     return (wall.total - stall.total - compute.total) / times.batches
 
 
 def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
-    """Bytes of files that an epoch reads without asking the system, because they are mapped."""
+    """Return the bytes of memory-mapped files that an epoch reads, which the system does not count as reads."""
     if not candidate.is_presaved:
         return 0
     with workload.open(candidate) as store:
@@ -341,7 +379,21 @@ def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
 
 
 def write_store(workload: Workload, format: str, stage: str, jobs: int) -> WrittenStore:
-    """Write the chosen records after `stage`. Their files are read before or, for a cold comparison, dropped."""
+    """Write a store of the selected records, and return its cost.
+
+    Their files are first read into the page cache or, for a cold comparison, dropped from it.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    format : str
+        Format of the store.
+    stage : str
+        Stage after which records are presaved.
+    jobs : int
+        Worker processes that write.
+    """
     files = source_files(workload.settings.source, workload.records)
     if workload.settings.cache == "cold":
         drop_from_page_cache(files)

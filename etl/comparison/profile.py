@@ -1,4 +1,4 @@
-"""The profile of the raw pipeline, from which every strategy's time is predicted. Loads torch."""
+"""The profile of the raw pipeline, from which the time of every strategy is predicted. Imports torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from etl.runtime import ThreadPolicy
 from etl.stages.fields import flatten
 from etl.training.backends.tensors import map_batch
 
-# In turns, so that a slow second of the machine meets all of them; together they take this share of the time budget,
-# and each no more than so many seconds.
+# Measurements take turns, so that a slow second of the machine affects all of them. Together they take at most this
+# share of the time budget, and each turn at most this long.
 TURNS = 3
 TURNS_SHARE, MAX_TURN_SECONDS = 1 / 10, 0.4
 PROFILED_RECORDS, SIZED_RECORDS = 512, 8
@@ -32,8 +32,8 @@ COPIED_NBYTES = 64 << 20
 
 
 def profile_raw_pipeline(workload: Workload) -> Profile:
-    """Measure the stages one by one, compute alone, and both at once for each split of the CPUs."""
-    # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
+    """Measure each stage, compute alone, and both at the same time for each CPU split."""
+    # Few enough that their files are read repeatedly, like files that stay in memory between epochs.
     workload.select(min(PROFILED_RECORDS, len(workload.source)))
     files = source_files(workload.settings.source, workload.records)
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
@@ -48,7 +48,7 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(workload, raw.loader)
         clock = StageClock(workload.stages)
-        for threads in alone:  # the first step with another number of threads starts them
+        for threads in alone:  # the first step with a new number of threads starts them
             with ThreadPolicy(threads):
                 compute.step(batch)
         records.load_for(seconds / 2, StageClock(workload.stages))
@@ -82,8 +82,16 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
 
 @dataclass
 class _SplitTimes:
-    """One split: in each turn records a second that its threads load, and how many times as long as alone loading and
-    compute took beside each other.
+    """Measurements of one CPU split, one value per turn.
+
+    Attributes
+    ----------
+    threads : Threads
+        The split.
+    rates : list of float
+        Records per second that its threads load.
+    loading_slower, compute_slower : list of float
+        Slowdown factors of loading and of compute if both run at the same time.
     """
 
     threads: Threads
@@ -92,7 +100,7 @@ class _SplitTimes:
     compute_slower: list[float] = field(default_factory=list)
 
     def profile(self) -> SplitProfile:
-        """Return the medians."""
+        """Return the medians of all turns."""
         return SplitProfile(
             compute_threads=self.threads.compute,
             loading_threads=self.threads.loading,
@@ -103,12 +111,12 @@ class _SplitTimes:
 
 
 def _rate(records: RecordRun, threads: int, seconds: float) -> float:
-    """Records a second that so many threads load."""
+    """Return the records per second that `threads` threads load."""
     return _rate_during(records, threads, lambda: time.sleep(seconds))[0]
 
 
 def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
-    """Records a second that so many threads load while `work` goes on, and what that returns."""
+    """Return the records per second that threads load while `work` runs, and the result of `work`."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(clocks)) as workers:
@@ -119,12 +127,12 @@ def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> t
             for clock in clocks:
                 clock.until = 0.0
     for each in loading:
-        each.result()  # raises what loading did
+        each.result()  # raises the exception of loading, if any
     return sum(clock.records for clock in clocks) / (time.perf_counter() - started), result
 
 
 def _stage_nbytes(workload: Workload) -> list[float]:
-    """Mean bytes of the features of a record after each stage."""
+    """Return the mean bytes of a record's features after each stage."""
     chosen = [workload.records[index] for index in range(min(SIZED_RECORDS, len(workload.records)))]
     means = []
     for stage in workload.stages:
@@ -139,7 +147,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places that no cache holds."""
+    """Return the bytes per second that one thread copies, in rows of `row_nbytes` from random places outside CPU caches."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)

@@ -17,7 +17,7 @@ STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
-    "within rounds. predicted: before anything was timed (its error, and its error with compute as fast as in the rounds)."
+    "within rounds. predicted: before anything was timed (its error, and its error at the compute speed of the rounds)."
 )
 
 
