@@ -20,7 +20,7 @@ EMPTY = np.empty((0, 0))
 
 
 class StageClock(MutableSequence[int]):
-    """A `Where` that measures time: a loader writes its record and stage to it, and it adds up the seconds of each stage.
+    """A `Where` that adds up the seconds of each stage while a loader writes its record and stage to it.
 
     The loader stops after the current record when the time is past `until`, a time of `time.perf_counter`.
     """

@@ -147,7 +147,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Return the bytes per second that one thread copies, in rows of `row_nbytes` from random places outside CPU caches."""
+    """Return the bytes per second of one thread that copies random rows of `row_nbytes` from outside CPU caches."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)
