@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from etl.comparison.prediction import predict_wall
-from etl.comparison.recommendation import make_notes, recommend, splits_of
+from etl.comparison.recommendation import make_notes, recommend
 from etl.comparison.report import (
     SCHEMA_VERSION,
     Check,
@@ -33,7 +33,8 @@ from etl.comparison.results import (
     parts_of,
     presaving_of,
     ratio_of,
-    round_figures,
+    round_metrics,
+    splits_of,
     stage_results,
 )
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
@@ -119,7 +120,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         prediction=_prediction(measured, candidate),
         runtime=audits_of(samples),
         splits=splits_of(measured, candidate),
-        rounds=[round_figures(number, sample) for number, sample in sorted(samples.items())],
+        rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
     )
 
 

@@ -488,7 +488,7 @@ class Noise(Section["Report"]):
         return found
 
     def _all(self, name: str) -> list[float]:
-        return [getattr(figures, name) for result in self.parent.strategies for figures in result.rounds]
+        return [getattr(each, name) for result in self.parent.strategies for each in result.rounds]
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
     return Presaving(write_seconds=scale.amount(writing.seconds), nbytes=round(scale.amount(writing.nbytes)))
 
 
-def round_figures(number: int, sample: Sample) -> RoundFigures:
+def round_metrics(number: int, sample: Sample) -> RoundFigures:
     """Return the metrics of one sample for the report, for the measured records."""
     epoch = sample.epoch
     return RoundFigures(

@@ -307,7 +307,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
     ("arguments", "message"),
     [
         (("--strategies", "raw,fast"), "no strategy is called 'fast'"),
-        (("--strategies", "presaved:npy=raw,presaved", "--formats", "npy,hdf5"), "would be called the same"),
+        (("--strategies", "presaved:npy=raw,presaved", "--formats", "npy,hdf5"), "would have the same name"),
         (("--formats", "xml"), "unknown 'xml'"),
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),

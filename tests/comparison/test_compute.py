@@ -81,7 +81,7 @@ def test_what_takes_any_number_is_called_with_both(own: Own) -> None:
         ("def make(:", "SyntaxError"),
         ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
-        ("make = 3", "it is a int, which cannot be called"),
+        ("make = 3", "it is a int, which is not callable"),
         ("def make(shape, outputs):\n    return torch.nn.Linear(shape, outputs, 'up')", "TypeError"),
         ("def make(shape):\n    return shape", "with the shape of a record, (3,), and the number of outputs, 2"),
         ("def make():\n    return torch.zeros(3)", "the function returned a Tensor, not a torch.nn.Module"),
@@ -224,7 +224,7 @@ def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(t
 def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, table_options={"features": ["column0", "column1"]})
     batch = batch_of(workload)
-    with pytest.raises(ValueError, match=r"has no labels to train for: .* --label, .* --compute simulated:20ms"):
+    with pytest.raises(ValueError, match=r"has no labels to train on: .* --label, .* --compute simulated:20ms"):
         make_compute(workload, batch)
     waiting = make_workload(tmp_path, table_options={"features": ["column0"]}, compute="simulated:5ms")
     assert isinstance(make_compute(waiting, batch_of(waiting)), Simulated)

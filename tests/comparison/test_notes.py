@@ -49,15 +49,15 @@ def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
     assert found == ["process-raw failed: killed by signal 9"]
 
 
-def test_a_setting_that_is_not_in_force_is_noted_with_its_strategy_and_what_to_do(tmp_path: Path) -> None:
+def test_a_setting_without_effect_is_noted_with_its_strategy_and_what_to_do(tmp_path: Path) -> None:
     alarm = "heap policy retain was asked for, and freed memory is given back: remove that call."
     inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", alarm)
     works = Audit("gc", "off", "automatic collection off", "no collections")
     samples = {RAW: {0: make_sample(runtime=[inert, works]), 1: make_sample()}}
-    assert make_notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting was not in force: {alarm}"]
+    assert make_notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting had no effect: {alarm}"]
 
 
-def test_another_reference_than_was_asked_for_is_noted(tmp_path: Path) -> None:
+def test_a_different_reference_than_requested_is_noted(tmp_path: Path) -> None:
     made = measured(tmp_path)
     made = replace(made, samples={SAVED: made.samples[SAVED]}, failed={RAW: "killed by signal 9"})
     assert make_notes(made) == ["raw failed: killed by signal 9", "presaved is the reference instead of raw."]
@@ -65,10 +65,10 @@ def test_another_reference_than_was_asked_for_is_noted(tmp_path: Path) -> None:
 
 def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
     found = make_notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
-    assert found == ["It ended after 7 rounds, since no other could begin: it was killed by signal 9"]
+    assert found == ["Ended after 7 rounds, since another could not begin: it was killed by signal 9"]
 
 
-def test_figures_that_were_scaled_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
+def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
     made = measured(tmp_path)
     made.workload.select(60)
     (note,) = make_notes(made)
@@ -89,7 +89,7 @@ def test_a_cold_comparison_has_read_from_the_disk_anyhow(tmp_path: Path) -> None
     assert make_notes(measured(tmp_path, nbytes=memory, cache="cold")) == []
 
 
-def test_the_reference_is_the_first_candidate_that_has_figures(tmp_path: Path) -> None:
+def test_the_reference_is_the_first_candidate_with_samples(tmp_path: Path) -> None:
     made = measured(tmp_path)
     assert made.compared == [RAW, SAVED]
     assert replace(made, samples={RAW: {}, SAVED: {0: {}}}).compared == [SAVED]

@@ -35,8 +35,8 @@ def test_side_by_side_is_what_two_workers_take_that_slow_each_other_down(
     load: float, compute: float, loading_slowdown: float, compute_slowdown: float
 ) -> None:
     simulated = simulate(load, compute, loading_slowdown, compute_slowdown)
-    foretold = overlapped_seconds(load, compute, loading_slowdown, compute_slowdown)
-    assert foretold == pytest.approx(simulated, rel=1e-3)
+    predicted = overlapped_seconds(load, compute, loading_slowdown, compute_slowdown)
+    assert predicted == pytest.approx(simulated, rel=1e-3)
 
 
 def test_without_a_slowdown_the_longer_one_hides_the_shorter() -> None:

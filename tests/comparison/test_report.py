@@ -180,7 +180,7 @@ def test_a_quiet_machine_gives_no_warning() -> None:
     ("figures", "warning"),
     [
         ({"steal": 0.3}, "The hypervisor took up to 30% of the CPU time (median 0.4%)"),
-        ({"other_processes": 0.2}, "Other processes had up to 20% of the CPU time (median 1.2%)"),
+        ({"other_processes": 0.2}, "Other processes took up to 20% of the CPU time (median 1.2%)"),
         ({"speed_probe_seconds": 0.0102 * 1.3}, "The speed of the CPU changed by a factor of 1.30"),
     ],
 )

@@ -17,7 +17,7 @@ from etl.comparison.results import (
     parts_of,
     presaving_of,
     ratio_of,
-    round_figures,
+    round_metrics,
 )
 from etl.comparison.samples import Sample, WrittenStore
 from etl.measuring.clock import Split
@@ -141,7 +141,7 @@ def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
 
 
 def test_a_round_is_reported_as_it_was_measured() -> None:
-    figures = round_figures(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
+    figures = round_metrics(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
     assert (figures.round, figures.wall_seconds, figures.etl_alone_seconds) == (3, 1.0, None)
     assert (figures.compute_seconds, figures.stall_seconds) == pytest.approx((0.6, 0.3))
     assert figures.compute_alone_seconds == pytest.approx(0.4)

@@ -241,10 +241,10 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
         },
     )
     assert make_notes(made) == [
-        "async-raw has 2 + 2 compute threads + loading threads, which share the CPUs (2): the fastest split in 3 short "
-        "trials, with 2.20 s an epoch; 1 + 1 3.20 s.",
-        "process-raw has 1 + 1 compute threads + worker processes: the fastest split in 3 short trials, with 3.00 s an "
-        "epoch; 2 + 2 4.20 s.",
+        "async-raw runs with 2 + 2 compute threads + loading threads, which share the CPUs (2): the fastest split in 3 "
+        "short trials, with 2.20 s per epoch; others: 1 + 1 3.20 s.",
+        "process-raw runs with 1 + 1 compute threads + worker processes: the fastest split in 3 short trials, with "
+        "3.00 s per epoch; others: 2 + 2 4.20 s.",
     ]
     halves, shared = splits_of(made, AHEAD)
     assert (halves.compute_threads, halves.loading_threads, halves.trials) == (1, 1, 3)
@@ -256,8 +256,10 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
 def test_splits_that_there_was_no_time_for_are_said_to_be_untried(tmp_path: Path) -> None:
     made = measured(tmp_path, {AHEAD: {HALVES: [0.2], SHARED: [0.1]}})
     (note,) = make_notes(made)
-    assert note.startswith("async-raw has 1 + 1 compute threads + loading threads; other splits of the CPUs could not")
-    assert note.endswith("give it more with --budget.")
+    assert note.startswith(
+        "async-raw runs with 1 + 1 compute threads + loading threads; there was no time to try other"
+    )
+    assert note.endswith("allow more with --budget.")
 
 
 @pytest.mark.skipif(available_cpus() < 2, reason="one CPU is not split")
@@ -301,7 +303,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     assert (requested["async-raw"], requested["async-presaved"]) == ("2", "1")
     assert {split["compute_threads"] for split in report["profile"]["splits"]} == {1, 2}
     for output in (" ".join(capsys.readouterr().out.split()), page.read_text()):
-        assert "async-raw has 2 + 2 compute threads + loading threads, which share the CPUs (2)" in output
+        assert "async-raw runs with 2 + 2 compute threads + loading threads, which share the CPUs (2)" in output
         assert "process-raw failed: other splits of its CPUs could not be tried: no memory" in output
 
 
