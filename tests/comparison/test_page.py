@@ -123,7 +123,7 @@ def test_texts_from_outside_are_shown_as_text() -> None:
     assert words_of(html).count(shown) > 60
 
 
-def test_the_recommendation_stands_before_everything_else_and_sections_follow_in_their_order() -> None:
+def test_the_recommendation_comes_first_and_sections_follow_in_order() -> None:
     report = comparison_reports.photographs()
     html = render_page(report)
     positions = [html.index(f'<section id="{name}">') for name in SECTIONS]
@@ -135,7 +135,7 @@ def test_the_recommendation_stands_before_everything_else_and_sections_follow_in
 SECTIONS = ("epoch", "ratios", "figures", "stages", "overlap", "profile", "splits", "fairness", "noise", "method")
 
 
-def test_switched_off_rules_and_an_early_stop_are_said_at_the_top_and_otherwise_nothing_is() -> None:
+def test_only_switched_off_rules_and_an_early_stop_have_a_banner() -> None:
     html = render_page(comparison_reports.unchecked())
     top = words_of(html[: html.index("<section")])
     assert "Rules not checked: samples, noise." in top
@@ -144,14 +144,14 @@ def test_switched_off_rules_and_an_early_stop_are_said_at_the_top_and_otherwise_
     assert 'class="banner"' not in render_page(comparison_reports.photographs())
 
 
-def test_each_rule_says_in_words_whether_it_held_and_who_broke_it() -> None:
+def test_each_rule_says_in_words_whether_it_held_and_which_strategy_broke_it() -> None:
     broken = words_of(render_page(comparison_reports.disqualified()))
     assert "✗ not held Same samples 1 of 4 strategies differs async-presaved : batch 3 has other bytes" in broken
     assert broken.count("✓ held") == 7
     assert words_of(render_page(comparison_reports.unchecked())).count("? not checked Same samples switched off") == 1
 
 
-def test_the_table_has_the_figures_of_the_report() -> None:
+def test_the_table_has_the_metrics_of_the_report() -> None:
     html = render_page(comparison_reports.photographs())
     assert row_of(html, "wall time, s") == ["6.31", "4.42", "3.31", "3.29"]
     assert row_of(html, "interference, s") == ["0.020", "0.640", "0.012", "0.121"]
@@ -185,14 +185,14 @@ def test_host_wait_has_a_row_only_if_it_is_not_the_stall() -> None:
         assert ("host wait" in console.file.getvalue()) is has_column
 
 
-def test_where_every_strategy_needs_a_store_none_is_said_to_pay_off_or_not() -> None:
+def test_if_every_strategy_needs_a_store_none_pays_off_or_fails_to() -> None:
     report = comparison_reports.photographs()
     html = render_page(replace(report, strategies=report.strategies[2:], timelines=[]))
     assert row_of(html, "pays off after") == ["–", "–"]  # noqa: RUF001
     assert "never" not in words_of(html)
 
 
-def test_negative_interference_is_not_drawn_but_stands_in_the_table() -> None:
+def test_negative_interference_is_in_the_table_but_not_drawn() -> None:
     report = comparison_reports.faster_beside_loading()
     assert row_of(render_page(report), "interference, s")[1] == "−0.050"  # noqa: RUF001
     assert 'class="part interference' not in epoch_bars(report).rows[1].drawing
@@ -222,11 +222,11 @@ def test_too_few_rounds_give_a_dot_without_a_whisker_and_one_strategy_no_chart()
     chart = ratio_intervals(comparison_reports.unchecked())
     assert chart is not None
     assert all("whisker" not in row.drawing for row in chart.rows)
-    assert [row.figures for row in chart.rows][1] == "0.70, too few rounds"
+    assert [row.summary for row in chart.rows][1] == "0.70, too few rounds"
     assert ratio_intervals(comparison_reports.one_strategy()) is None
 
 
-def test_the_stretch_has_at_most_twelve_batches_and_a_fast_strategy_is_not_squeezed_by_a_slow_one() -> None:
+def test_at_most_twelve_batches_are_drawn_and_a_slow_strategy_does_not_squeeze_a_fast_one() -> None:
     lanes = overlap_lanes(comparison_reports.photographs())
     assert lanes is not None
     assert [each.batches for each in lanes.strategies] == [MAX_BATCHES_SHOWN] * 4
@@ -238,7 +238,7 @@ def test_the_stretch_has_at_most_twelve_batches_and_a_fast_strategy_is_not_squee
     assert [each.batches for each in lanes.strategies] == [0, MAX_BATCHES_SHOWN]
 
 
-def test_a_strategy_without_loading_threads_says_who_loads_whatever_it_is_called(
+def test_a_strategy_without_loading_threads_says_what_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
@@ -249,8 +249,8 @@ def test_a_strategy_without_loading_threads_says_who_loads_whatever_it_is_called
     lanes = overlap_lanes(replace(report, strategies=[report.strategies[0], pool], timelines=timelines))
     assert lanes is not None
     assert [each.note for each in lanes.strategies] == [
-        "It loads in the training loop itself: while the loop waits, it loads.",
-        "Its worker processes load, which cannot be seen from here.",
+        "The training loop itself loads: while it waits, it loads.",
+        "Its worker processes load, which is not traced.",
     ]
 
 
