@@ -1,4 +1,4 @@
-"""What is done with each batch: the built-in models and those of a user, from equal weights, and the wait."""
+"""Compute: built-in models and a user's models start from equal weights; a simulated device only waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Own = Callable[[str], Settings]
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
-    """Settings with the model `own_models:make`, of a module with this text in the current folder."""
+    """Return settings with the model `own_models:make`, from a module with this text in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own_models", raising=False)
@@ -196,7 +196,7 @@ def test_classes_tell_how_many_outputs_there_are_and_without_them_the_labels_do(
     assert sys.modules["own_models"].seen == [((COLUMNS,), 3), ((1,), 6)]
 
 
-def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(tmp_path: Path) -> None:
+def test_outputs_are_counted_once_and_in_the_whole_source(tmp_path: Path) -> None:
     chosen = Subset(range(30), 5, seed=0).indices.tolist()
     highest = next(row for row in range(30) if row not in chosen)
     table = tmp_path / "numbers.csv"
@@ -214,7 +214,7 @@ def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(t
             raise AssertionError("it was read before")
 
     batch = batch_of(other)
-    other.whole = Unread()  # type: ignore[assignment]
+    other.source = Unread()  # type: ignore[assignment]
     digests.append(make_compute(other, batch).weights)
     ten = make_model(Settings(str(table), model="mlp"), (1,), 10)
     digests.append(Training(ten, etl.backend("cpu"), "float32", batch.labels).weights)

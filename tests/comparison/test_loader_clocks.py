@@ -1,7 +1,4 @@
-"""A watched loader loads what the loader loads, and tells when which thread was at which batch.
-
-The stage clock: each stage comes out with the time that it took, in the order of the pipeline.
-"""
+"""A watched loader loads the same and records spans; a stage clock measures the time of each stage."""
 
 from __future__ import annotations
 
@@ -124,7 +121,7 @@ RECORDS = 5
 
 
 class Sleep:
-    """A stage, or a source, that sleeps, and knows for how long it really did."""
+    """A stage or source that sleeps, and adds up for how long it did."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
@@ -149,7 +146,7 @@ class Sleep:
 
 
 def timed(source: Sleep, stages: list[Sleep]) -> StageClock:
-    """Every record once, after the layout is known."""
+    """Load every record once, after the layout is known."""
     pipeline = etl.Pipeline(stages)
     with etl.RawIterator(source, pipeline, RECORDS) as iterator:
         numbers = np.arange(RECORDS)

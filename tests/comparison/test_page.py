@@ -1,4 +1,4 @@
-"""The page of a comparison: complete, self-contained, readable on any screen, and true to the report's figures."""
+"""The page of a comparison: complete, self-contained, readable on any screen, and true to the report's metrics."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ addEventListener("load", () => {{
 
 
 class _Elements(HTMLParser):
-    """Start tags with their attributes; raises `AssertionError` for a tag that is closed where it is not open."""
+    """Return start tags with their attributes; raise `AssertionError` for a closing tag without an open one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def words_of(html: str) -> str:
 
 
 def row_of(html: str, name: str) -> list[str]:
-    """The cells of the figure `name`."""
+    """Return the cells of the metric `name`."""
     row = re.search(rf'<tr><th scope="row">{re.escape(name)}[^a-z].*?</tr>', html, flags=re.S)
     assert row is not None, name
     return [unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row.group())]
@@ -324,7 +324,7 @@ def test_text_has_a_contrast_of_at_least_four_and_a_half_in_light_dark_and_print
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours as WCAG 2.1 defines it."""
+    """Return the contrast ratio of two colours as WCAG 2.1 defines it."""
     lighter, darker = sorted(map(_luminance, (one, other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 

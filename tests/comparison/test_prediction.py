@@ -1,7 +1,4 @@
-"""Predictions against small simulations of what they foretell.
-
-How many records are measured: enough, no more than there are, and more where there is more time.
-"""
+"""Predictions agree with small simulations, and the number of measured records suits the time budget."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ STEPS = 20_000
 
 
 def simulate(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
-    """Two workers in small steps of time, each slower while the other is at work."""
+    """Simulate two workers in small steps of time, each slower while the other is running."""
     step = (load + compute) / STEPS
     now = 0.0
     while load > 0 or compute > 0:
@@ -136,7 +133,7 @@ def test_more_time_gives_more_records_and_with_enough_all_of_them(tmp_path: Path
     assert chosen[-1] == 200
 
 
-def test_chosen_are_whole_batches_that_have_room_and_one_more_would_not(tmp_path: Path) -> None:
+def test_whole_batches_are_chosen_so_that_one_more_would_not_fit(tmp_path: Path) -> None:
     workload, profile = make_workload(tmp_path), make_profile(load=5e-3)
     for seconds in BUDGETS:
         chosen = choose_records(workload, profile, seconds)
@@ -146,12 +143,12 @@ def test_chosen_are_whole_batches_that_have_room_and_one_more_would_not(tmp_path
             assert seconds_needed(workload, profile, chosen // 10 + 1) > seconds
 
 
-def test_a_source_of_fewer_batches_than_the_least_is_measured_whole(tmp_path: Path) -> None:
+def test_a_source_with_fewer_batches_than_the_minimum_is_measured_completely(tmp_path: Path) -> None:
     assert choose_records(make_workload(tmp_path, rows=57), make_profile(), 0.0) == 57
     assert choose_records(make_workload(tmp_path, rows=4), make_profile(), 0.0) == 4
 
 
-def test_a_last_batch_that_is_not_full_belongs_to_the_whole_source(tmp_path: Path) -> None:
+def test_a_partial_last_batch_belongs_to_the_whole_source(tmp_path: Path) -> None:
     assert choose_records(make_workload(tmp_path, rows=203), make_profile(), 1e6) == 203
 
 

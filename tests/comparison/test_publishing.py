@@ -18,16 +18,16 @@ NAMES = ["raw", "async-raw", "presaved", "async-presaved"]
 
 
 def consistent() -> Report:
-    """That of the photographs, with the rules as they are called."""
+    """Return the report of the photographs, with a check for each rule."""
     checks = [Check(rule, title, True, "seen") for rule, title in RULES.items()]
     return replace(comparison_reports.photographs(), checks=checks)
 
 
-def changed(number: int, **figures: Any) -> Report:
-    """`consistent`, but for some figures of strategy `number`."""
+def changed(number: int, **metrics: Any) -> Report:
+    """Return `consistent()` with other metrics of strategy `number`."""
     report = consistent()
     strategies = list(report.strategies)
-    strategies[number] = replace(strategies[number], **figures)
+    strategies[number] = replace(strategies[number], **metrics)
     return replace(report, strategies=strategies)
 
 
@@ -35,9 +35,9 @@ def changed_parts(number: int, **seconds: float) -> Report:
     return changed(number, parts=replace(consistent().strategies[number].parts, **seconds))
 
 
-def changed_round(number: int, **figures: Any) -> Report:
+def changed_round(number: int, **metrics: Any) -> Report:
     first, *others = consistent().strategies[number].rounds
-    return changed(number, rounds=[replace(first, **figures), *others])
+    return changed(number, rounds=[replace(first, **metrics), *others])
 
 
 def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
@@ -50,10 +50,10 @@ def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
     )
 
 
-def changed_stage(number: int, **figures: Any) -> Report:
+def changed_stage(number: int, **metrics: Any) -> Report:
     report = consistent()
     stages = list(report.stages)
-    stages[number] = replace(stages[number], **figures)
+    stages[number] = replace(stages[number], **metrics)
     return replace(report, stages=stages)
 
 
@@ -71,7 +71,7 @@ def test_a_disqualified_strategy_with_its_reason_is_no_contradiction() -> None:
     check_report(replace(consistent(), checks=broken_by("async-presaved")))
 
 
-def test_a_whole_source_that_was_measured_is_consistent_with_its_rounds_as_they_are() -> None:
+def test_if_the_whole_source_was_measured_rounds_are_not_scaled() -> None:
     report = consistent()
     reference = report.strategies[0].parts.wall_seconds
     strategies = []
@@ -83,8 +83,8 @@ def test_a_whole_source_that_was_measured_is_consistent_with_its_rounds_as_they_
     check_report(replace(report, strategies=strategies, measured_records=report.source_records))
 
 
-def test_a_long_start_that_weighs_less_in_a_whole_epoch_is_no_contradiction() -> None:
-    # Measurements it was slower than the reference, as workers took a second to start; of a whole epoch that is little.
+def test_a_slow_start_that_counts_less_in_a_whole_epoch_is_no_contradiction() -> None:
+    # Measured it was slower than the reference, as workers took a second to start; of a whole epoch that is little.
     slower = [replace(each, wall_seconds=each.wall_seconds * 1.5) for each in consistent().strategies[1].rounds]
     check_report(changed(1, rounds=slower))
 

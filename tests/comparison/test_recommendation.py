@@ -1,7 +1,4 @@
-"""The recommendation says what the figures say, and no more.
-
-Notes say what a reader must know beside the figures, and nothing where there is nothing.
-"""
+"""The recommendation claims only what the metrics show; notes say what a reader must know to read them."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ Ratios = dict[str, Interval | None]
 
 
 def result(name: str, wall: float, compute: float, ratio: Interval | None = None, **more: object) -> StrategyResult:
-    """An epoch of `wall` seconds, of which what is not `compute` is a stall."""
+    """Return the result of an epoch of `wall` seconds that is either `compute` or stall."""
     made = strategy(name, wall, compute, 0.0, wall - compute, etl=1.0)
     return replace(made, ratio=ratio, **more)  # type: ignore[arg-type]
 
@@ -44,7 +41,7 @@ def unsure(median: float) -> Interval:
 def recommended(
     results: list[StrategyResult], to_fastest: Ratios | None = None, broken_by: Sequence[str] = ()
 ) -> list[str]:
-    """`to_fastest` by default as sure as can be."""
+    """Return the recommendation; by default all ratios are certain."""
     check = Check("samples", "Same samples", not broken_by, "seen", dict.fromkeys(broken_by, "other pixels"))
     report = replace(comparison_reports.photographs(), strategies=results, checks=[check])
     valid = [each.parts.wall_seconds for each in results if each.name not in broken_by] or [1.0]
@@ -188,7 +185,7 @@ RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
 
 
 def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurements:
-    """All of 200 records, `raw` and `presaved`, whose store has `nbytes`."""
+    """Return measurements of `raw` and `presaved` on all of 200 records, with a store of `nbytes`."""
     return Measurements(
         workload=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache),
         started_at="2025-11-21T17:16:04+00:00",
@@ -210,7 +207,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurem
     )
 
 
-def test_nothing_is_noted_of_a_source_that_was_measured_whole(tmp_path: Path) -> None:
+def test_a_completely_measured_source_needs_no_note(tmp_path: Path) -> None:
     assert make_notes(measured(tmp_path)) == []
 
 

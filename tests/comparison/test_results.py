@@ -1,4 +1,4 @@
-"""From samples to results: parts add up, epochs are scaled by their batches, stores are weighed against their cost."""
+"""From samples to results: parts add up, and epochs are scaled by their batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = EpochScale(records=512, measured=512, batch_size=64)
 
 
 def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -> Sample:
-    """The seconds of an epoch of 8 batches, a quarter of each in the first."""
+    """Return a sample of an epoch of 8 batches whose first batch takes a quarter of the time."""
     figures = {
         "wall": Split(wall / 4, wall * 3 / 4),
         "stall": Split(stall / 4, stall * 3 / 4),
@@ -49,7 +49,7 @@ def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -
 
 
 def unexplained(samples: dict[int, Sample], scale: EpochScale) -> float:
-    """What each round leaves unexplained, averaged as the parts are."""
+    """Return the unexplained time of all rounds, averaged like the parts."""
     rest = {
         name: sum(sign * scale.epoch_seconds(getattr(each.epoch, part)) for part, sign in SIGNS.items())
         - each.harness * scale.batches

@@ -1,4 +1,4 @@
-"""Rounds: who is measured in which, when they end, and what an interruption leaves."""
+"""Rounds: which candidates each round measures, when rounds end, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPREADS = {RAW: 0.0, AHEAD: 0.5, SAVED: 0.01, BOTH: 0.3}
 
 
 class Machine:
-    """Measures as `Processes` does, and keeps who was measured; is interrupted at measurement `stop`."""
+    """A stand-in for `Processes` that lists its measurements, and is interrupted at measurement `stop`."""
 
     def __init__(self, stop: int | None = None) -> None:
         self._random = np.random.default_rng(0)
@@ -153,7 +153,7 @@ def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest
             clock.now += 1.0
             super()._ask(candidate, with_etl_alone)
 
-    # Three rounds of 4 candidates and 2 of which only loading is measured take 18 s; three of the candidates 12, and then each three.
+    # Three rounds of 4 candidates and 2 with loading only take 18 s, three of the candidates 12, and then each three.
     # A server starts in half a second.
     made = make(Timed(), deadline=41.5)
     made.run()
@@ -186,7 +186,7 @@ def test_an_interruption_before_a_whole_round_is_raised(measured: int) -> None:
 
 
 class Failing(Machine):
-    """Cannot measure `candidate` for the second time."""
+    """A machine that fails to measure `candidate` for the second time."""
 
     def __init__(self, candidate: Candidate, error: Exception) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_a_candidate_that_fails_is_left_out_with_its_samples() -> None:
 
 
 class Starving(Machine):
-    """Has no memory for a server in round `number`."""
+    """A machine without memory for a server in round `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

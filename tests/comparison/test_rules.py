@@ -27,7 +27,7 @@ PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 
 
 def sample(**figures: Any) -> Sample:
-    """Of one round, in which nothing went wrong."""
+    """Return a sample of a round in which nothing went wrong."""
     return make_sample(**{"wall": Split(0.5, 1.5), "cpu_seconds": 3.0, "torch_threads": 1, **figures})
 
 
@@ -53,7 +53,7 @@ def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
 
 
 def checks(other: Evidence, conditions: Conditions = CONDITIONS) -> dict[str, Check]:
-    """By rule, of a sound strategy and `other`."""
+    """Return the checks of a sound strategy and `other`, by rule."""
     return {each.rule: each for each in check_rules({"raw": evidence(), "other": other}, conditions)}
 
 
@@ -64,7 +64,7 @@ def with_round(number: int, **figures: Any) -> Evidence:
 
 
 def assert_broken(rule: str, reason: str, found: dict[str, Check]) -> None:
-    """`other` broke `rule` for `reason`, and nothing else happened."""
+    """Assert that `other` broke `rule` for `reason`, and that all other rules held."""
     assert found[rule].held is False
     assert list(found[rule].broken_by) == ["other"]
     assert reason in found[rule].broken_by["other"]

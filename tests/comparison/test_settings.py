@@ -1,7 +1,4 @@
-"""What a comparison is asked for: every wrong setting is named, and says what there is.
-
-Candidates: which of them a comparison has, and what each is called.
-"""
+"""Settings name what is wrong and the choices; candidates are complete and have distinct names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each strategy that loads ahead splits its CPUs: tried on the real loop, for each by itself, in bounded time."""
+"""CPU splits: each strategy that loads ahead tries them in the real loop, in bounded time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HALVES, SHARED = Threads(1, 1), Threads(2, 2)
 
 
 class Clock:
-    """A clock for trials in which a batch takes what `seconds` says, with noise or without."""
+    """A clock for trials in which batches take `seconds`, with noise or without."""
 
     def __init__(self, seconds: dict[Threads, float], noise: float = 0.0) -> None:
         self.now = 0.0
@@ -205,7 +205,7 @@ def test_the_loop_of_a_trial_trains_with_the_threads_of_its_split(
 
 
 def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) -> Measurements:
-    """200 records in batches of 10 of a comparison whose splits were tried."""
+    """Return measurements with trials of splits, for 200 records in batches of 10."""
     workload = make_workload(folder, strategies=("raw", "async-raw", "process-raw"))
     for candidate, each in trials.items():
         fastest = choose_split(each)
@@ -253,7 +253,7 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
     assert splits_of(made, PLAIN) == []
 
 
-def test_splits_that_there_was_no_time_for_are_said_to_be_untried(tmp_path: Path) -> None:
+def test_splits_without_time_for_trials_are_noted(tmp_path: Path) -> None:
     made = measured(tmp_path, {AHEAD: {HALVES: [0.2], SHARED: [0.1]}})
     (note,) = make_notes(made)
     assert note.startswith(

@@ -1,7 +1,4 @@
-"""The work of a comparison: which files an epoch reads, and what all processes know before they are forked.
-
-A subset of a source is a source: its records, and what is known of them, are those of the whole.
-"""
+"""The work of a comparison: files of an epoch, state that forked processes share, and subsets of a source."""
 
 from __future__ import annotations
 

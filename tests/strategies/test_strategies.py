@@ -1,4 +1,4 @@
-"""Strategies: what each does is an attribute, whatever it is called."""
+"""Strategies: behaviour comes from attributes, never from names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIMIT_SECONDS = 120
 # By its name it would load ahead in processes, from a store.
 MISNAMED = Strategy("process-presaved", reads="source")
 # By its name it would be plain.
-UNTOLD = Strategy("presaved from memory", reads="store", ahead="thread")
+UNLISTED = Strategy("presaved from memory", reads="store", ahead="thread")
 
 
 class Loaders:
-    """Records whose label says which process and which thread has read them."""
+    """Records whose label says which process and thread read them."""
 
     def __len__(self) -> int:
         return 8
@@ -39,9 +39,9 @@ class Loaders:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`MISNAMED` and `UNTOLD` are registered for one test."""
+    """Register `MISNAMED` and `UNLISTED` for one test."""
     monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
-    for each in (MISNAMED, UNTOLD):
+    for each in (MISNAMED, UNLISTED):
         strategies.register(each)
 
 
@@ -85,14 +85,14 @@ def test_a_name_belongs_to_one_strategy() -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_comparison_goes_by_the_attributes_of_a_strategy_and_not_by_its_name(tmp_path: Path) -> None:
-    workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNTOLD.name))
+    workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNLISTED.name))
     workload.write("npy", workload.presave_stage, 1).close()
     raw, misnamed, untold = workload.candidates()
     assert misnamed == Candidate(MISNAMED.name)
-    assert untold == Candidate(UNTOLD.name, "npy", workload.presave_stage)
+    assert untold == Candidate(UNLISTED.name, "npy", workload.presave_stage)
     assert workload.splits(misnamed, is_on_device=False) == workload.splits(raw, is_on_device=False)
     assert len(workload.splits(untold, is_on_device=False)) > 1
-    assert {each.strategy for each in workload.stage_candidates()} == {UNTOLD.name}
+    assert {each.strategy for each in workload.stage_candidates()} == {UNLISTED.name}
     loaded = []
     for candidate, kind in ((raw, etl.RawIterator), (misnamed, etl.RawIterator), (untold, etl.AsyncIterator)):
         with workload.iterator(candidate, Threads(1, 1)) as iterator:
