@@ -97,7 +97,7 @@ def test_errors_name_the_model_and_what_is_wrong_with_it(own: Own, text: str, re
 
 
 @pytest.mark.parametrize("name", ["nowhere_to_be_found:make", ":make", "own_models:", "turbo"])
-def test_a_name_that_leads_nowhere_is_in_the_error(own: Own, name: str) -> None:
+def test_an_unknown_name_is_in_the_error(own: Own, name: str) -> None:
     own("def make():\n    return torch.nn.Linear(3, 2)")
     with pytest.raises(ValueError, match=name):
         make_model(Settings("table.csv", model=name), SHAPE, OUTPUTS)

@@ -65,7 +65,7 @@ def test_batches_are_the_same_and_each_has_its_spans_in_the_threads_that_loaded_
         assert all(one.end <= other.start for one, other in pairwise(each for each in spans if each.thread == thread))
 
 
-def test_batches_are_counted_from_0_again_when_it_begins_anew() -> None:
+def test_batches_are_counted_from_0_again_after_a_reset() -> None:
     iterator, made = watched_iterator(Slow(), 2)
     with iterator:
         for _ in zip(range(2), iterator, strict=False):

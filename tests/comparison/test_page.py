@@ -164,7 +164,7 @@ def test_the_table_has_the_metrics_of_the_report() -> None:
 
 
 @pytest.mark.parametrize("make", [comparison_reports.photographs, comparison_reports.faster_beside_loading])
-def test_a_bar_ends_at_the_wall_time_even_where_interference_is_below_zero(make: Callable[[], Report]) -> None:
+def test_a_bar_ends_at_the_wall_time_even_if_interference_is_negative(make: Callable[[], Report]) -> None:
     report = make()
     longest = max(each.parts.wall_seconds for each in report.strategies)
     for result, row in zip(report.strategies, epoch_bars(report).rows, strict=True):

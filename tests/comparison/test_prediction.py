@@ -153,7 +153,7 @@ def test_a_partial_last_batch_belongs_to_the_whole_source(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("asked", "chosen"), [(30, 30), (200, 200), (5000, 200)])
-def test_as_many_records_as_were_asked_for_are_measured_where_there_are_so_many(
+def test_the_requested_number_of_records_is_measured_if_the_source_has_them(
     tmp_path: Path, asked: int, chosen: int
 ) -> None:
     assert choose_records(make_workload(tmp_path, records=asked), make_profile(), 0.0) == chosen

@@ -165,14 +165,14 @@ def test_a_child_that_raises_is_an_error_with_its_traceback(
     assert_measures(processes, faults)
 
 
-def test_what_the_caller_can_mend_is_told_as_such(processes: Processes, faults: Callable[[str], Path]) -> None:
+def test_wrong_input_is_an_input_error(processes: Processes, faults: Callable[[str], Path]) -> None:
     faults("input")
     with pytest.raises(InputError, match="--model own_model:make: TypeError: three layers, not four"):
         processes.check(RAW, 1, trains=True)
     assert_measures(processes, faults)
 
 
-def test_a_store_that_was_never_written_is_told_by_its_path(processes: Processes) -> None:
+def test_the_error_for_a_missing_store_has_its_path(processes: Processes) -> None:
     with pytest.raises(InputError, match=r"read\.hdf5\.store"):
         processes.check(Candidate("presaved", "hdf5", "read"), 1, trains=False)
 
@@ -238,7 +238,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
     assert first.samples == 200
 
 
-def test_a_source_that_cannot_be_opened_there_is_told_when_the_server_starts(tmp_path: Path) -> None:
+def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     Path(workload.settings.source).unlink()
     with Processes(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):

@@ -121,7 +121,7 @@ def test_rules_that_were_not_checked_are_listed() -> None:
         (None, None, "too few rounds"),
     ],
 )
-def test_a_difference_is_shown_only_where_the_interval_leaves_out_1(
+def test_a_difference_is_shown_only_if_the_interval_excludes_1(
     low: float | None, high: float | None, said: str
 ) -> None:
     estimate = 1.0 if low is None or high is None else (low + high) / 2
@@ -157,7 +157,7 @@ def test_without_a_strategy_to_compare_with_a_store_does_not_pay_off() -> None:
     assert replace(report, strategies=report.strategies[2:]).break_even_epochs(6.0, 1.0) is None
 
 
-def test_what_a_store_saves_is_not_told_against_a_strategy_that_broke_a_rule() -> None:
+def test_a_store_is_not_compared_with_a_strategy_that_broke_a_rule() -> None:
     report = with_check(comparison_reports.photographs(), "async-raw")
     assert report.break_even_epochs(6.31, wall_seconds=3.155) == pytest.approx(2.0)  # raw takes 6.31 s
 

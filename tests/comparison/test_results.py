@@ -109,7 +109,7 @@ def test_a_part_of_a_batch_that_was_measured_is_scaled_by_its_records() -> None:
     assert 0.02 * scale.batches == pytest.approx(2.0)
 
 
-def test_a_last_batch_that_is_not_full_changes_nothing_in_an_epoch_that_was_measured_whole() -> None:
+def test_a_partial_last_batch_changes_nothing_in_a_completely_measured_epoch() -> None:
     assert EpochScale(records=100, measured=100, batch_size=64).epoch_seconds(Split(0.5, 0.2)) == pytest.approx(0.7)
 
 
@@ -126,12 +126,12 @@ def test_there_is_no_ratio_without_a_common_round() -> None:
     assert ratio_of({0: sample(1.0)}, {1: sample(1.0)}, WHOLE) is None
 
 
-def test_rounds_without_loading_alone_leave_its_figure_to_those_that_have_it() -> None:
+def test_etl_alone_is_the_median_of_the_rounds_that_have_it() -> None:
     samples = {0: sample(1.0), 1: sample(1.0, etl_alone=Split(0.2, 0.4)), 2: sample(1.0, etl_alone=None)}
     assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
 
 
-def test_a_figure_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
+def test_a_metric_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
     samples = {number: sample(float(number + 1), cpu_seconds=float(number)) for number in range(4)}
     assert central_estimate(samples, WHOLE, lambda each: each.cpu_seconds) == pytest.approx(1.5)
 
@@ -155,7 +155,7 @@ def test_host_wait_is_scaled_as_the_stall_is_which_it_is_without_a_device() -> N
     assert host_wait_seconds(ahead, scale) == pytest.approx(0.5 + 31 * 0.1)
 
 
-def test_the_clock_of_the_cpus_is_told_from_its_lowest_to_its_highest() -> None:
+def test_noise_has_the_lowest_and_the_highest_cpu_frequency() -> None:
     assert noise_of([sample(1.0, frequencies=[2000.0, 2450.0]), sample(1.0, frequencies=[1800])]) == Noise(
         [1800.0, 2450.0]
     )

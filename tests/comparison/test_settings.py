@@ -70,7 +70,7 @@ def test_what_is_no_time_is_refused_with_the_option_it_was_given_to(text: str) -
         parse_seconds(text, "--budget")
 
 
-def test_simulated_compute_is_told_in_seconds_and_training_has_none() -> None:
+def test_simulated_compute_is_in_seconds_and_training_has_none() -> None:
     assert Settings("photographs", compute="simulated:20ms").simulated_seconds == pytest.approx(0.02)
     assert Settings("photographs").simulated_seconds is None
 

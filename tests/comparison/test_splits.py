@@ -123,7 +123,7 @@ def test_trials_end_by_their_deadline_after_one_turn_at_least(batch_seconds: flo
         assert choose_split(trials) == HALVES
 
 
-def test_an_epoch_of_few_batches_is_tried_whole() -> None:
+def test_a_short_epoch_is_tried_completely() -> None:
     clock = Clock({HALVES: 0.1, SHARED: 0.2})
     clock.trials(deadline=100.0, max_batches=3)
     assert {batches for _, batches in clock.runs} == {3}

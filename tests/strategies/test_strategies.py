@@ -129,7 +129,7 @@ def test_strategies_of_the_benchmarks_load_as_those_of_the_package_do() -> None:
         assert (each.reads_store, each.loads_ahead) == (found.reads_store, found.loads_ahead)
 
 
-def test_strategies_need_neither_torch_nor_what_stands_on_them() -> None:
+def test_strategies_import_neither_torch_nor_their_users() -> None:
     program = "import sys, etl.strategies; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS
