@@ -287,7 +287,7 @@ def test_rules_that_were_broken_or_not_checked_come_first(
     assert output.startswith("RULES NOT CHECKED: sum")
     assert report["strategies"][0]["verdict"] == "disqualified"
     assert "Nothing can be recommended" in report["recommendation"][0]
-    assert "raw is disqualified: resources: it took" in output
+    assert "raw is disqualified: resources: it used" in output
 
 
 def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
