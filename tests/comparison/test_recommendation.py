@@ -106,7 +106,7 @@ def test_without_a_valid_reference_the_choice_is_not_compared_with_it() -> None:
 def test_nothing_is_recommended_if_every_strategy_broke_a_rule() -> None:
     broken = ["raw", "presaved"]
     assert recommended([result(name, 5.0, 2.0) for name in broken], broken_by=broken) == [
-        "Nothing can be recommended: every strategy broke a rule of fairness, (see below)."
+        "Nothing can be recommended: every strategy broke a rule of fairness (see below)."
     ]
 
 
@@ -232,7 +232,7 @@ def test_a_different_reference_than_requested_is_noted(tmp_path: Path) -> None:
 
 def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
     found = make_notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
-    assert found == ["Ended after 7 rounds, since another could not begin: it was killed by signal 9"]
+    assert found == ["The comparison ended after 7 rounds, since another could not begin: it was killed by signal 9"]
 
 
 def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
