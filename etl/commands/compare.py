@@ -18,7 +18,7 @@ from etl.arguments import parse_nbytes
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json, save_text, show_error
 from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison import ContradictionError, MeasurementError, Settings
-from etl.comparison.page import page
+from etl.comparison.page import render_page
 from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
@@ -176,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
     show_report(report, output_console())
     save_json(arguments.json, report.as_dict())
     if arguments.html is not None:
-        save_text(arguments.html, page(report))
+        save_text(arguments.html, render_page(report))
     save_json(arguments.trace, trace_events(report))
     return 0
 
@@ -211,7 +211,7 @@ class _Show:
         self._task = task
         self._has_predictions = False
 
-    def __call__(self, progress: comparison.Progress) -> None:
+    def __call__(self, progress: comparison.ComparisonProgress) -> None:
         step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
         if progress.phase == "measure":
             total = "" if progress.total is None else f" of {progress.total}"

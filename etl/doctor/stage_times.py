@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from etl.comparison.source_files import source_files
-from etl.comparison.stage_clock import RecordRun, StageClock
-from etl.comparison.workload import Workload
+from etl.comparison.loader_clocks import RecordRun, StageClock
+from etl.comparison.workload import Workload, source_files
 from etl.iterators import RawIterator
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.training.backends import Backend

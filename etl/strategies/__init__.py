@@ -1,4 +1,4 @@
-"""Strategies: the ways to get from data to batches, by name. What is asked of one is an attribute, never its name."""
+"""Strategies: ways to get from data to batches, by name. Their properties are attributes, never parsed from names."""
 
 from etl.strategies.registry import default_names, find, names, register
 from etl.strategies.strategy import Strategy

@@ -1,4 +1,4 @@
-"""All strategies by name."""
+"""The strategies by name: built-in and registered ones."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def names() -> tuple[str, ...]:
 
 
 def default_names() -> tuple[str, ...]:
-    """Return the names of those that are compared unless others are asked for."""
+    """Return the names of the strategies that are compared by default."""
     return tuple(each.name for each in _strategies.values() if each.is_default)
 
 
 def register(strategy: Strategy) -> None:
-    """Make `strategy` known by its name in this process; raise `ValueError` if another one has that name."""
+    """Register `strategy` under its name in this process; raise `ValueError` if a different one has that name."""
     if _strategies.setdefault(strategy.name, strategy) != strategy:
         raise ValueError(f"a strategy is called {strategy.name!r} already; register this one under another name")

@@ -15,14 +15,14 @@ class Strategy:
     Parameters
     ----------
     name : str
-        How the command line asks for it and reports show it.
+        Name on the command line and in reports.
     reads : {"source", "store"}
-        A source of encoded records, which take every stage of the pipeline in every epoch; or a store, which has to be
-        written first and holds records as they are after one of the stages.
+        A source of encoded records, which pass all stages of the pipeline in every epoch; or a store of records as they
+        are after one of the stages, which must be written first.
     ahead : {"thread", "process"}, optional
-        Workers that load the next batches during compute. Without any, the training loop itself loads.
+        Workers that load the next batches during compute; None if the training loop itself loads.
     is_default : bool
-        Whether it is compared unless other strategies are asked for.
+        True if it is compared by default.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Strategy:
 
     @property
     def reads_store(self) -> bool:
-        """Whether a store has to be written before it can load."""
+        """True if a store must be written before it can load."""
         return self.reads == "store"
 
     @property
     def loads_ahead(self) -> bool:
-        """Whether it loads during compute."""
+        """True if it loads during compute."""
         return self.ahead is not None
 
     @property
     def uses_processes(self) -> bool:
-        """Whether processes load, not threads."""
+        """True if worker processes load, not threads."""
         return self.ahead == "process"
 
     def wrap(self, iterator: BatchIterator, prefetch_size: int, workers: int) -> BatchIterator:
@@ -51,11 +51,11 @@ class Strategy:
         Parameters
         ----------
         iterator : BatchIterator
-            A plain iterator over what the strategy reads.
+            Iterator that loads in the calling thread, from what the strategy reads.
         prefetch_size : int
             Batches that are loaded ahead, if the strategy loads ahead.
         workers : int
-            Threads or processes that load them; at least one does.
+            Threads or processes that load them; 0 counts as 1.
         """
         if self.ahead is None:
             return iterator

@@ -19,7 +19,7 @@ from PIL import Image
 import etl
 import presave
 from etl.commands import main
-from etl.comparison import Progress, Settings
+from etl.comparison import ComparisonProgress, Settings
 from etl.comparison import compare as compare_strategies
 from etl.comparison.rules import RULES
 from etl.measuring.instruments import instruments
@@ -110,7 +110,7 @@ def test_every_stage_of_the_pipeline_is_a_place_to_cut(compared: dict[str, Any])
     assert nbytes["normalise"] > 3.9 * nbytes["resize"] > nbytes["resize"]
 
 
-def test_the_report_says_which_instruments_took_its_figures(compared: dict[str, Any]) -> None:
+def test_the_report_names_its_instruments(compared: dict[str, Any]) -> None:
     assert compared["versions"]["instruments"] == instruments().digest[:12]
 
 
@@ -204,7 +204,7 @@ def test_a_model_of_the_callers_own_is_trained(
     assert report["settings"]["model"] == "my_models:tiny"
 
 
-def test_simulated_compute_takes_what_it_was_told(photographs: Path, tmp_path: Path) -> None:
+def test_simulated_compute_takes_the_given_time(photographs: Path, tmp_path: Path) -> None:
     report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,async-raw", "--compute", "simulated:5ms")
     for each in report["strategies"]:
         # A wait is never shorter, and on a busy machine ends late.
@@ -261,7 +261,7 @@ with open(sys.argv[1], "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mma
 """
 
 
-def test_a_file_that_another_program_keeps_in_memory_disqualifies_who_reads_it_as_cold(
+def test_a_file_that_another_program_keeps_in_memory_disqualifies_a_cold_strategy(
     photographs: Path, tmp_path: Path
 ) -> None:
     photo = str(next(photographs.rglob("*.jpg")))
@@ -277,7 +277,7 @@ def test_a_file_that_another_program_keeps_in_memory_disqualifies_who_reads_it_a
     assert "were not out of the page cache" in result(report, "raw")["disqualified"][0]
 
 
-def test_rules_that_were_broken_or_not_checked_are_told_first_of_all(
+def test_rules_that_were_broken_or_not_checked_come_first(
     photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw", "--no-check", "sum", "--memory", "10MB")
@@ -287,7 +287,7 @@ def test_rules_that_were_broken_or_not_checked_are_told_first_of_all(
     assert output.startswith("RULES NOT CHECKED: sum")
     assert report["strategies"][0]["verdict"] == "disqualified"
     assert "Nothing can be recommended" in report["recommendation"][0]
-    assert "raw is disqualified: resources: it took" in output
+    assert "raw is disqualified: resources: it used" in output
 
 
 def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,7 +307,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
     ("arguments", "message"),
     [
         (("--strategies", "raw,fast"), "no strategy is called 'fast'"),
-        (("--strategies", "presaved:npy=raw,presaved", "--formats", "npy,hdf5"), "would be called the same"),
+        (("--strategies", "presaved:npy=raw,presaved", "--formats", "npy,hdf5"), "would have the same name"),
         (("--formats", "xml"), "unknown 'xml'"),
         (("--compute", "simulated:soon"), "must be a time such as"),
         (("--until", "crop"), "the pipeline has read, decode, resize, channels_first, normalise"),
@@ -317,7 +317,7 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
         (("--html", "no/such/folder.html"), "there is no folder"),
     ],
 )
-def test_a_wrong_argument_is_told_in_a_line(
+def test_a_wrong_argument_gives_a_one_line_error(
     photographs: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert main(["compare", str(photographs), *QUICK, *arguments]) == 2
@@ -334,7 +334,7 @@ def test_records_without_labels_cannot_be_trained_on(tmp_path: Path, capsys: pyt
 
 
 def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: ComparisonProgress) -> None:
         if progress.phase == "measure" and progress.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -349,7 +349,7 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
 
 
 def test_an_interruption_before_the_first_round_is_one(photographs: Path) -> None:
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: ComparisonProgress) -> None:
         if progress.phase == "check":
             os.kill(os.getpid(), signal.SIGINT)
 

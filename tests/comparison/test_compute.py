@@ -1,4 +1,4 @@
-"""What is done with each batch: the built-in models and those of a user, from equal weights, and the wait."""
+"""Compute: built-in models and a user's models start from equal weights; a simulated device only waits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 import torch
 
 import etl
-from etl.comparison.compute import Simulated, Training, make_compute, make_model, usual_model
+from etl.comparison.compute import Simulated, Training, default_model, make_compute, make_model
 from etl.comparison.settings import Settings
-from etl.comparison.subset import Subset
-from etl.comparison.workload import Workload
+from etl.comparison.workload import Subset, Workload
 from tests.comparison_workloads import COLUMNS, make_workload
 
 SHAPE, OUTPUTS = (3,), 2
@@ -25,7 +24,7 @@ Own = Callable[[str], Settings]
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
-    """Settings with the model `own_models:make`, of a module with this text in the current folder."""
+    """Return settings with the model `own_models:make`, from a module with this text in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own_models", raising=False)
@@ -82,7 +81,7 @@ def test_what_takes_any_number_is_called_with_both(own: Own) -> None:
         ("def make(:", "SyntaxError"),
         ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
-        ("make = 3", "it is a int, which cannot be called"),
+        ("make = 3", "it is a int, which is not callable"),
         ("def make(shape, outputs):\n    return torch.nn.Linear(shape, outputs, 'up')", "TypeError"),
         ("def make(shape):\n    return shape", "with the shape of a record, (3,), and the number of outputs, 2"),
         ("def make():\n    return torch.zeros(3)", "the function returned a Tensor, not a torch.nn.Module"),
@@ -98,7 +97,7 @@ def test_errors_name_the_model_and_what_is_wrong_with_it(own: Own, text: str, re
 
 
 @pytest.mark.parametrize("name", ["nowhere_to_be_found:make", ":make", "own_models:", "turbo"])
-def test_a_name_that_leads_nowhere_is_in_the_error(own: Own, name: str) -> None:
+def test_an_unknown_name_is_in_the_error(own: Own, name: str) -> None:
     own("def make():\n    return torch.nn.Linear(3, 2)")
     with pytest.raises(ValueError, match=name):
         make_model(Settings("table.csv", model=name), SHAPE, OUTPUTS)
@@ -121,7 +120,7 @@ def test_equal_seeds_give_equal_weights_and_leave_the_random_state_as_it_was(own
     [((4,), "mlp"), ((20, 3), "lstm"), ((1, 28, 28), "lenet"), ((3, 32, 32), "residual"), ((3, 224, 224), "residual")],
 )
 def test_the_usual_model_is_that_for_the_shape_of_a_record(shape: tuple[int, ...], name: str) -> None:
-    assert usual_model(shape) == name
+    assert default_model(shape) == name
 
 
 def test_training_is_the_same_for_the_same_batches_to_the_bit(tmp_path: Path) -> None:
@@ -197,7 +196,7 @@ def test_classes_tell_how_many_outputs_there_are_and_without_them_the_labels_do(
     assert sys.modules["own_models"].seen == [((COLUMNS,), 3), ((1,), 6)]
 
 
-def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(tmp_path: Path) -> None:
+def test_outputs_are_counted_once_and_in_the_whole_source(tmp_path: Path) -> None:
     chosen = Subset(range(30), 5, seed=0).indices.tolist()
     highest = next(row for row in range(30) if row not in chosen)
     table = tmp_path / "numbers.csv"
@@ -215,7 +214,7 @@ def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(t
             raise AssertionError("it was read before")
 
     batch = batch_of(other)
-    other.whole = Unread()  # type: ignore[assignment]
+    other.source = Unread()  # type: ignore[assignment]
     digests.append(make_compute(other, batch).weights)
     ten = make_model(Settings(str(table), model="mlp"), (1,), 10)
     digests.append(Training(ten, etl.backend("cpu"), "float32", batch.labels).weights)
@@ -225,7 +224,7 @@ def test_how_many_outputs_there_are_is_looked_for_once_and_in_the_whole_source(t
 def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, table_options={"features": ["column0", "column1"]})
     batch = batch_of(workload)
-    with pytest.raises(ValueError, match=r"has no labels to train for: .* --label, .* --compute simulated:20ms"):
+    with pytest.raises(ValueError, match=r"has no labels to train on: .* --label, .* --compute simulated:20ms"):
         make_compute(workload, batch)
     waiting = make_workload(tmp_path, table_options={"features": ["column0"]}, compute="simulated:5ms")
     assert isinstance(make_compute(waiting, batch_of(waiting)), Simulated)

@@ -1,4 +1,4 @@
-"""The page of a comparison: complete, self-contained, readable on any screen, and true to the report's figures."""
+"""The page of a comparison: complete, self-contained, readable on any screen, and true to the report's metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from etl.comparison.charts.axis import LinearAxis, RatioAxis
-from etl.comparison.charts.epoch_bars import epoch_bars
-from etl.comparison.charts.overlap_lanes import BATCHES, overlap_lanes
-from etl.comparison.charts.point_names import place_names
-from etl.comparison.charts.ratio_intervals import ratio_intervals
-from etl.comparison.page import page
+from etl.comparison.charts import MAX_BATCHES_SHOWN, epoch_bars, overlap_lanes, ratio_intervals
+from etl.comparison.drawing import LinearAxis, RatioAxis, place_names
+from etl.comparison.page import render_page
 from etl.comparison.report import Report
 from etl.comparison.table import show_report
 from etl.comparison.units import digits, nbytes, percent, ratio, seconds
@@ -59,7 +56,7 @@ addEventListener("load", () => {{
 
 
 class _Elements(HTMLParser):
-    """Start tags with their attributes; raises `AssertionError` for a tag that is closed where it is not open."""
+    """Return start tags with their attributes; raise `AssertionError` for a closing tag without an open one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +90,7 @@ def words_of(html: str) -> str:
 
 
 def row_of(html: str, name: str) -> list[str]:
-    """The cells of the figure `name`."""
+    """Return the cells of the metric `name`."""
     row = re.search(rf'<tr><th scope="row">{re.escape(name)}[^a-z].*?</tr>', html, flags=re.S)
     assert row is not None, name
     return [unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row.group())]
@@ -103,7 +100,7 @@ def row_of(html: str, name: str) -> list[str]:
 def test_every_report_gives_a_page_whose_tags_are_closed_and_whose_charts_have_names(
     make: Callable[[], Report],
 ) -> None:
-    html = page(make())
+    html = render_page(make())
     html.encode("utf-8")
     for tag, attributes in elements(html):
         assert tag not in {"script", "img", "iframe", "object", "base", "form"}
@@ -119,16 +116,16 @@ def test_every_report_gives_a_page_whose_tags_are_closed_and_whose_charts_have_n
 
 
 def test_texts_from_outside_are_shown_as_text() -> None:
-    html = page(comparison_reports.hostile())
+    html = render_page(comparison_reports.hostile())
     assert "<script" not in html
     shown = HOSTILE.replace("\udcff", "\\udcff")
     assert f"<h1>{shown}</h1>" in unescape(html)
     assert words_of(html).count(shown) > 60
 
 
-def test_the_recommendation_stands_before_everything_else_and_sections_follow_in_their_order() -> None:
+def test_the_recommendation_comes_first_and_sections_follow_in_order() -> None:
     report = comparison_reports.photographs()
-    html = page(report)
+    html = render_page(report)
     positions = [html.index(f'<section id="{name}">') for name in SECTIONS]
     assert positions == sorted(positions)
     assert html.index(" ".join(report.recommendation)) < positions[0]
@@ -138,24 +135,24 @@ def test_the_recommendation_stands_before_everything_else_and_sections_follow_in
 SECTIONS = ("epoch", "ratios", "figures", "stages", "overlap", "profile", "splits", "fairness", "noise", "method")
 
 
-def test_switched_off_rules_and_an_early_stop_are_said_at_the_top_and_otherwise_nothing_is() -> None:
-    html = page(comparison_reports.unchecked())
+def test_only_switched_off_rules_and_an_early_stop_have_a_banner() -> None:
+    html = render_page(comparison_reports.unchecked())
     top = words_of(html[: html.index("<section")])
     assert "Rules not checked: samples, noise." in top
     assert "Stopped early after 2 rounds." in top
     assert "6 of 8 rules held, 2 not checked" in top
-    assert 'class="banner"' not in page(comparison_reports.photographs())
+    assert 'class="banner"' not in render_page(comparison_reports.photographs())
 
 
-def test_each_rule_says_in_words_whether_it_held_and_who_broke_it() -> None:
-    broken = words_of(page(comparison_reports.disqualified()))
+def test_each_rule_says_in_words_whether_it_held_and_which_strategy_broke_it() -> None:
+    broken = words_of(render_page(comparison_reports.disqualified()))
     assert "✗ not held Same samples 1 of 4 strategies differs async-presaved : batch 3 has other bytes" in broken
     assert broken.count("✓ held") == 7
-    assert words_of(page(comparison_reports.unchecked())).count("? not checked Same samples switched off") == 1
+    assert words_of(render_page(comparison_reports.unchecked())).count("? not checked Same samples switched off") == 1
 
 
-def test_the_table_has_the_figures_of_the_report() -> None:
-    html = page(comparison_reports.photographs())
+def test_the_table_has_the_metrics_of_the_report() -> None:
+    html = render_page(comparison_reports.photographs())
     assert row_of(html, "wall time, s") == ["6.31", "4.42", "3.31", "3.29"]
     assert row_of(html, "interference, s") == ["0.020", "0.640", "0.012", "0.121"]
     assert row_of(html, "samples/s") == ["317", "452", "604", "608"]
@@ -163,11 +160,11 @@ def test_the_table_has_the_figures_of_the_report() -> None:
     assert row_of(html, "error") == ["+3.4%"] * 4
     assert row_of(html, "disk, MB") == ["–", "–", "301", "301"]  # noqa: RUF001
     assert row_of(html, "pays off after") == ["–", "–", "3.1 epochs", "3.0 epochs"]  # noqa: RUF001
-    assert row_of(page(comparison_reports.never_pays_off()), "pays off after")[1] == "never"
+    assert row_of(render_page(comparison_reports.never_pays_off()), "pays off after")[1] == "never"
 
 
 @pytest.mark.parametrize("make", [comparison_reports.photographs, comparison_reports.faster_beside_loading])
-def test_a_bar_ends_at_the_wall_time_even_where_interference_is_below_zero(make: Callable[[], Report]) -> None:
+def test_a_bar_ends_at_the_wall_time_even_if_interference_is_negative(make: Callable[[], Report]) -> None:
     report = make()
     longest = max(each.parts.wall_seconds for each in report.strategies)
     for result, row in zip(report.strategies, epoch_bars(report).rows, strict=True):
@@ -178,26 +175,26 @@ def test_a_bar_ends_at_the_wall_time_even_where_interference_is_below_zero(make:
 
 def test_host_wait_has_a_row_only_if_it_is_not_the_stall() -> None:
     report = comparison_reports.photographs()
-    assert "host wait" not in page(report)
+    assert "host wait" not in render_page(report)
     strategies = [replace(each, host_wait_seconds=each.parts.stall_seconds + 0.5) for each in report.strategies]
     ahead = replace(report, strategies=strategies)
-    assert row_of(page(ahead), "host wait, s") == ["3.65", "1.15", "0.666", "0.538"]
+    assert row_of(render_page(ahead), "host wait, s") == ["3.65", "1.15", "0.666", "0.538"]
     for shown, has_column in ((report, False), (ahead, True)):
         console = Console(file=io.StringIO(), width=250)
         show_report(shown, console)
         assert ("host wait" in console.file.getvalue()) is has_column
 
 
-def test_where_every_strategy_needs_a_store_none_is_said_to_pay_off_or_not() -> None:
+def test_if_every_strategy_needs_a_store_none_pays_off_or_fails_to() -> None:
     report = comparison_reports.photographs()
-    html = page(replace(report, strategies=report.strategies[2:], timelines=[]))
+    html = render_page(replace(report, strategies=report.strategies[2:], timelines=[]))
     assert row_of(html, "pays off after") == ["–", "–"]  # noqa: RUF001
     assert "never" not in words_of(html)
 
 
-def test_negative_interference_is_not_drawn_but_stands_in_the_table() -> None:
+def test_negative_interference_is_in_the_table_but_not_drawn() -> None:
     report = comparison_reports.faster_beside_loading()
-    assert row_of(page(report), "interference, s")[1] == "−0.050"  # noqa: RUF001
+    assert row_of(render_page(report), "interference, s")[1] == "−0.050"  # noqa: RUF001
     assert 'class="part interference' not in epoch_bars(report).rows[1].drawing
 
 
@@ -225,23 +222,23 @@ def test_too_few_rounds_give_a_dot_without_a_whisker_and_one_strategy_no_chart()
     chart = ratio_intervals(comparison_reports.unchecked())
     assert chart is not None
     assert all("whisker" not in row.drawing for row in chart.rows)
-    assert [row.figures for row in chart.rows][1] == "0.70, too few rounds"
+    assert [row.summary for row in chart.rows][1] == "0.70, too few rounds"
     assert ratio_intervals(comparison_reports.one_strategy()) is None
 
 
-def test_the_stretch_has_at_most_twelve_batches_and_a_fast_strategy_is_not_squeezed_by_a_slow_one() -> None:
+def test_at_most_twelve_batches_are_drawn_and_a_slow_strategy_does_not_squeeze_a_fast_one() -> None:
     lanes = overlap_lanes(comparison_reports.photographs())
     assert lanes is not None
-    assert [each.batches for each in lanes.strategies] == [BATCHES] * 4
+    assert [each.batches for each in lanes.strategies] == [MAX_BATCHES_SHOWN] * 4
     assert [len(each.rows) for each in lanes.strategies] == [1, 2, 1, 2]
     report = comparison_reports.photographs()
     slow = comparison_reports.timeline("raw", 5.0, 0.1, None)
     lanes = overlap_lanes(replace(report, timelines=[slow, report.timelines[3]]))
     assert lanes is not None
-    assert [each.batches for each in lanes.strategies] == [0, BATCHES]
+    assert [each.batches for each in lanes.strategies] == [0, MAX_BATCHES_SHOWN]
 
 
-def test_a_strategy_without_loading_threads_says_who_loads_whatever_it_is_called(
+def test_a_strategy_without_loading_threads_says_what_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
@@ -252,8 +249,8 @@ def test_a_strategy_without_loading_threads_says_who_loads_whatever_it_is_called
     lanes = overlap_lanes(replace(report, strategies=[report.strategies[0], pool], timelines=timelines))
     assert lanes is not None
     assert [each.note for each in lanes.strategies] == [
-        "It loads in the training loop itself: while the loop waits, it loads.",
-        "Its worker processes load, which cannot be seen from here.",
+        "The training loop itself loads: while it waits, it loads.",
+        "Its worker processes load, which is not traced.",
     ]
 
 
@@ -327,7 +324,7 @@ def test_text_has_a_contrast_of_at_least_four_and_a_half_in_light_dark_and_print
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours as WCAG 2.1 defines it."""
+    """Return the contrast ratio of two colours as WCAG 2.1 defines it."""
     lighter, darker = sorted(map(_luminance, (one, other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -351,7 +348,7 @@ def test_an_installed_package_holds_the_template_its_style_and_the_schema() -> N
 def test_a_browser_shows_the_page_without_errors_or_requests_in_the_colours_that_the_user_prefers(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "report.html").write_text(page(comparison_reports.photographs()), "utf-8")
+    (tmp_path / "report.html").write_text(render_page(comparison_reports.photographs()), "utf-8")
     corners = {}
     requested: list[str] = []
     with serve(tmp_path, requested) as url:
@@ -370,7 +367,7 @@ def test_a_browser_shows_the_page_without_errors_or_requests_in_the_colours_that
 @NEEDS_CHROMIUM
 def test_no_page_scrolls_sideways_or_clips_a_chart_on_a_phone(tmp_path: Path) -> None:
     for name, make in REPORTS.items():
-        (tmp_path / f"{name}.html").write_text(page(make()), "utf-8")
+        (tmp_path / f"{name}.html").write_text(render_page(make()), "utf-8")
     frames = "".join(
         f'<iframe src="{name}.html" data-name="{name}" width="360" height="640" frameborder="0"></iframe>'
         for name in REPORTS

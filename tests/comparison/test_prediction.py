@@ -1,4 +1,4 @@
-"""Predictions against small simulations of what they foretell."""
+"""Predictions agree with small simulations, and the number of measured records suits the time budget."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.prediction import predict_wall, side_by_side, stage_seconds
-from etl.comparison.threads import Threads
+from etl.comparison.prediction import (
+    MIN_MEASURED_BATCHES,
+    choose_records,
+    overlapped_seconds,
+    predict_wall,
+    seconds_needed,
+    stage_seconds,
+)
+from etl.comparison.settings import Candidate, Threads
 from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3
@@ -16,7 +22,7 @@ STEPS = 20_000
 
 
 def simulate(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
-    """Two workers in small steps of time, each slower while the other is at work."""
+    """Simulate two workers in small steps of time, each slower while the other is running."""
     step = (load + compute) / STEPS
     now = 0.0
     while load > 0 or compute > 0:
@@ -36,17 +42,17 @@ def test_side_by_side_is_what_two_workers_take_that_slow_each_other_down(
     load: float, compute: float, loading_slowdown: float, compute_slowdown: float
 ) -> None:
     simulated = simulate(load, compute, loading_slowdown, compute_slowdown)
-    foretold = side_by_side(load, compute, loading_slowdown, compute_slowdown)
-    assert foretold == pytest.approx(simulated, rel=1e-3)
+    predicted = overlapped_seconds(load, compute, loading_slowdown, compute_slowdown)
+    assert predicted == pytest.approx(simulated, rel=1e-3)
 
 
 def test_without_a_slowdown_the_longer_one_hides_the_shorter() -> None:
-    assert side_by_side(0.2, 0.5, 1.0, 1.0) == pytest.approx(0.5)
-    assert side_by_side(0.5, 0.2, 1.0, 1.0) == pytest.approx(0.5)
+    assert overlapped_seconds(0.2, 0.5, 1.0, 1.0) == pytest.approx(0.5)
+    assert overlapped_seconds(0.5, 0.2, 1.0, 1.0) == pytest.approx(0.5)
 
 
 def test_halved_by_each_other_both_take_as_long_as_one_after_the_other() -> None:
-    assert side_by_side(0.3, 0.5, 2.0, 2.0) == pytest.approx(0.8)
+    assert overlapped_seconds(0.3, 0.5, 2.0, 2.0) == pytest.approx(0.8)
 
 
 def test_plain_is_the_sum_of_loading_and_compute(tmp_path: Path) -> None:
@@ -107,3 +113,61 @@ def test_a_store_is_read_at_the_speed_of_copying_and_only_later_stages_are_left(
 def test_seconds_after_a_stage_are_those_of_the_later_ones() -> None:
     profile = make_profile(4.0, stages=("read", "decode", "resize", "normalise"))
     assert [stage_seconds(profile, each) for each in (None, "read", "resize", "normalise")] == [4.0, 3.0, 1.0, 0.0]
+
+
+BUDGETS = (-5.0, 0.0, *range(30, 120, 2), 1e6)
+
+
+def test_never_fewer_than_the_least_batches_and_never_more_than_the_source(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    for seconds in BUDGETS:
+        chosen = choose_records(workload, make_profile(), seconds)
+        assert MIN_MEASURED_BATCHES * 10 <= chosen <= 200
+
+
+def test_more_time_gives_more_records_and_with_enough_all_of_them(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    chosen = [choose_records(workload, make_profile(load=5e-3), seconds) for seconds in BUDGETS]
+    assert chosen == sorted(chosen)
+    assert len(set(chosen)) > 5
+    assert chosen[-1] == 200
+
+
+def test_whole_batches_are_chosen_so_that_one_more_would_not_fit(tmp_path: Path) -> None:
+    workload, profile = make_workload(tmp_path), make_profile(load=5e-3)
+    for seconds in BUDGETS:
+        chosen = choose_records(workload, profile, seconds)
+        if MIN_MEASURED_BATCHES * 10 < chosen < 200:
+            assert chosen % 10 == 0
+            assert seconds_needed(workload, profile, chosen // 10) <= seconds
+            assert seconds_needed(workload, profile, chosen // 10 + 1) > seconds
+
+
+def test_a_source_with_fewer_batches_than_the_minimum_is_measured_completely(tmp_path: Path) -> None:
+    assert choose_records(make_workload(tmp_path, rows=57), make_profile(), 0.0) == 57
+    assert choose_records(make_workload(tmp_path, rows=4), make_profile(), 0.0) == 4
+
+
+def test_a_partial_last_batch_belongs_to_the_whole_source(tmp_path: Path) -> None:
+    assert choose_records(make_workload(tmp_path, rows=203), make_profile(), 1e6) == 203
+
+
+@pytest.mark.parametrize(("asked", "chosen"), [(30, 30), (200, 200), (5000, 200)])
+def test_the_requested_number_of_records_is_measured_if_the_source_has_them(
+    tmp_path: Path, asked: int, chosen: int
+) -> None:
+    assert choose_records(make_workload(tmp_path, records=asked), make_profile(), 0.0) == chosen
+
+
+def test_more_rounds_leave_room_for_fewer_records(tmp_path: Path) -> None:
+    profile = make_profile(load=5e-3)
+    few = choose_records(make_workload(tmp_path, rounds=3), profile, 80.0)
+    many = choose_records(make_workload(tmp_path, rounds=12), profile, 80.0)
+    assert many < few
+
+
+def test_the_estimate_grows_with_the_batches(tmp_path: Path) -> None:
+    workload, profile = make_workload(tmp_path), make_profile()
+    needed = [seconds_needed(workload, profile, batches) for batches in range(6, 40)]
+    assert needed == sorted(needed)
+    assert needed[0] < needed[-1]

@@ -1,4 +1,4 @@
-"""Every figure from a fresh process: what becomes of those that fail, and of the ones after them."""
+"""Every measurement comes from a fresh process; a failure does not affect the measurements after it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from etl.comparison import processes as processes_module
-from etl.comparison.candidate import Candidate
 from etl.comparison.processes import InputError, Processes
-from etl.comparison.settings import Settings
+from etl.comparison.settings import Candidate, Settings
 from etl.comparison.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError
@@ -52,7 +51,7 @@ def make(input_shape, outputs):
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
-    """The folder that the server runs in; what the model is to do wrong is set by a call."""
+    """Return the server's working folder; calling it with a name chooses the fault of the model."""
     folder = tmp_path_factory.mktemp("faults")
     (folder / "own_model.py").write_text(MODULE)
     before = Path.cwd()
@@ -68,7 +67,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 @pytest.fixture(scope="module")
 def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
-    """One server for the tests that leave it running."""
+    """Yield one server for the tests that leave it running."""
     workload = make_workload(faults(""), model="own_model:make")
     with Processes(workload, [min(os.sched_getaffinity(0))]) as made:
         yield made
@@ -76,19 +75,19 @@ def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
 
 
 def servers() -> list[psutil.Process]:
-    """Those that run."""
+    """Return the running servers."""
     return [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
 
 
-def assert_figures_come(processes: Processes, faults: Callable[[str], Path]) -> None:
+def assert_measures(processes: Processes, faults: Callable[[str], Path]) -> None:
     faults("")
     seen = processes.check(RAW, 1, trains=True)
     assert (seen.samples, len(seen.digests), len(set(seen.records))) == (200, 20, 200)
     assert seen.peak_memory > 10e6
 
 
-def test_each_figure_is_taken_in_a_process_of_its_own(processes: Processes, faults: Callable[[str], Path]) -> None:
-    assert_figures_come(processes, faults)
+def test_each_measurement_has_its_own_process(processes: Processes, faults: Callable[[str], Path]) -> None:
+    assert_measures(processes, faults)
     (server,) = servers()
     assert server.children() == []
     one, other = (replace(processes.check(RAW, 1, trains=True), peak_memory=0) for _ in range(2))
@@ -98,7 +97,7 @@ def test_each_figure_is_taken_in_a_process_of_its_own(processes: Processes, faul
 
 
 def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Callable[[str], Path]) -> None:
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
     (server,) = servers()
     made_in = Path("processes")
     made_in.write_text("")
@@ -113,7 +112,7 @@ def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Call
 
 
 def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[[str], Path]) -> None:
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
     found = set()
     for _ in range(2):
         (server,) = servers()
@@ -122,14 +121,14 @@ def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[
         processes.renew()
         assert not server.is_running()
     assert len(found) == 2
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
 
 
 def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path, tmp_path: Path) -> None:
     # Loading OpenCV takes place after the number of threads was set, and gives it one.
     settings = Settings(str(photographs), decoder="turbo", size=32, batch_size=8, budget_seconds=2.0)
     workload = Workload(settings, tmp_path, 2)
-    workload.plain_compute = 2
+    workload.plain_compute_threads = 2
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         audits = {each.setting: each for each in processes.measure(RAW, with_etl_alone=False).runtime}
     assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)
@@ -139,12 +138,12 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
 def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
     faults("killed")
     with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
         processes.check(RAW, 1, trains=True)
     assert servers() == []
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
 
 
 def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_code(
@@ -153,7 +152,7 @@ def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_cod
     faults("exit")
     with pytest.raises(MeasurementError, match="the process of raw ended with exit code 3"):
         processes.check(RAW, 1, trains=True)
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
 
 
 def test_a_child_that_raises_is_an_error_with_its_traceback(
@@ -163,17 +162,17 @@ def test_a_child_that_raises_is_an_error_with_its_traceback(
     with pytest.raises(MeasurementError, match="raw cannot be measured: SystemExit: the model went away") as raised:
         processes.check(RAW, 1, trains=True)
     assert "own_model.py" in raised.value.text
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
 
 
-def test_what_the_caller_can_mend_is_told_as_such(processes: Processes, faults: Callable[[str], Path]) -> None:
+def test_wrong_input_is_an_input_error(processes: Processes, faults: Callable[[str], Path]) -> None:
     faults("input")
     with pytest.raises(InputError, match="--model own_model:make: TypeError: three layers, not four"):
         processes.check(RAW, 1, trains=True)
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
 
 
-def test_a_store_that_was_never_written_is_told_by_its_path(processes: Processes) -> None:
+def test_the_error_for_a_missing_store_has_its_path(processes: Processes) -> None:
     with pytest.raises(InputError, match=r"read\.hdf5\.store"):
         processes.check(Candidate("presaved", "hdf5", "read"), 1, trains=False)
 
@@ -181,7 +180,7 @@ def test_a_store_that_was_never_written_is_told_by_its_path(processes: Processes
 def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
     folder = faults("hang")
     (server,) = servers()
 
@@ -196,13 +195,13 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
         processes.check(RAW, 1, trains=True)
     started.join()
     assert not server.is_running()
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
 
 
-def test_a_server_that_was_killed_between_two_figures_is_an_error_at_the_next(
+def test_a_server_killed_between_two_measurements_is_an_error_at_the_next(
     processes: Processes, faults: Callable[[str], Path]
 ) -> None:
-    assert_figures_come(processes, faults)
+    assert_measures(processes, faults)
     (server,) = servers()
     server.kill()
     while server.status() != psutil.STATUS_ZOMBIE:  # and not waited for, which is its parent's to do
@@ -220,7 +219,7 @@ def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypa
         assert servers() == before
 
 
-def test_a_server_that_an_import_left_a_thread_in_cannot_fork_and_figures_still_come(
+def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
@@ -239,7 +238,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_and_figures_still_
     assert first.samples == 200
 
 
-def test_a_source_that_cannot_be_opened_there_is_told_when_the_server_starts(tmp_path: Path) -> None:
+def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     Path(workload.settings.source).unlink()
     with Processes(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):

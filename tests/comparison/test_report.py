@@ -1,4 +1,4 @@
-"""What follows from other values of a report is computed from them: it is published, and cannot contradict them."""
+"""Derived values of a report are published, and computed from the others so that they cannot contradict them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from etl.comparison.report import Noise, Report, StrategyResult
-from etl.comparison.section import Section
+from etl.comparison.report import Noise, Report, Section, StrategyResult
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
 from tests.comparison_reports import REPORTS
@@ -21,16 +20,16 @@ SECTIONS = Section.__subclasses__()
 
 
 def with_check(report: Report, name: str) -> Report:
-    """`name` broke the first rule."""
+    """Return the report in which `name` broke the first rule."""
     first, *others = report.checks
     return replace(report, checks=[replace(first, held=False, broken_by={name: "other pixels"}), *others])
 
 
-def changed(number: int, **figures: Any) -> StrategyResult:
-    """Strategy `number` of a report in which it has other figures."""
+def changed(number: int, **metrics: Any) -> StrategyResult:
+    """Return strategy `number` of a report in which it has other metrics."""
     report = comparison_reports.photographs()
     results = list(report.strategies)
-    results[number] = replace(results[number], **figures)
+    results[number] = replace(results[number], **metrics)
     return replace(report, strategies=results).strategies[number]
 
 
@@ -122,7 +121,7 @@ def test_rules_that_were_not_checked_are_listed() -> None:
         (None, None, "too few rounds"),
     ],
 )
-def test_a_difference_is_shown_only_where_the_interval_leaves_out_1(
+def test_a_difference_is_shown_only_if_the_interval_excludes_1(
     low: float | None, high: float | None, said: str
 ) -> None:
     estimate = 1.0 if low is None or high is None else (low + high) / 2
@@ -158,15 +157,15 @@ def test_without_a_strategy_to_compare_with_a_store_does_not_pay_off() -> None:
     assert replace(report, strategies=report.strategies[2:]).break_even_epochs(6.0, 1.0) is None
 
 
-def test_what_a_store_saves_is_not_told_against_a_strategy_that_broke_a_rule() -> None:
+def test_a_store_is_not_compared_with_a_strategy_that_broke_a_rule() -> None:
     report = with_check(comparison_reports.photographs(), "async-raw")
     assert report.break_even_epochs(6.31, wall_seconds=3.155) == pytest.approx(2.0)  # raw takes 6.31 s
 
 
-def disturbed(**figures: float) -> Noise:
-    """The noise of a report in which one round of one strategy has other figures."""
+def disturbed(**metrics: float) -> Noise:
+    """Return the noise of a report in which one round of one strategy has other metrics."""
     first, *others = comparison_reports.photographs().strategies[1].rounds
-    return changed(1, rounds=[replace(first, **figures), *others]).parent.noise
+    return changed(1, rounds=[replace(first, **metrics), *others]).parent.noise
 
 
 def test_a_quiet_machine_gives_no_warning() -> None:
@@ -178,15 +177,15 @@ def test_a_quiet_machine_gives_no_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "warning"),
+    ("metrics", "warning"),
     [
         ({"steal": 0.3}, "The hypervisor took up to 30% of the CPU time (median 0.4%)"),
-        ({"other_processes": 0.2}, "Other processes had up to 20% of the CPU time (median 1.2%)"),
+        ({"other_processes": 0.2}, "Other processes took up to 20% of the CPU time (median 1.2%)"),
         ({"speed_probe_seconds": 0.0102 * 1.3}, "The speed of the CPU changed by a factor of 1.30"),
     ],
 )
-def test_one_disturbed_round_is_told_in_a_sentence(figures: dict[str, float], warning: str) -> None:
-    (found,) = disturbed(**figures).warnings
+def test_one_disturbed_round_gives_a_warning(metrics: dict[str, float], warning: str) -> None:
+    (found,) = disturbed(**metrics).warnings
     assert found.startswith(warning)
 
 

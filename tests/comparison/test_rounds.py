@@ -1,4 +1,4 @@
-"""Rounds: who is measured in which, when they end, and what an interruption leaves."""
+"""Rounds: which candidates each round measures, when rounds end, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from etl.comparison import rounds as rounds_module
-from etl.comparison.candidate import Candidate
-from etl.comparison.rounds import FEWEST_WITHOUT_CLAIM, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
-from etl.comparison.samples import Loads, Sample
+from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
+from etl.comparison.samples import LoadingSample, Sample
+from etl.comparison.settings import Candidate
 from etl.measuring.clock import Split
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import MIN_ROUNDS
@@ -22,14 +22,14 @@ from tests.comparison_workloads import make_sample
 RAW, AHEAD, SAVED = Candidate("raw"), Candidate("async-raw"), Candidate("presaved", "npy", "resize")
 BOTH = Candidate("async-presaved", "npy", "resize")
 CANDIDATES = [RAW, AHEAD, SAVED, BOTH]
-EXTRAS = [Candidate("async-presaved", "npy", stage) for stage in ("read", "decode")]
+LOADING_ONLY = [Candidate("async-presaved", "npy", stage) for stage in ("read", "decode")]
 LATER = 1e9
 # How widely the wall times of each are spread.
 SPREADS = {RAW: 0.0, AHEAD: 0.5, SAVED: 0.01, BOTH: 0.3}
 
 
 class Machine:
-    """Measures as `Processes` does, and keeps who was measured; is interrupted at measurement `stop`."""
+    """A stand-in for `Processes` that lists its measurements, and is interrupted at measurement `stop`."""
 
     def __init__(self, stop: int | None = None) -> None:
         self._random = np.random.default_rng(0)
@@ -45,9 +45,9 @@ class Machine:
         wall = float(np.exp(self._random.normal(0, SPREADS.get(candidate, 0.1))))
         return make_sample(wall=Split(wall / 2, wall / 2), speed_probe=len(self.asked))
 
-    def load(self, candidate: Candidate) -> Loads:
+    def load(self, candidate: Candidate) -> LoadingSample:
         self._ask(candidate, True)
-        return Loads(Split(0.1, 0.4), len(self.asked))
+        return LoadingSample(Split(0.1, 0.4), len(self.asked))
 
     def _ask(self, candidate: Candidate, with_etl_alone: bool) -> None:
         if len(self.asked) == self._stop:
@@ -64,7 +64,7 @@ def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more:
         **more,
     }
     processes: Any = machine
-    return ComparisonRounds(candidates, EXTRAS, processes, **{"latest": settings["deadline"], **settings})
+    return ComparisonRounds(candidates, LOADING_ONLY, processes, **{"hard_deadline": settings["deadline"], **settings})
 
 
 def rounds_of(made: ComparisonRounds, candidate: Candidate) -> list[int]:
@@ -84,16 +84,16 @@ def test_a_fixed_number_of_rounds_measures_every_candidate_in_each() -> None:
         assert rounds_of(made, candidate) == list(range(9))
 
 
-def test_extras_are_measured_in_the_first_rounds_only() -> None:
+def test_loading_only_candidates_are_measured_in_the_first_rounds_only() -> None:
     made = make(Machine(), rounds=9)
     made.run()
-    for extra in EXTRAS:
-        assert rounds_of(made, extra) == list(range(FEWEST_WITHOUT_CLAIM))
+    for extra in LOADING_ONLY:
+        assert rounds_of(made, extra) == list(range(MIN_ROUNDS_SHOWN))
 
 
 def test_an_extra_that_is_a_candidate_is_measured_once_a_round() -> None:
     machine = Machine()
-    make(machine, [RAW, *EXTRAS], rounds=2).run()
+    make(machine, [RAW, *LOADING_ONLY], rounds=2).run()
     assert len(machine.asked) == 2 * 3
 
 
@@ -117,7 +117,7 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides() -> None:
 
 
 def test_after_enough_for_an_interval_the_reference_and_the_widest_half_are_measured() -> None:
-    stop = MIN_ROUNDS * len(CANDIDATES) + FEWEST_WITHOUT_CLAIM * len(EXTRAS) + 3 * 3
+    stop = MIN_ROUNDS * len(CANDIDATES) + MIN_ROUNDS_SHOWN * len(LOADING_ONLY) + 3 * 3
     made = make(Machine(stop))
     made.run()
     for number in range(MIN_ROUNDS):
@@ -131,13 +131,13 @@ def test_after_enough_for_an_interval_the_reference_and_the_widest_half_are_meas
 def test_one_candidate_alone_goes_on_being_measured() -> None:
     made = make(Machine(stop=20), [RAW])
     made.run()
-    assert made.done == 20 - FEWEST_WITHOUT_CLAIM * len(EXTRAS)
+    assert made.done == 20 - MIN_ROUNDS_SHOWN * len(LOADING_ONLY)
 
 
-def test_a_deadline_that_has_passed_leaves_the_fewest_rounds() -> None:
+def test_after_the_deadline_only_the_minimum_of_rounds_is_taken() -> None:
     made = make(Machine(), deadline=time.monotonic() - 1)
     made.run()
-    assert made.done == FEWEST_WITHOUT_CLAIM
+    assert made.done == MIN_ROUNDS_SHOWN
     assert made.stopped_early is False
 
 
@@ -153,7 +153,7 @@ def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest
             clock.now += 1.0
             super()._ask(candidate, with_etl_alone)
 
-    # Three rounds of 4 candidates and 2 extras take 18 s; three of the candidates 12, and then each three.
+    # Three rounds of 4 candidates and 2 with loading only take 18 s, three of the candidates 12, and then each three.
     # A server starts in half a second.
     made = make(Timed(), deadline=41.5)
     made.run()
@@ -162,14 +162,14 @@ def test_no_round_is_begun_that_would_end_after_the_deadline(monkeypatch: pytest
 
 
 def test_rounds_go_on_beyond_the_deadline_until_there_are_enough_for_an_interval() -> None:
-    made = make(Machine(), deadline=time.monotonic() - 1, latest=time.monotonic() + LATER)
+    made = make(Machine(), deadline=time.monotonic() - 1, hard_deadline=time.monotonic() + LATER)
     made.run()
     assert made.done == MIN_ROUNDS
 
 
 @pytest.mark.parametrize("into", range(1, 4))
 def test_an_interruption_within_a_round_drops_that_round_and_only_that(into: int) -> None:
-    whole = 2 * (len(CANDIDATES) + len(EXTRAS))
+    whole = 2 * (len(CANDIDATES) + len(LOADING_ONLY))
     made, undisturbed = make(Machine(whole + into)), make(Machine(), rounds=2)
     made.run()
     undisturbed.run()
@@ -186,7 +186,7 @@ def test_an_interruption_before_a_whole_round_is_raised(measured: int) -> None:
 
 
 class Failing(Machine):
-    """Cannot measure `candidate` for the second time."""
+    """A machine that fails to measure `candidate` for the second time."""
 
     def __init__(self, candidate: Candidate, error: Exception) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_a_candidate_that_fails_is_left_out_with_its_samples() -> None:
 
 
 class Starving(Machine):
-    """Has no memory for a server in round `number`."""
+    """A machine without memory for a server in round `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

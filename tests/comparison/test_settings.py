@@ -1,15 +1,18 @@
-"""What a comparison is asked for: every wrong setting is named, and says what there is."""
+"""Settings name what is wrong and the choices; candidates are complete and have distinct names."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import presave
-from etl.comparison.settings import Settings, parse_seconds
+from etl.comparison.settings import Candidate, Settings, Threads, parse_seconds
+from etl.comparison.workload import Workload
 from etl.strategies import default_names, names
+from tests.comparison_workloads import make_workload
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"strategies": ("raw", "turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
@@ -67,7 +70,7 @@ def test_what_is_no_time_is_refused_with_the_option_it_was_given_to(text: str) -
         parse_seconds(text, "--budget")
 
 
-def test_simulated_compute_is_told_in_seconds_and_training_has_none() -> None:
+def test_simulated_compute_is_in_seconds_and_training_has_none() -> None:
     assert Settings("photographs", compute="simulated:20ms").simulated_seconds == pytest.approx(0.02)
     assert Settings("photographs").simulated_seconds is None
 
@@ -83,3 +86,47 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         memory_nbytes=10**9,
     )
     assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+
+
+def test_a_candidate_comes_back_from_json_as_it_was() -> None:
+    candidate = Candidate("presaved", "hdf5", "resize")
+    assert Candidate.from_json(json.loads(json.dumps(candidate.to_json()))) == candidate
+
+
+def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, strategies=("raw", "presaved"), formats=("npy", "hdf5"))
+    names = [workload.name(each) for each in workload.candidates()]
+    assert names == ["raw", "presaved:npy", "presaved:hdf5"]
+
+
+def test_stages_are_cut_for_the_last_strategy_with_a_store_and_for_none_without(photographs: Path) -> None:
+    workload = Workload(Settings(str(photographs), size=32), photographs, 2)
+    cuts = workload.stage_candidates()
+    assert {each.strategy for each in cuts} == {"async-presaved"}
+    assert [each.stage for each in cuts] == ["read", "decode", "resize", "channels_first", "normalise"]
+    names = [workload.name(each) for each in cuts]
+    assert names[2] == "async-presaved"
+    assert names[1] == "async-presaved@decode"
+    assert Workload(Settings(str(photographs), strategies=("raw",)), photographs, 2).stage_candidates() == []
+
+
+def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--until decode: the pipeline has read"):
+        make_workload(tmp_path, until="decode")
+
+
+def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    assert workload.threads(Candidate("raw"), False) == Threads(4, 0)
+    assert workload.threads(Candidate("async-raw"), False) == Threads(2, 2)
+    assert workload.threads(Candidate("async-raw"), True) == Threads(1, 3)
+    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw"), False) == Threads(
+        1, 4
+    )
+    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw"), False) == Threads(4, 0)
+
+
+def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    workload.plain_compute_threads = 2
+    assert workload.threads(Candidate("presaved", "npy", "read"), False) == Threads(2, 0)

@@ -1,4 +1,4 @@
-"""How each strategy that loads ahead splits its CPUs: tried on the real loop, for each by itself, in bounded time."""
+"""CPU splits: each strategy that loads ahead tries them in the real loop, in bounded time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ import pytest
 
 from etl.commands import main
 from etl.comparison import measure
-from etl.comparison.candidate import Candidate
-from etl.comparison.compare import TRIALS_SHARE
-from etl.comparison.measured import Measured
-from etl.comparison.notes import notes, splits_of
+from etl.comparison.phases import TRIALS_SHARE
 from etl.comparison.processes import MeasurementError, Processes
-from etl.comparison.settings import Settings
-from etl.comparison.splits import MAX_TRIALS, MIN_BATCHES, MIN_TRIALS, choose, seconds_per_batch, take_trials
-from etl.comparison.subset import Subset
-from etl.comparison.threads import Threads
-from etl.comparison.workload import Workload
+from etl.comparison.recommendation import make_notes, splits_of
+from etl.comparison.results import Measurements
+from etl.comparison.rounds import (
+    MAX_TRIALS,
+    MIN_TRIAL_BATCHES,
+    MIN_TRIALS,
+    choose_split,
+    seconds_per_batch,
+    take_trials,
+)
+from etl.comparison.settings import Candidate, Settings, Threads
+from etl.comparison.workload import Subset, Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
 from etl.runtime.resources import affinity_of, available_cpus
@@ -35,7 +39,7 @@ HALVES, SHARED = Threads(1, 1), Threads(2, 2)
 
 
 class Clock:
-    """A clock for trials in which a batch takes what `seconds` says, with noise or without."""
+    """A clock for trials in which batches take `seconds`, with noise or without."""
 
     def __init__(self, seconds: dict[Threads, float], noise: float = 0.0) -> None:
         self.now = 0.0
@@ -55,10 +59,8 @@ class Clock:
         self.now += took * batches
         return took
 
-    def trials(self, deadline: float, most_batches: int = 60) -> dict[Threads, list[float]]:
-        return take_trials(
-            list(self._seconds), self.run, most_batches=most_batches, deadline=deadline, seed=0, now=self
-        )
+    def trials(self, deadline: float, max_batches: int = 60) -> dict[Threads, list[float]]:
+        return take_trials(list(self._seconds), self.run, max_batches=max_batches, deadline=deadline, seed=0, now=self)
 
 
 @pytest.mark.parametrize(
@@ -113,28 +115,28 @@ def test_all_splits_are_tried_in_turns_and_as_often() -> None:
 def test_trials_end_by_their_deadline_after_one_turn_at_least(batch_seconds: float, deadline: float) -> None:
     clock = Clock({HALVES: batch_seconds, SHARED: 1.5 * batch_seconds})
     trials = clock.trials(deadline)
-    first_turn = 2.5 * batch_seconds * MIN_BATCHES
+    first_turn = 2.5 * batch_seconds * MIN_TRIAL_BATCHES
     assert clock.now <= max(deadline, first_turn) + 1e-9
     assert min(map(len, trials.values())) >= 1
-    assert all(MIN_BATCHES <= batches <= 60 for _, batches in clock.runs)
+    assert all(MIN_TRIAL_BATCHES <= batches <= 60 for _, batches in clock.runs)
     if 2 * MIN_TRIALS * first_turn < deadline:
-        assert choose(trials) == HALVES
+        assert choose_split(trials) == HALVES
 
 
-def test_an_epoch_of_few_batches_is_tried_whole() -> None:
+def test_a_short_epoch_is_tried_completely() -> None:
     clock = Clock({HALVES: 0.1, SHARED: 0.2})
-    clock.trials(deadline=100.0, most_batches=3)
+    clock.trials(deadline=100.0, max_batches=3)
     assert {batches for _, batches in clock.runs} == {3}
 
 
 def test_a_minority_of_disturbed_trials_does_not_choose() -> None:
-    chosen = [choose({SHARED: [0.1, 0.1, 0.9, 0.1, 0.9], HALVES: [0.2, 0.2, 0.2, 0.2, 0.2]})]
-    chosen.append(choose({SHARED: [0.1, 0.1, 0.1], HALVES: [0.2, 0.01, 0.2]}))
+    chosen = [choose_split({SHARED: [0.1, 0.1, 0.9, 0.1, 0.9], HALVES: [0.2, 0.2, 0.2, 0.2, 0.2]})]
+    chosen.append(choose_split({SHARED: [0.1, 0.1, 0.1], HALVES: [0.2, 0.01, 0.2]}))
     assert chosen == [SHARED, SHARED]
 
 
 def test_too_few_trials_choose_nothing() -> None:
-    assert choose({HALVES: [1.0] * MIN_TRIALS, SHARED: [0.1] * (MIN_TRIALS - 1)}) is None
+    assert choose_split({HALVES: [1.0] * MIN_TRIALS, SHARED: [0.1] * (MIN_TRIALS - 1)}) is None
 
 
 @pytest.mark.parametrize(
@@ -177,12 +179,12 @@ def test_real_trials_choose_two_loading_threads_if_they_load_faster_than_one_and
     tmp_path: Path, crowded: bool, fastest: Threads
 ) -> None:
     workload = make_workload(tmp_path, compute="simulated:1ms", batch_size=8)
-    workload.whole = Slow(2e-3, crowded)
-    workload.records = Subset(workload.whole, 96, 0)
+    workload.source = Slow(2e-3, crowded)
+    workload.records = Subset(workload.source, 96, 0)
     found = measure.try_splits(workload, AHEAD, seconds=8.0)
     trials = {each.threads: each.seconds_per_batch for each in found.trials}
     assert set(trials) == {Threads(1, 2), Threads(1, 1)}
-    assert choose(trials) == fastest
+    assert choose_split(trials) == fastest
 
 
 def test_the_loop_of_a_trial_trains_with_the_threads_of_its_split(
@@ -202,14 +204,14 @@ def test_the_loop_of_a_trial_trains_with_the_threads_of_its_split(
     assert seen == {(1, 1), (2, 2)}
 
 
-def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) -> Measured:
-    """200 records in batches of 10 of a comparison whose splits were tried."""
+def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) -> Measurements:
+    """Return measurements with trials of splits, for 200 records in batches of 10."""
     workload = make_workload(folder, strategies=("raw", "async-raw", "process-raw"))
     for candidate, each in trials.items():
-        fastest = choose(each)
+        fastest = choose_split(each)
         if fastest is not None:
             workload.chosen[candidate] = fastest
-    return Measured(
+    return Measurements(
         workload=workload,
         started_at="2025-11-21T17:16:04+00:00",
         seconds=60.0,
@@ -238,11 +240,11 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
             PROCESSES: {HALVES: [0.15, 0.15, 0.15], SHARED: [0.2, 0.21, 0.22]},
         },
     )
-    assert notes(made) == [
-        "async-raw has 2 + 2 compute threads + loading threads, which share the CPUs (2): the fastest split in 3 short "
-        "trials, with 2.20 s an epoch; 1 + 1 3.20 s.",
-        "process-raw has 1 + 1 compute threads + worker processes: the fastest split in 3 short trials, with 3.00 s an "
-        "epoch; 2 + 2 4.20 s.",
+    assert make_notes(made) == [
+        "async-raw runs with 2 + 2 compute threads + loading threads, which share the CPUs (2): the fastest split in 3 "
+        "short trials, with 2.20 s per epoch; others: 1 + 1 3.20 s.",
+        "process-raw runs with 1 + 1 compute threads + worker processes: the fastest split in 3 short trials, with "
+        "3.00 s per epoch; others: 2 + 2 4.20 s.",
     ]
     halves, shared = splits_of(made, AHEAD)
     assert (halves.compute_threads, halves.loading_threads, halves.trials) == (1, 1, 3)
@@ -251,11 +253,13 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
     assert splits_of(made, PLAIN) == []
 
 
-def test_splits_that_there_was_no_time_for_are_said_to_be_untried(tmp_path: Path) -> None:
+def test_splits_without_time_for_trials_are_noted(tmp_path: Path) -> None:
     made = measured(tmp_path, {AHEAD: {HALVES: [0.2], SHARED: [0.1]}})
-    (note,) = notes(made)
-    assert note.startswith("async-raw has 1 + 1 compute threads + loading threads; other splits of the CPUs could not")
-    assert note.endswith("give it more with --budget.")
+    (note,) = make_notes(made)
+    assert note.startswith(
+        "async-raw runs with 1 + 1 compute threads + loading threads; there was no time to try other"
+    )
+    assert note.endswith("allow more with --budget.")
 
 
 @pytest.mark.skipif(available_cpus() < 2, reason="one CPU is not split")
@@ -299,7 +303,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     assert (requested["async-raw"], requested["async-presaved"]) == ("2", "1")
     assert {split["compute_threads"] for split in report["profile"]["splits"]} == {1, 2}
     for output in (" ".join(capsys.readouterr().out.split()), page.read_text()):
-        assert "async-raw has 2 + 2 compute threads + loading threads, which share the CPUs (2)" in output
+        assert "async-raw runs with 2 + 2 compute threads + loading threads, which share the CPUs (2)" in output
         assert "process-raw failed: other splits of its CPUs could not be tried: no memory" in output
 
 

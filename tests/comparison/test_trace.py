@@ -1,4 +1,4 @@
-"""The trace of a comparison follows the Trace Event Format, and tells what the timelines tell."""
+"""The trace of a comparison follows the Trace Event Format, and has the spans of the timelines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METADATA = {
 
 
 def load(name: str) -> dict[str, Any]:
-    """The trace of the report `name`, as it is read from a file; standard JSON has no NaN."""
+    """Return the trace of the report `name` as read from a file; standard JSON has no NaN."""
     content = json.dumps(trace_events(REPORTS[name]()), allow_nan=False)
     trace: dict[str, Any] = json.loads(content.encode("utf-8"))
     return trace

@@ -1,4 +1,4 @@
-"""Strategies: what each does is an attribute, whatever it is called."""
+"""Strategies: behaviour comes from attributes, never from names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import etl
 from benchmarks import cell
 from etl import strategies
-from etl.comparison.candidate import Candidate
+from etl.comparison.settings import Candidate
 from etl.comparison.workload import Threads
 from etl.strategies import Strategy, registry
 from tests.comparison_workloads import make_workload
@@ -23,11 +23,11 @@ LIMIT_SECONDS = 120
 # By its name it would load ahead in processes, from a store.
 MISNAMED = Strategy("process-presaved", reads="source")
 # By its name it would be plain.
-UNTOLD = Strategy("presaved from memory", reads="store", ahead="thread")
+UNLISTED = Strategy("presaved from memory", reads="store", ahead="thread")
 
 
 class Loaders:
-    """Records whose label says which process and which thread has read them."""
+    """Records whose label says which process and thread read them."""
 
     def __len__(self) -> int:
         return 8
@@ -39,9 +39,9 @@ class Loaders:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`MISNAMED` and `UNTOLD` are registered for one test."""
+    """Register `MISNAMED` and `UNLISTED` for one test."""
     monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
-    for each in (MISNAMED, UNTOLD):
+    for each in (MISNAMED, UNLISTED):
         strategies.register(each)
 
 
@@ -85,14 +85,14 @@ def test_a_name_belongs_to_one_strategy() -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_comparison_goes_by_the_attributes_of_a_strategy_and_not_by_its_name(tmp_path: Path) -> None:
-    workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNTOLD.name))
-    workload.write("npy", workload.cut, 1).close()
+    workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNLISTED.name))
+    workload.write("npy", workload.presave_stage, 1).close()
     raw, misnamed, untold = workload.candidates()
     assert misnamed == Candidate(MISNAMED.name)
-    assert untold == Candidate(UNTOLD.name, "npy", workload.cut)
+    assert untold == Candidate(UNLISTED.name, "npy", workload.presave_stage)
     assert workload.splits(misnamed, is_on_device=False) == workload.splits(raw, is_on_device=False)
     assert len(workload.splits(untold, is_on_device=False)) > 1
-    assert {each.strategy for each in workload.stage_candidates()} == {UNTOLD.name}
+    assert {each.strategy for each in workload.stage_candidates()} == {UNLISTED.name}
     loaded = []
     for candidate, kind in ((raw, etl.RawIterator), (misnamed, etl.RawIterator), (untold, etl.AsyncIterator)):
         with workload.iterator(candidate, Threads(1, 1)) as iterator:
@@ -129,7 +129,7 @@ def test_strategies_of_the_benchmarks_load_as_those_of_the_package_do() -> None:
         assert (each.reads_store, each.loads_ahead) == (found.reads_store, found.loads_ahead)
 
 
-def test_strategies_need_neither_torch_nor_what_stands_on_them() -> None:
+def test_strategies_import_neither_torch_nor_their_users() -> None:
     program = "import sys, etl.strategies; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS

@@ -1,4 +1,4 @@
-"""`compare`: a comparison from beginning to end."""
+"""A comparison from beginning to end, phase by phase: `compare`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,43 @@ from pathlib import Path
 
 import psutil
 
-from etl.comparison.candidate import Candidate
-from etl.comparison.contradictions import check_report
-from etl.comparison.make_report import make_report
-from etl.comparison.measured import Measured
-from etl.comparison.plan import choose_records
-from etl.comparison.prediction import predict_wall
+from etl.comparison.prediction import choose_records, predict_wall
 from etl.comparison.processes import Processes
+from etl.comparison.publishing import check_report, make_report
 from etl.comparison.report import Report, Timeline
-from etl.comparison.rounds import ComparisonRounds
+from etl.comparison.results import Measurements
+from etl.comparison.rounds import ComparisonRounds, SplitSeconds, choose_split
 from etl.comparison.rules import RULES
-from etl.comparison.samples import Checked, Profile, Spans, Written
-from etl.comparison.settings import Settings
-from etl.comparison.splits import SplitSeconds, choose
-from etl.comparison.threads import Threads
+from etl.comparison.samples import CheckedEpoch, Profile, Spans, WrittenStore
+from etl.comparison.settings import Candidate, Settings, Threads
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 
-# What the last phases need after the rounds.
+# Needed by the phases after the rounds.
 CLOSING_SECONDS = 3.0
-# Trials of how those that load ahead split their CPUs take this share of the time budget, all together.
+# Share of the time budget for all trials of CPU splits together.
 TRIALS_SHARE = 0.2
-# A comparison without intervals tells nothing: for them it may take so many times as long as it was to.
-PATIENCE = 1.5
+# A comparison without intervals says nothing: to get them it may take this many times its budget.
+MAX_OVERRUN = 1.5
 
 
 @dataclass
-class Progress:
-    """How far a comparison has come. `phase` is "profile", "write", "split", "check", "measure" or "trace"; `done` of
-    `total` steps of it, `total` None where that is not known; `share` of the time budget that has gone, None without
-    one. `predictions` are the wall times of an epoch that were foretold, by strategy, as soon as there are any.
+class ComparisonProgress:
+    """Progress of a comparison.
+
+    Attributes
+    ----------
+    phase : {"profile", "write", "split", "check", "measure", "trace"}
+        The current phase.
+    done : int
+        Completed steps of the phase.
+    total : int or None
+        All steps of the phase, if known.
+    share : float or None
+        Share of the time budget that is used up; None if the number of rounds is fixed instead.
+    predictions : dict of str to float
+        Predicted seconds per epoch by strategy; empty until they are known.
     """
 
     phase: str
@@ -51,12 +57,19 @@ class Progress:
     predictions: Mapping[str, float] = field(default_factory=dict)
 
 
-def compare(settings: Settings, progress: Callable[[Progress], None] | None = None) -> Report:
+def compare(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
     """Compare the strategies of `settings` on its source.
 
-    Raises `ValueError` for what the caller can mend (the source, a record, the model, a setting), `MeasurementError`
-    where a strategy cannot be measured at all, and `ContradictionError` where the figures contradict each other.
-    Interrupted after a whole round, it reports what it has.
+    If it is interrupted after at least one complete round, it reports the rounds so far.
+
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model or a setting.
+    MeasurementError
+        If the reference strategy, or every strategy, cannot be measured.
+    ContradictionError
+        If the metrics of the report contradict each other.
     """
     unknown = sorted(set(settings.unchecked) - set(RULES))
     if unknown:
@@ -70,14 +83,14 @@ def compare(settings: Settings, progress: Callable[[Progress], None] | None = No
         return _Comparison(workload, affinity_of(wanted), progress or _no_progress).run()
 
 
-def _no_progress(progress: Progress) -> None:
+def _no_progress(progress: ComparisonProgress) -> None:
     pass
 
 
 class _Comparison:
-    """One comparison; its phases in the order in which they happen."""
+    """One comparison. Its methods are its phases, in order."""
 
-    def __init__(self, workload: Workload, affinity: list[int], progress: Callable[[Progress], None]) -> None:
+    def __init__(self, workload: Workload, affinity: list[int], progress: Callable[[ComparisonProgress], None]) -> None:
         self._workload = workload
         self._settings = workload.settings
         self._affinity = affinity
@@ -88,11 +101,13 @@ class _Comparison:
         self._candidates = workload.candidates()
         names = [workload.name(each) for each in self._candidates]
         if len(set(names)) < len(names):
-            raise ValueError(f"--strategies: two of {', '.join(names)} would be called the same; name one otherwise")
-        self._extras = [each for each in workload.stage_candidates() if each not in self._candidates]
+            raise ValueError(
+                f"--strategies: two of {', '.join(names)} would have the same name; rename one, such as again=raw"
+            )
+        self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
-        self._writing: dict[tuple[str, str], Written] = {}
-        self._checks: dict[Candidate, Checked] = {}
+        self._writing: dict[tuple[str, str], WrittenStore] = {}
+        self._checks: dict[Candidate, CheckedEpoch] = {}
         self._failed: dict[Candidate, str] = {}
         self._trials: dict[Candidate, SplitSeconds] = {}
         self._profile: Profile
@@ -102,12 +117,12 @@ class _Comparison:
             self._progress("profile", 0, 1)
             self._profile = processes.profile()
             compute_seconds = self._profile.compute_seconds
-            self._workload.plain_compute = int(min(compute_seconds, key=compute_seconds.__getitem__))
+            self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
             left = self._settings.budget_seconds - (time.monotonic() - self._began) - CLOSING_SECONDS
             left -= self._trial_seconds() * len(self._with_splits())
             self._workload.select(choose_records(self._workload, self._profile, left))
             self._write_stores(processes)
-            # Of every split, before any is tried.
+            # For every split, before any is tried.
             predicted = {each: self._predict(each) for each in self._candidates}
             self._try_splits(processes)
             self._predictions = {
@@ -116,7 +131,7 @@ class _Comparison:
             self._check(processes)
             rounds = self._measure(processes)
             timelines = self._trace(processes, rounds)
-        measured = Measured(
+        measured = Measurements(
             workload=self._workload,
             started_at=self._started_at.isoformat(timespec="seconds"),
             seconds=time.monotonic() - self._began,
@@ -141,7 +156,7 @@ class _Comparison:
 
     def _write_stores(self, processes: Processes) -> None:
         wanted = dict.fromkeys(
-            (str(each.format), str(each.stage)) for each in (*self._candidates, *self._extras) if each.is_presaved
+            (str(each.format), str(each.stage)) for each in (*self._candidates, *self._loading_only) if each.is_presaved
         )
         for number, (chosen, stage) in enumerate(wanted):
             self._progress("write", number, len(wanted))
@@ -154,8 +169,9 @@ class _Comparison:
         }
 
     def _try_splits(self, processes: Processes) -> None:
-        """Have each that loads ahead keep the split that is its fastest in short trials, each for itself. The rounds
-        measure it anew.
+        """Choose the fastest CPU split of each strategy that loads ahead, from short trials.
+
+        The rounds measure it again: no trial becomes a sample.
         """
         chosen = self._with_splits()
         for number, candidate in enumerate(chosen):
@@ -165,7 +181,7 @@ class _Comparison:
             except MeasurementError as error:
                 self._failed[candidate] = f"other splits of its CPUs could not be tried: {error}"
                 continue
-            fastest = choose(self._trials[candidate])
+            fastest = choose_split(self._trials[candidate])
             if fastest is not None:
                 self._workload.chosen[candidate] = fastest
 
@@ -177,10 +193,10 @@ class _Comparison:
         return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
 
     def _check(self, processes: Processes) -> None:
-        """See what each loads, and train on it for a few steps, before anything is timed."""
+        """Digest an epoch of each candidate, and train on it for a few steps, before anything is timed."""
         compute_threads = min(self._threads(each).compute for each in self._candidates)
-        for number, candidate in enumerate((*self._candidates, *self._extras)):
-            self._progress("check", number, len(self._candidates) + len(self._extras))
+        for number, candidate in enumerate((*self._candidates, *self._loading_only)):
+            self._progress("check", number, len(self._candidates) + len(self._loading_only))
             trains = candidate in self._candidates
             try:
                 self._checks[candidate] = processes.check(candidate, compute_threads, trains)
@@ -197,11 +213,11 @@ class _Comparison:
         show(0)
         rounds = ComparisonRounds(
             [each for each in self._candidates if each in self._checks],
-            [each for each in self._extras if each in self._checks],
+            [each for each in self._loading_only if each in self._checks],
             processes,
             rounds=self._settings.rounds,
             deadline=self._began + self._settings.budget_seconds - CLOSING_SECONDS,
-            latest=self._began + self._settings.budget_seconds * PATIENCE,
+            hard_deadline=self._began + self._settings.budget_seconds * MAX_OVERRUN,
             seed=self._settings.seed,
             progress=show,
         )
@@ -210,8 +226,10 @@ class _Comparison:
         return rounds
 
     def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
-        """Of those that load ahead in threads what each thread did, in a run of its own; of the others, what the loop
-        did in the first round.
+        """Return one timeline per strategy.
+
+        Strategies that load ahead in threads are traced in a separate run. For the others it is the training loop of
+        their first round.
         """
         timelines: list[Timeline] = []
         samples = rounds.samples
@@ -225,7 +243,7 @@ class _Comparison:
             except KeyboardInterrupt:
                 rounds.stopped_early = True
             except MeasurementError as error:
-                self._failed[candidate] = f"its timeline could not be taken: {error}"
+                self._failed[candidate] = f"its timeline could not be recorded: {error}"
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
 
@@ -236,4 +254,4 @@ class _Comparison:
         share = None
         if self._settings.rounds is None:
             share = min(1.0, (time.monotonic() - self._began) / self._settings.budget_seconds)
-        self._show(Progress(phase, done, total, share, self._predictions))
+        self._show(ComparisonProgress(phase, done, total, share, self._predictions))

@@ -1,4 +1,4 @@
-"""A report whose figures contradict each other is not published, and every contradiction is named."""
+"""A report whose metrics contradict each other is not published, and every contradiction is named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.contradictions import ContradictionError, check_report, contradictions
+from etl.comparison.publishing import ContradictionError, check_report, contradictions
 from etl.comparison.report import Check, Prediction, Presaving, Report, SplitTrial
 from etl.comparison.rules import RULES
 from etl.measuring.statistics import Interval
@@ -18,16 +18,16 @@ NAMES = ["raw", "async-raw", "presaved", "async-presaved"]
 
 
 def consistent() -> Report:
-    """That of the photographs, with the rules as they are called."""
+    """Return the report of the photographs, with a check for each rule."""
     checks = [Check(rule, title, True, "seen") for rule, title in RULES.items()]
     return replace(comparison_reports.photographs(), checks=checks)
 
 
-def changed(number: int, **figures: Any) -> Report:
-    """`consistent`, but for some figures of strategy `number`."""
+def changed(number: int, **metrics: Any) -> Report:
+    """Return `consistent()` with other metrics of strategy `number`."""
     report = consistent()
     strategies = list(report.strategies)
-    strategies[number] = replace(strategies[number], **figures)
+    strategies[number] = replace(strategies[number], **metrics)
     return replace(report, strategies=strategies)
 
 
@@ -35,9 +35,9 @@ def changed_parts(number: int, **seconds: float) -> Report:
     return changed(number, parts=replace(consistent().strategies[number].parts, **seconds))
 
 
-def changed_round(number: int, **figures: Any) -> Report:
+def changed_round(number: int, **metrics: Any) -> Report:
     first, *others = consistent().strategies[number].rounds
-    return changed(number, rounds=[replace(first, **figures), *others])
+    return changed(number, rounds=[replace(first, **metrics), *others])
 
 
 def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
@@ -50,10 +50,10 @@ def changed_walls(number: int, wall: Callable[[int], float]) -> Report:
     )
 
 
-def changed_stage(number: int, **figures: Any) -> Report:
+def changed_stage(number: int, **metrics: Any) -> Report:
     report = consistent()
     stages = list(report.stages)
-    stages[number] = replace(stages[number], **figures)
+    stages[number] = replace(stages[number], **metrics)
     return replace(report, stages=stages)
 
 
@@ -71,7 +71,7 @@ def test_a_disqualified_strategy_with_its_reason_is_no_contradiction() -> None:
     check_report(replace(consistent(), checks=broken_by("async-presaved")))
 
 
-def test_a_whole_source_that_was_measured_is_consistent_with_its_rounds_as_they_are() -> None:
+def test_if_the_whole_source_was_measured_rounds_are_not_scaled() -> None:
     report = consistent()
     reference = report.strategies[0].parts.wall_seconds
     strategies = []
@@ -83,7 +83,7 @@ def test_a_whole_source_that_was_measured_is_consistent_with_its_rounds_as_they_
     check_report(replace(report, strategies=strategies, measured_records=report.source_records))
 
 
-def test_a_long_start_that_weighs_less_in_a_whole_epoch_is_no_contradiction() -> None:
+def test_a_slow_start_that_counts_less_in_a_whole_epoch_is_no_contradiction() -> None:
     # Measured it was slower than the reference, as workers took a second to start; of a whole epoch that is little.
     slower = [replace(each, wall_seconds=each.wall_seconds * 1.5) for each in consistent().strategies[1].rounds]
     check_report(changed(1, rounds=slower))
@@ -123,11 +123,11 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
     "no round": (lambda: changed(1, rounds=[]), "async-raw: it has rounds"),
     "rounds that were longer than the epoch": (
         lambda: changed_walls(3, lambda number: 9.0 + number),
-        "async-presaved: its wall time is 3.29 s for 2000 records, and in single rounds 9.0 to 17.0 s for 512",
+        "async-presaved: its wall time is 3.29 s for 2000 records, but 9.0 to 17.0 s for 512 in single rounds",
     ),
     "rounds too short for the epoch": (
         lambda: changed_walls(3, lambda _: 0.7),
-        "async-presaved: its wall time is 3.29 s for 2000 records, and in single rounds 0.7 to 0.7 s for 512",
+        "async-presaved: its wall time is 3.29 s for 2000 records, but 0.7 to 0.7 s for 512 in single rounds",
     ),
     "a ratio far from those of its rounds": (
         lambda: changed(1, ratio=Interval(0.12, 0.1, 0.13, 9)),
@@ -143,27 +143,27 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
     ),
     "a ratio of other rounds": (
         lambda: changed(1, ratio=replace(consistent().strategies[1].ratio, count=8)),
-        "async-raw: its ratio is of 8 rounds, 9 were measured together with raw",
+        "async-raw: its ratio has 8 rounds, but 9 were measured together with raw",
     ),
-    "no ratio": (lambda: changed(1, ratio=None), "async-raw: it has no ratio, and the reference is raw"),
+    "no ratio": (lambda: changed(1, ratio=None), "async-raw: it has no ratio, but the reference is raw"),
     "a cost without a store": (
         lambda: changed(1, presaving=consistent().strategies[2].presaving),
-        "async-raw: it has a cost of presaving, and stage None",
+        "async-raw: it has a cost of presaving, but its stage is None",
     ),
     "a store without a cost": (lambda: changed(2, presaving=None), "presaved: it has no cost of presaving"),
     "the name of a strategy": (
         lambda: changed(3, name="presaved"),
-        f"two strategies are called the same: {', '.join([*NAMES[:3], 'presaved'])}",
+        f"two strategies have the same name: {', '.join([*NAMES[:3], 'presaved'])}",
     ),
     "a ratio of the reference": (
         lambda: changed(0, ratio=Interval(1.0, 1.0, 1.0, 9)),
-        "raw: it has a ratio, and the reference is raw",
+        "raw: it has a ratio, but the reference is raw",
     ),
     "more records than there are": (
         lambda: replace(consistent(), measured_records=2001),
-        "2001 records were measured of 2000",
+        "2001 of 2000 records were measured",
     ),
-    "no records": (lambda: replace(consistent(), measured_records=0), "0 records were measured of 2000"),
+    "no records": (lambda: replace(consistent(), measured_records=0), "0 of 2000 records were measured"),
     "fewer rounds than there are": (
         lambda: changed(0, rounds=consistent().strategies[0].rounds[:3]),
         "async-raw: it has rounds [0, 1, 2, 3, 4, 5, 6, 7, 8] of 3",
@@ -174,26 +174,26 @@ CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
     ),
     "a broken rule that is said to have held": (
         lambda: replace(consistent(), checks=[replace(each, held=True) for each in broken_by("async-raw")]),
-        "rule 'samples': it was broken by async-raw, and held is True",
+        "rule 'samples': it was broken by async-raw, but held is True",
     ),
     "a rule that was broken by something else": (
         lambda: replace(consistent(), checks=broken_by("turbo")),
-        "rule 'samples': it was broken by turbo, which is no strategy",
+        "rule 'samples': it was broken by turbo, which is not a strategy",
     ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_changed_figure_is_found_and_named(change: str) -> None:
+def test_each_changed_metric_is_found_and_named(change: str) -> None:
     make, message = CHANGES[change]
     assert any(text.startswith(message) for text in contradictions(make())), list(contradictions(make()))
     with pytest.raises(ContradictionError, match="so the report is not published"):
         check_report(make())
 
 
-def test_all_contradictions_are_told_at_once() -> None:
+def test_one_error_names_all_contradictions() -> None:
     report = replace(changed(2, host_wait_seconds=-1.0, presaving=None), measured_records=5000)
     with pytest.raises(ContradictionError) as raised:
         check_report(report)
-    for text in ("5000 records were measured", "host_wait_seconds is -1.0", "it has no cost of presaving"):
+    for text in ("5000 of 2000 records were measured", "host_wait_seconds is -1.0", "it has no cost of presaving"):
         assert text in str(raised.value)
