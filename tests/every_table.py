@@ -18,19 +18,18 @@ import presave
 from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, write
 from benchmarks.aa import study as aa_study
 from benchmarks.aa import table as aa_table
+from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
 from benchmarks.console import wide_console
-from benchmarks.judgement import Judgement, Verdict
 from benchmarks.peers import table as peers_table
+from benchmarks.peers.comparison import Samples
+from benchmarks.peers.handlers import Figures
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
-from benchmarks.peers.sample import Figures
-from benchmarks.peers.samples import Samples
-from benchmarks.profile import chosen_profile
 from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
 from benchmarks.settings.turns import Measured
-from benchmarks.stores import FORMATS, STAGES
+from benchmarks.verdict import Outcome, Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.commands.console import output_console
@@ -166,8 +165,8 @@ def _examine() -> Examination:
     return examine()
 
 
-def _judgement(ratio: float) -> Judgement:
-    return Judgement(0.01234, 0.01234 * ratio, ratio, ratio - 0.02, ratio + 0.02, 15, Verdict.SLOWER)
+def _judgement(ratio: float) -> Verdict:
+    return Verdict(0.01234, 0.01234 * ratio, ratio, ratio - 0.02, ratio + 0.02, 15, Outcome.SLOWER)
 
 
 def _load(folder: str, batch_size: int, threads: int) -> list[tuple[object, object]]:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, PRESAVED, RAW, SIZE, Loader
 
 
 class LoadRaw:

@@ -1,5 +1,5 @@
 """WebDataset: github.com/webdataset/webdataset. Batches are made in the workers, which is more efficient according to
-its FAQ, straight into memory that the training process shares (see batches.py).
+its FAQ, straight into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import SharedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
 
 # Whole shards go to workers; so many, and equally full, that two or four workers have equal work.
 SHARDS = 8
