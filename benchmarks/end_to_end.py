@@ -178,7 +178,7 @@ if len(BACKENDS) > 1:
 
     @explained
     class Backend(EndToEnd):
-        """Where compute runs, on a device with at most one step in flight. Base point: presaved, cpu."""
+        """The device that computes, with at most one step in flight. Base point: presaved, cpu."""
 
         params = [list(AXES["backend"].values)]
         param_names = ["backend"]

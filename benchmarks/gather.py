@@ -69,9 +69,9 @@ class Gather:
     def setup(self, cache: Timings, format: str, order: str) -> None:
         require(cache, f"{format} {order}")
 
-    def track_over_memcpy(self, cache: Timings, format: str, order: str) -> dict[str, Any]:
+    def track_over_memcpy(self, cache: Timings, *values: str) -> dict[str, Any]:
         """Seconds over those of one thread's memcpy of the same bytes: 1.0 is the limit of memory."""
-        return as_samples(ratios(cache, f"{format} {order}", "memcpy"))
+        return as_samples(ratios(cache, " ".join(values), "memcpy"))
 
     track_over_memcpy.unit = "ratio"  # type: ignore[attr-defined]
 

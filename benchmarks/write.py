@@ -67,13 +67,13 @@ class Write:
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
-    def track_write(self, cache: WriterSamples, writer: str, jobs: int) -> dict[str, Any]:
+    def track_write(self, cache: WriterSamples, *values: Any) -> dict[str, Any]:
         """Seconds to decode, resize and write."""
-        return as_samples([metrics["seconds"] for metrics in cache[writer, jobs]])
+        return as_samples([metrics["seconds"] for metrics in cache[values]])
 
-    def track_write_over_decoding(self, cache: WriterSamples, writer: str, jobs: int) -> dict[str, Any]:
+    def track_write_over_decoding(self, cache: WriterSamples, *values: Any) -> dict[str, Any]:
         """Seconds over those of the decoder alone with as many threads: at 1.0 writing costs nothing."""
-        return as_samples(ratios(cache, (writer, jobs), (DECODER, jobs)))
+        return as_samples(ratios(cache, values, (DECODER, values[1])))
 
     track_write.unit = "seconds"  # type: ignore[attr-defined]
     track_write_over_decoding.unit = "ratio"  # type: ignore[attr-defined]

@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare_commits",
-        description="Tell whether commit B is slower or faster than commit A: ETL alone and wall time of each strategy.",
+        description="Tell whether commit B is slower or faster than commit A, in ETL alone and wall time, by strategy.",
         epilog="Exit codes: 0 no metric of B is slower, 1 one is, 2 the two cannot be compared.",
     )
     parser.add_argument("a", metavar="A", help="a commit, as git names it")

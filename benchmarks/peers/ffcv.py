@@ -15,7 +15,7 @@ from benchmarks.peers.loader import MEAN, PIXEL_TABLE, PRESAVED, RAW, SIZE, STD,
 
 
 def channels_first() -> Any:
-    """Return an operation that normalises as FFCV does, by a table, and transposes: "Customization" in its documentation."""
+    """Return an operation that normalises by a table, as FFCV does, and transposes: "Customization" in its docs."""
     from dataclasses import replace
 
     from ffcv.pipeline.allocation_query import AllocationQuery

@@ -54,9 +54,8 @@ def prepare_files(source: str, folder: str) -> None:
         pixels.tofile(f"{folder}/{number:06d}.pixels")
 
 
+# A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.
 class LoadFiles:
-    """A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning."""
-
     def __init__(self, folder: str, batch_size: int, threads: int) -> None:
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""The work of every loader: the photographs that it gets, and the check that it delivers them all, with their pixels."""
+"""The work of every loader: the photographs that it gets, and the check that it delivers them."""
 
 from __future__ import annotations
 

@@ -37,14 +37,14 @@ class AgainstDefault(ABC):
     def axis(self) -> str:
         """Field of `Setting`."""
 
-    def track_time_ratio(self, cache: dict[Key, SettingPairs], workload: str, value: str) -> dict[str, Any]:
+    def track_time_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
         """Seconds of an epoch under the setting over those under the default: medians of turns, pair by pair."""
-        ratios = [math.exp(each) for each in self._measured(cache, workload, value).log_ratios]
+        ratios = [math.exp(each) for each in self._measured(cache, *values).log_ratios]
         return as_samples(ratios)
 
-    def track_memory_ratio(self, cache: dict[Key, SettingPairs], workload: str, value: str) -> dict[str, Any]:
+    def track_memory_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
         """Bytes at the peak, above those that the process had before, over the same under the default."""
-        return as_samples(memory_ratios(self._measured(cache, workload, value)))
+        return as_samples(memory_ratios(self._measured(cache, *values)))
 
     def _measured(self, cache: dict[Key, SettingPairs], workload: str, value: str) -> SettingPairs:
         each = cache[self.axis, workload, value]

@@ -71,8 +71,8 @@ def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console)
     count = max(len(each.blocks) for each in measured.values())
     say(
         f"{count} pairs of processes for each, in {seconds / 60:.0f} minutes; intervals of {CONFIDENCE:.1%}. Time is "
-        f"that of an epoch over the default's; within {EQUIVALENCE_MARGIN:.0%} a setting is a placebo. Memory is the peak, "
-        "less what the process had before.",
+        f"that of an epoch over the default's; within {EQUIVALENCE_MARGIN:.0%} a setting is a placebo. Memory is "
+        "the peak, less what the process had before.",
         console,
     )
 

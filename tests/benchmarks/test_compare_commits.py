@@ -154,19 +154,21 @@ def noisy(ratio: float, noise: float, count: int, seed: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "verdict"),
+    ("ratio", "outcome"),
     [(1.05, Outcome.SLOWER), (0.95, Outcome.FASTER), (1.0, Outcome.SAME), (1.02, Outcome.OPEN), (0.98, Outcome.OPEN)],
 )
-def test_a_change_is_said_only_where_the_interval_is_outside_the_dead_zone(ratio: float, verdict: Outcome) -> None:
+def test_a_change_is_said_only_where_the_interval_is_outside_the_equivalence_margin(
+    ratio: float, outcome: Outcome
+) -> None:
     judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, equivalence_margin=0.02)
-    assert judged.verdict is verdict
+    assert judged.outcome is outcome
     assert judged.low < ratio < judged.high
     assert judged.ratio == pytest.approx(ratio, abs=0.005)
 
 
-def test_noise_hides_a_change_and_a_wider_dead_zone_does() -> None:
-    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, equivalence_margin=0.02).verdict is Outcome.OPEN
-    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, equivalence_margin=0.08).verdict is Outcome.SAME
+def test_noise_hides_a_change_and_a_wider_margin_does() -> None:
+    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, equivalence_margin=0.02).outcome is Outcome.OPEN
+    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, equivalence_margin=0.08).outcome is Outcome.SAME
 
 
 def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
@@ -178,7 +180,7 @@ def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
 def test_too_few_pairs_give_no_interval_and_the_least_number_of_rounds_does() -> None:
     few = judge([0.5, 0.5, 0.5], 1.0, 1.6)
     assert (few.low, few.ratio, few.high) == (0.0, math.exp(0.5), math.inf)
-    assert judge([0.5, 0.5, 0.5], 1.0, 1.6).verdict is Outcome.OPEN
+    assert judge([0.5, 0.5, 0.5], 1.0, 1.6).outcome is Outcome.OPEN
     assert math.isfinite(judge([0.5] * MIN_ROUNDS, 1.0, 1.6).high)
 
 
@@ -208,8 +210,8 @@ def test_blocks_that_were_disturbed_do_not_move_their_pair() -> None:
     assert pairs.log_ratios == [pytest.approx(math.log(1.1))]
 
 
-def verdict(ratio: float, verdict: Outcome, low: float = 0.9) -> Verdict:
-    return Verdict(1.0, ratio, ratio, low, 1.5, 14, verdict)
+def verdict(ratio: float, outcome: Outcome, low: float = 0.9) -> Verdict:
+    return Verdict(1.0, ratio, ratio, low, 1.5, 14, outcome)
 
 
 def test_the_summary_says_which_metrics_have_changed_and_what_is_not_clear() -> None:
@@ -254,7 +256,7 @@ def test_a_study_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_path: Path) -> None:
     study = Study(tmp_path / "study.jsonl", same=2, slowed=2)
     key, wall = ("raw", "etl"), ("async-raw", "wall")
-    for slower, number, ratio, verdict in (
+    for slower, number, ratio, outcome in (
         (SAME, 0, 1.0, Outcome.SAME),
         (SAME, 1, 0.97, Outcome.FASTER),
         (0.05, 0, 1.04, Outcome.SLOWER),
@@ -263,7 +265,7 @@ def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_
         (1.0, 0, 1.82, Outcome.SLOWER),
     ):
         unchanged = verdict(1.0, Outcome.SAME)
-        study.add(Comparison(slower, number, {key: verdict(ratio, verdict), wall: unchanged}, seconds=60.0))
+        study.add(Comparison(slower, number, {key: verdict(ratio, outcome), wall: unchanged}, seconds=60.0))
     changes = (Outcome.SLOWER, Outcome.FASTER)
     assert detections(study.of(SAME), key, changes) == detections(study.of(SAME), None, changes) == 1
     assert detections(study.of(0.05), key, [Outcome.SLOWER]) == 1
@@ -288,5 +290,5 @@ def test_a_study_is_of_the_files_that_its_comparisons_are_made_with() -> None:
         for path in read
         for name in re.findall(r"^\s*from benchmarks\.(\w+) import", path.read_text(), re.MULTILINE)
     }
-    # What is printed, what is asked for, and what is only another profile's.
-    assert {f"{name}.py" for name in shared - {"console", "names", "profile", "cell"}} <= files
+    # The console only prints.
+    assert {f"{name}.py" for name in shared - {"console"}} <= files

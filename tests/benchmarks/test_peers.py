@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers import comparison, environments
+from benchmarks.peers import comparison
 from benchmarks.peers.__main__ import main, parse
 from benchmarks.peers.comparison import (
     ALL,
@@ -482,7 +482,7 @@ def test_every_peer_has_loaders_and_pinned_requirements() -> None:
         lines = (REQUIREMENTS / f"{peer}.txt").read_text().split()
         assert all("==" in line for line in lines)
         assert {"numpy", "psutil", "xxhash"} <= {line.partition("==")[0] for line in lines}, (
-            f"sample.py cannot run for {peer}"
+            f"handlers.py cannot run for {peer}"
         )
 
 
@@ -490,7 +490,7 @@ def test_an_environment_that_cannot_be_made_gives_the_line_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.txt").write_text(f"{tmp_path / 'no-such-package'}\n")
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(comparison, "REQUIREMENTS", tmp_path)
     with pytest.raises(NotInstalled, match=r"ERROR: .*no-such-package"):
         make_environment("broken", tmp_path / "environments")
 
