@@ -164,7 +164,7 @@ def _start_server(conditions: Conditions) -> Server:
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything under the `Conditions` in `request`. A session is a `Cell`, and is answered with its metrics."""
+    """Import everything under the `Conditions` in `request`. A session is a `Cell`; its answer is the metrics."""
     conditions = Conditions.from_json(request)
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()

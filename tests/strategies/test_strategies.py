@@ -115,12 +115,12 @@ def test_batches_are_loaded_by_the_workers_of_the_strategy_and_at_least_by_one(n
 
 
 def test_a_cell_of_the_benchmarks_goes_by_attributes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cells.STRATEGIES, "turbo", cell.Strategy(reads_store=True, loads_ahead=True))
-    monkeypatch.setitem(cell.WORKERS, "all", cell.Workers("process", 8))
-    turbo = cell.Cell("turbo", workers="all")
+    monkeypatch.setitem(cells.STRATEGIES, "turbo", cells.Strategy(reads_store=True, loads_ahead=True))
+    monkeypatch.setitem(cells.WORKERS, "all", cells.Workers("process", 8))
+    turbo = cells.Cell("turbo", workers="all")
     assert (turbo.is_presaved, turbo.is_async, turbo.worker_kind, turbo.worker_count) == (True, True, "process", 8)
     with pytest.raises(KeyError, match="async-turbo"):
-        _ = cell.Cell("async-turbo").is_async
+        _ = cells.Cell("async-turbo").is_async
 
 
 def test_strategies_of_the_benchmarks_load_as_those_of_the_package_do() -> None:
