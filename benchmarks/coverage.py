@@ -177,7 +177,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         help="time for each, which decides how long it profiles (default: 20)",
     )
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="where comparisons are kept (default: below .asv)")
+    parser.add_argument("--samples", type=Path, metavar="FILE", help="the file of comparisons (default: below .asv)")
     return parser.parse_args(arguments)
 
 

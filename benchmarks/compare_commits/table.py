@@ -65,17 +65,17 @@ def show(
 
 def summary(verdicts: Mapping[Key, Verdict]) -> str:
     """Return one line that says which metrics of B have changed."""
-    said = []
+    parts = []
     for outcome in (Outcome.SLOWER, Outcome.FASTER):
         found = [f"{NAMES[metric]} of {name}" for (name, metric), each in verdicts.items() if each.outcome is outcome]
         if found:
-            said.append(f"B is {outcome.value} in {', '.join(found)}")
+            parts.append(f"B is {outcome.value} in {', '.join(found)}")
     unclear = sum(each.outcome is Outcome.OPEN for each in verdicts.values())
-    if not said:
-        said.append("no change shown")
+    if not parts:
+        parts.append("no change shown")
     if unclear:
-        said.append(f"{unclear} of {len(verdicts)} metrics are not clear: --minutes gives them more time")
-    return "; ".join(said) + "."
+        parts.append(f"{unclear} of {len(verdicts)} metrics are not clear: --minutes gives them more time")
+    return "; ".join(parts) + "."
 
 
 def as_json(a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float) -> dict[str, Any]:

@@ -33,7 +33,7 @@ INSTALL_TIMEOUT_SECONDS = 3600
 MIN_SECONDS = 1.0
 # After its answer a loader has so long to end its workers in order and to remove its shared memory.
 ENDING_SECONDS = 10.0
-# The name under which an interpreter is given for all peers that have none of their own.
+# The key of the interpreter for all peers that have none of their own.
 ALL = ""
 # Called before each action, with its name.
 OnAction = Callable[[str, Loader], None]

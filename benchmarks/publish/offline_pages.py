@@ -91,7 +91,7 @@ ASSETS = (
     ),
     Asset("/blueimp-md5/2.19.0/js/md5.min.js", "blueimp-md5@2.19.0", "js/md5.min.js"),
     Asset("/bootstrap@3.1.1/dist/js/bootstrap.min.js", "bootstrap@3.1.1", "dist/js/bootstrap.min.js"),
-    # Its css names a font for icons, which browsers load only where a page shows one, and asv's pages show none.
+    # Its css names a font for icons, which browsers load only for a page that shows one; asv's pages show none.
     Asset("/bootstrap@3.1.1/dist/css/bootstrap.min.css", "bootstrap@3.1.1", "dist/css/bootstrap.min.css"),
 )
 
@@ -347,6 +347,6 @@ def describe_kept(kept: dict[str, str]) -> str:
         names_by_reason.setdefault(reason, []).append(url.rpartition("/")[2])
     reasons = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in names_by_reason.items())
     return (
-        f"The published pages keep asv's links for {len(kept)} assets and stay blank where content networks cannot be "
+        f"The published pages keep asv's links for {len(kept)} assets and stay blank if content networks cannot be "
         f"reached. Put npm on PATH, with its registry in reach, and publish again. Reason: {reasons}"
     )
