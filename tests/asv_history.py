@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.profile import AXES_VARIABLE, ROUNDS_VARIABLE
+from benchmarks.cells import AXES_VARIABLE, ROUNDS_VARIABLE
 from tests.scratch import Scratch, make_scratch
 
 DECODE_ONCE = "return DECODERS[self.decoder](encoded, self.at_least)"

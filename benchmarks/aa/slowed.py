@@ -33,13 +33,13 @@ Loading.load = _load_more_slowly  # type: ignore[method-assign]
 
 
 class CannotSlow(Exception):  # noqa: N818 - the word the reader looks for
-    """A commit does not load in the place that is made slower."""
+    """A commit does not have the file that is made slower."""
 
 
 def slowed(commit: Commit, share: float) -> Commit:
-    """A copy of `commit`, beside it, in which every part of a batch takes `share` more of its time to load.
+    """Make a copy of `commit`, beside it, in which every part of a batch takes `share` more of its time to load.
 
-    Raises `CannotSlow` for a commit whose loading is elsewhere.
+    Raises `CannotSlow` if the commit does not have the file that is made slower.
     """
     name = f"{commit.sha}-slower-by-{share:g}"
     folder = commit.folder.with_name(name)

@@ -1,4 +1,4 @@
-"""The packages of a commit, as files that a process can import."""
+"""A commit's packages, as files that a process can import."""
 
 from __future__ import annotations
 
@@ -16,12 +16,22 @@ PACKAGES = ("etl", "presave")
 
 
 class NoSuchCommit(Exception):  # noqa: N818 - the word the reader looks for
-    """A name is not that of a commit of this repository, or the commit has no packages to measure."""
+    """No commit of this repository has the given name, or the commit has no packages to measure."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit, by the name that was asked for and by its hash, and the folder with its packages."""
+    """A commit whose packages were extracted.
+
+    Attributes
+    ----------
+    name : str
+        The name that was asked for.
+    sha : str
+        Its hash.
+    folder : path
+        The folder with its packages.
+    """
 
     name: str
     sha: str
@@ -32,7 +42,10 @@ class Commit:
 
 
 def extract(name: str, repository: Path = ROOT) -> Commit:
-    """The packages of commit `name`, below .asv/commits of `repository`, where they stay. Raises `NoSuchCommit`."""
+    """Extract the packages of commit `name` below .asv/commits of `repository`, or raise `NoSuchCommit`.
+
+    They are kept there for the next time.
+    """
     resolved = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     sha = resolved.stdout.decode().strip()
     if resolved.returncode != 0:

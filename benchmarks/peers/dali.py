@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import MEAN, SIZE, STD
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import MEAN, PRESAVED, RAW, SIZE, STD, Loader
 
 
 class LoadRaw:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import MEAN, PIXEL_TABLE, SIZE, STD
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import MEAN, PIXEL_TABLE, PRESAVED, RAW, SIZE, STD, Loader
 
 
 def channels_first() -> Any:
-    """An operation that normalises by FFCV's own way, a table, and transposes: "Customization" in its documentation."""
+    """Return an operation that normalises by a table, as FFCV does, and transposes: "Customization" in its docs."""
     from dataclasses import replace
 
     from ffcv.pipeline.allocation_query import AllocationQuery

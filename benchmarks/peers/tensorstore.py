@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import ReusedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, Loader
+from benchmarks.peers.loader import PRESAVED, SIZE, Loader, ReusedBatches, normalise
 
 
 def prepare_zarr(source: str, folder: str) -> None:

@@ -15,7 +15,7 @@ from tests.asv_history import FACTOR, History, changes
 
 pytestmark = pytest.mark.slow
 
-FIGURES = ("wall", "etl", "compute", "stall", "peak_memory")
+METRICS = ("wall", "etl", "compute", "stall", "peak_memory")
 
 
 @pytest.fixture(scope="module")
@@ -26,26 +26,26 @@ def compared(history: History) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def pages(history: History, compared: subprocess.CompletedProcess[str]) -> Path:
-    """The published pages, with the figures that were taken in turns."""
+    """The published pages, with the metrics that were taken in turns."""
     published = history.scratch.asv("publish")
     assert published.returncode == 0, published.stdout
     return history.scratch.folder / ".asv/html"
 
 
-def read_result(history: History, commit: str, figure: str) -> dict[str, float]:
+def read_result(history: History, commit: str, metric: str) -> dict[str, float]:
     """The value of each strategy that asv recorded for `commit`."""
     (file,) = history.scratch.folder.glob(f".asv/results/*/{commit[:8]}-*.json")
     content = json.loads(file.read_text())
     columns = dict(
-        zip(content["result_columns"], content["results"][f"end_to_end.Strategy.track_{figure}"], strict=False)
+        zip(content["result_columns"], content["results"][f"end_to_end.Strategy.track_{metric}"], strict=False)
     )
     return dict(zip((name.strip("'") for name in columns["params"][0]), columns["result"], strict=True))
 
 
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_of_both_commits_is_recorded(history: History, figure: str) -> None:
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_of_both_commits_is_recorded(history: History, metric: str) -> None:
     for commit in (history.same, history.slow):
-        values = read_result(history, commit, figure)
+        values = read_result(history, commit, metric)
         assert values.keys() == {"raw", "presaved"}
         assert all(value > 0 for value in values.values())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmarks.axes import AXES
+from benchmarks.cells import AXES
 from tests import browser
 from tests.asv_history import History
 from tests.scratch import Scratch
@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with"),
 ]
 
-# The figure of each suite that is looked at, and the axis that is its parameter.
-FIGURES = {
+# The metric of each suite that is looked at, and the axis that is its parameter.
+METRICS = {
     "end_to_end.PrefetchSize.track_stall": "prefetch_size",
     "end_to_end.Workers.track_wall": "workers",
     "end_to_end.PresaveFormat.track_etl": "presave_format",
@@ -46,7 +46,7 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def pages(history: History, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    """Ten commits: the first is measured, the others have its figures, twice as high from the sixth on."""
+    """Ten commits: the first is measured, the others have its metrics, twice as high from the sixth on."""
     folder = tmp_path_factory.mktemp("pages")
     scratch = Scratch(Path(shutil.copytree(history.scratch.folder, folder / "scratch")), history.scratch.data)
     shutil.rmtree(scratch.folder / ".asv/html", ignore_errors=True)
@@ -60,11 +60,11 @@ def pages(history: History, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     published = scratch.asv("publish")
     assert published.returncode == 0, published.stdout
     with browser.serve(scratch.folder / ".asv/html") as url:
-        yield Pages(url, {name: result["results"][name][0] for name in FIGURES})
+        yield Pages(url, {name: result["results"][name][0] for name in METRICS})
 
 
 def add_commit(scratch: Scratch, measured: Path, number: int) -> None:
-    """A commit that changes no code, with the figures of `measured`, from the sixth commit on as if they had grown."""
+    """A commit that changes no code, with the metrics of `measured`, from the sixth commit on as if they had grown."""
     (scratch.folder / "CHANGELOG.md").write_text(f"Change {number}.\n")
     commit = scratch.commit(f"Change {number}")
     result = json.loads(measured.read_text())
@@ -83,26 +83,26 @@ def colours_of(screenshot: Path) -> set[object]:
         return {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or []}
 
 
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_value_of_an_axis_is_measured(pages: Pages, figure: str) -> None:
-    values = pages.values[figure]
-    assert len(values) == len(AXES[FIGURES[figure]].values)
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_value_of_an_axis_is_measured(pages: Pages, metric: str) -> None:
+    values = pages.values[metric]
+    assert len(values) == len(AXES[METRICS[metric]].values)
     assert all(value is not None and value >= 0 for value in values)
 
 
 def test_the_grid_shows_every_suite(pages: Pages, tmp_path: Path) -> None:
     grid = browser.render(pages.url, tmp_path / "grid.png")
     assert grid.console == []
-    for figure in FIGURES:
-        assert f'href="#{figure}"' in grid.dom
-        assert f'id="summarygrid-{figure}"' in grid.dom
+    for metric in METRICS:
+        assert f'href="#{metric}"' in grid.dom
+        assert f'id="summarygrid-{metric}"' in grid.dom
 
 
-@pytest.mark.parametrize(("figure", "axis"), FIGURES.items())
+@pytest.mark.parametrize(("metric", "axis"), METRICS.items())
 def test_a_graph_has_a_button_for_every_value_and_a_line_for_each(
-    pages: Pages, figure: str, axis: str, tmp_path: Path
+    pages: Pages, metric: str, axis: str, tmp_path: Path
 ) -> None:
-    graph = browser.render(f"{pages.url}/#{figure}", tmp_path / "graph.png")
+    graph = browser.render(f"{pages.url}/#{metric}", tmp_path / "graph.png")
     assert graph.console == []
     for value in AXES[axis].values:
         assert f'role="button">{value}</a>' in graph.dom, value
@@ -113,8 +113,8 @@ def test_a_graph_has_a_button_for_every_value_and_a_line_for_each(
 def test_the_regressions_page_shows_the_step_of_every_suite(pages: Pages) -> None:
     regressions = browser.render(f"{pages.url}/#regressions")
     assert regressions.console == []
-    for figure in FIGURES:
-        assert f">{figure}(" in regressions.dom
+    for metric in METRICS:
+        assert f">{metric}(" in regressions.dom
 
 
 def test_the_strategies_are_a_bar_chart(pages: Pages, tmp_path: Path) -> None:

@@ -14,12 +14,10 @@ from asv_runner.discovery import disc_benchmarks
 import etl
 import presave
 from benchmarks import end_to_end
-from benchmarks.axes import AXES, BACKENDS, cell_at, cells_to_measure
-from benchmarks.cell import Cell
-from benchmarks.page_text import explained
-from benchmarks.profile import Profile
-from benchmarks.rounds import Results, measure_cells
-from benchmarks.workload import DATA_VARIABLE, Data, make_data, why_not_here
+from benchmarks.cells import AXES, BACKENDS, Cell, Profile, cell_at, cells_to_measure
+from benchmarks.measure import CellResults, measure_cells
+from benchmarks.suite import explained
+from benchmarks.workload import DATA_VARIABLE, Data, make_data, unsupported_reason
 
 LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
 PROFILE = Profile("test", samples=20, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
@@ -38,12 +36,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
 
 
 @pytest.fixture(scope="module")
-def results(data: Data) -> Results:
+def results(data: Data) -> CellResults:
     return measure_cells(CELLS, data, PROFILE)
 
 
 def suites_of_axes() -> dict[str, type]:
-    """The suites with the figures of an epoch, by their axis."""
+    """The suites with the metrics of an epoch, by their axis."""
     found = inspect.getmembers(end_to_end, lambda each: inspect.isclass(each) and not inspect.isabstract(each))
     suites = [suite for _, suite in found if issubclass(suite, end_to_end.EndToEnd)]
     return {suite.param_names[0]: suite for suite in suites if len(suite.param_names) == 1}
@@ -67,7 +65,7 @@ def test_every_axis_has_a_suite_that_shows_all_its_values() -> None:
         ]
 
 
-def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(results: Results) -> None:
+def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(results: CellResults) -> None:
     digests: dict[object, set[str]] = {}
     for cell, samples in results.items():
         if cell != UNWRITABLE:
@@ -93,13 +91,13 @@ def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(dat
     assert data.store_nbytes["hdf5 gzip after resize"] < data.store_nbytes["hdf5 after resize"]
 
 
-def test_a_store_that_cannot_be_written_fails_its_own_figures_with_the_reason(data: Data, results: Results) -> None:
+def test_a_store_that_cannot_be_written_fails_its_own_metrics_with_the_reason(data: Data, results: CellResults) -> None:
     assert "absent" in data.failures[UNWRITABLE.store]
     assert "absent" in str(results[UNWRITABLE])
     assert data.failures.keys() == {UNWRITABLE.store}
 
 
-def test_a_figure_that_was_not_measured_is_not_available_and_says_why() -> None:
+def test_a_metric_that_was_not_measured_is_not_available_and_says_why() -> None:
     cell = Cell(strategy="async-raw", batch_size=8, workers="process 2")
     suite = end_to_end.Workers()
     with pytest.raises(NotImplementedError, match="no worker processes at this commit"):
@@ -109,7 +107,7 @@ def test_a_figure_that_was_not_measured_is_not_available_and_says_why() -> None:
 
 
 def test_what_an_earlier_commit_lacks_is_told_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any(why_not_here(cell) for cell in cells_to_measure(PROFILE))
+    assert not any(unsupported_reason(cell) for cell in cells_to_measure(PROFILE))
 
     def first_write(path: object, records: object, *, format: str = "npy", jobs: int = 1) -> None:
         """`presave.write` and, below, `AsyncIterator` as the first commit had them."""
@@ -122,7 +120,10 @@ def test_what_an_earlier_commit_lacks_is_told_cell_by_cell(monkeypatch: pytest.M
     monkeypatch.setattr(presave, "write", first_write)
     monkeypatch.setattr(etl, "AsyncIterator", FirstAsyncIterator)
     missing = {
-        (axis, value) for axis in LOADING_AXES for value in AXES[axis].values if why_not_here(cell_at(axis, value))
+        (axis, value)
+        for axis in LOADING_AXES
+        for value in AXES[axis].values
+        if unsupported_reason(cell_at(axis, value))
     }
     assert missing == {
         *(("workers", workers) for workers in ("thread 2", "process 2")),
@@ -138,11 +139,11 @@ def on_pages() -> dict[str, Any]:
     return {benchmark.name: benchmark for benchmark in found}
 
 
-def test_the_pages_say_in_words_what_a_figure_is_and_its_unit(on_pages: dict[str, Any]) -> None:
+def test_the_pages_say_in_words_what_a_metric_is_and_its_unit(on_pages: dict[str, Any]) -> None:
     assert len(on_pages) > 50
     for name, benchmark in on_pages.items():
-        figure, *about = benchmark.code.split("\n\n")
-        assert figure.endswith("."), name
+        metric, *about = benchmark.code.split("\n\n")
+        assert metric.endswith("."), name
         assert about, name
         # The page takes it for HTML.
         assert not set("<>") & set(benchmark.code), name

@@ -1,4 +1,4 @@
-"""Two commits against each other: real commits and processes, and the statistics on figures that are known."""
+"""Two commits against each other: real commits and processes, and the statistics on metrics that are known."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks.aa.__main__ import DECIDES
+from benchmarks.aa.__main__ import METHOD_FILES
 from benchmarks.aa.slowed import SLOWER, slowed
-from benchmarks.aa.study import CLOCK, SAME, Comparison, Study
-from benchmarks.aa.table import conclusions, detections, expected_ratio
+from benchmarks.aa.study import CLOCK, SAME, Comparison, Study, conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
+from benchmarks.compare_commits.handlers import METRICS, WORKS, overlaps
 from benchmarks.compare_commits.table import as_json, summary
-from benchmarks.compare_commits.turns import LEAST_ROUNDS
-from benchmarks.compare_commits.work import FIGURES, WORKS, overlaps
-from benchmarks.judgement import CONFIDENCE, Judgement, Verdict, judge
+from benchmarks.compare_commits.turns import MIN_ROUNDS
 from benchmarks.measuring.statistics import signed_rank_interval
 from benchmarks.measuring.turns import BLOCKS, Pairs
+from benchmarks.verdict import CONFIDENCE, Outcome, Verdict, judge
 from tests.scratch import Scratch, make_scratch
 
 COMPARE = "benchmarks.compare_commits"
@@ -84,10 +83,10 @@ def test_the_same_code_is_neither_slower_nor_faster(commits: Commits, tmp_path: 
     content = json.loads(report.read_text())
     assert (content["a"], content["b"]) == (commits.base, commits.same)
     assert [(each["strategy"], each["figure"]) for each in content["figures"]] == [
-        (strategy, figure) for strategy in ("raw", "presaved") for figure in ("etl", "wall")
+        (strategy, metric) for strategy in ("raw", "presaved") for metric in ("etl", "wall")
     ]
     assert {each["verdict"] for each in content["figures"]} <= {"same", "not clear"}
-    assert all(each["pairs"] >= LEAST_ROUNDS and each["low"] < each["high"] for each in content["figures"])
+    assert all(each["pairs"] >= MIN_ROUNDS and each["low"] < each["high"] for each in content["figures"])
     assert "cannot be told from noise" in compared.stdout
 
 
@@ -155,19 +154,21 @@ def noisy(ratio: float, noise: float, count: int, seed: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [(1.05, Verdict.SLOWER), (0.95, Verdict.FASTER), (1.0, Verdict.SAME), (1.02, Verdict.OPEN), (0.98, Verdict.OPEN)],
+    ("ratio", "outcome"),
+    [(1.05, Outcome.SLOWER), (0.95, Outcome.FASTER), (1.0, Outcome.SAME), (1.02, Outcome.OPEN), (0.98, Outcome.OPEN)],
 )
-def test_a_change_is_said_only_where_the_interval_is_outside_the_dead_zone(ratio: float, verdict: Verdict) -> None:
-    judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, dead_zone=0.02)
-    assert judged.verdict is verdict
+def test_a_change_is_said_only_where_the_interval_is_outside_the_equivalence_margin(
+    ratio: float, outcome: Outcome
+) -> None:
+    judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, equivalence_margin=0.02)
+    assert judged.outcome is outcome
     assert judged.low < ratio < judged.high
     assert judged.ratio == pytest.approx(ratio, abs=0.005)
 
 
-def test_noise_hides_a_change_and_a_wider_dead_zone_does() -> None:
-    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, dead_zone=0.02).verdict is Verdict.OPEN
-    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, dead_zone=0.08).verdict is Verdict.SAME
+def test_noise_hides_a_change_and_a_wider_margin_does() -> None:
+    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, equivalence_margin=0.02).outcome is Outcome.OPEN
+    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, equivalence_margin=0.08).outcome is Outcome.SAME
 
 
 def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
@@ -179,8 +180,8 @@ def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
 def test_too_few_pairs_give_no_interval_and_the_least_number_of_rounds_does() -> None:
     few = judge([0.5, 0.5, 0.5], 1.0, 1.6)
     assert (few.low, few.ratio, few.high) == (0.0, math.exp(0.5), math.inf)
-    assert judge([0.5, 0.5, 0.5], 1.0, 1.6).verdict is Verdict.OPEN
-    assert math.isfinite(judge([0.5] * LEAST_ROUNDS, 1.0, 1.6).high)
+    assert judge([0.5, 0.5, 0.5], 1.0, 1.6).outcome is Outcome.OPEN
+    assert math.isfinite(judge([0.5] * MIN_ROUNDS, 1.0, 1.6).high)
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
@@ -209,18 +210,18 @@ def test_blocks_that_were_disturbed_do_not_move_their_pair() -> None:
     assert pairs.log_ratios == [pytest.approx(math.log(1.1))]
 
 
-def judgement(ratio: float, verdict: Verdict, low: float = 0.9) -> Judgement:
-    return Judgement(1.0, ratio, ratio, low, 1.5, 14, verdict)
+def verdict(ratio: float, outcome: Outcome, low: float = 0.9) -> Verdict:
+    return Verdict(1.0, ratio, ratio, low, 1.5, 14, outcome)
 
 
-def test_the_summary_says_which_figures_have_changed_and_what_is_not_clear() -> None:
-    slower, unclear = judgement(1.1, Verdict.SLOWER), judgement(1.0, Verdict.OPEN, low=0.0)
+def test_the_summary_says_which_metrics_have_changed_and_what_is_not_clear() -> None:
+    slower, unclear = verdict(1.1, Outcome.SLOWER), verdict(1.0, Outcome.OPEN, low=0.0)
     said = summary({("raw", "etl"): slower, ("presaved", "wall"): unclear})
-    assert said.startswith("B is slower in ETL alone of raw; 1 of 2 figures are not clear")
-    assert summary({("raw", "etl"): judgement(1.0, Verdict.SAME)}) == "no change shown."
+    assert said.startswith("B is slower in ETL alone of raw; 1 of 2 metrics are not clear")
+    assert summary({("raw", "etl"): verdict(1.0, Outcome.SAME)}) == "no change shown."
     commit = Commit("HEAD", "0" * 40, Path("nowhere"))
-    (figure,) = as_json(commit, commit, {("raw", "etl"): unclear}, 0.02)["figures"]
-    assert (figure["low"], figure["high"], figure["verdict"]) == (None, 1.5, "not clear")
+    (metric,) = as_json(commit, commit, {("raw", "etl"): unclear}, 0.02)["figures"]
+    assert (metric["low"], metric["high"], metric["verdict"]) == (None, 1.5, "not clear")
 
 
 def test_a_slowed_copy_differs_in_loading_alone(commits: Commits) -> None:
@@ -241,47 +242,47 @@ def test_a_study_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     study = Study(path, same=2, slowed=1)
     wanted = study.missing
     assert sorted(wanted) == [(SAME, 0), (SAME, 1), (CLOCK, 0), (0.03, 0), (0.05, 0), (0.1, 0), (1.0, 0)]
-    found = Comparison(*wanted[0], {("raw", "etl"): judgement(1.01, Verdict.SAME)}, seconds=60.0)
+    found = Comparison(*wanted[0], {("raw", "etl"): verdict(1.01, Outcome.SAME)}, seconds=60.0)
     study.add(found)
     with path.open("a") as file:
         file.write('{"slower": 0.0')  # cut while it was written
     again = Study(path, same=2, slowed=1)
     assert again.comparisons == [found]
     assert again.missing == wanted[1:]
-    again.add(Comparison(*wanted[1], found.judgements, seconds=70.0))
+    again.add(Comparison(*wanted[1], found.verdicts, seconds=70.0))
     assert Study(path, same=2, slowed=1).missing == wanted[2:]
 
 
 def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_path: Path) -> None:
     study = Study(tmp_path / "study.jsonl", same=2, slowed=2)
     key, wall = ("raw", "etl"), ("async-raw", "wall")
-    for slower, number, ratio, verdict in (
-        (SAME, 0, 1.0, Verdict.SAME),
-        (SAME, 1, 0.97, Verdict.FASTER),
-        (0.05, 0, 1.04, Verdict.SLOWER),
-        (0.05, 1, 1.03, Verdict.OPEN),
-        (CLOCK, 0, 1.02, Verdict.SAME),
-        (1.0, 0, 1.82, Verdict.SLOWER),
+    for slower, number, ratio, outcome in (
+        (SAME, 0, 1.0, Outcome.SAME),
+        (SAME, 1, 0.97, Outcome.FASTER),
+        (0.05, 0, 1.04, Outcome.SLOWER),
+        (0.05, 1, 1.03, Outcome.OPEN),
+        (CLOCK, 0, 1.02, Outcome.SAME),
+        (1.0, 0, 1.82, Outcome.SLOWER),
     ):
-        unchanged = judgement(1.0, Verdict.SAME)
-        study.add(Comparison(slower, number, {key: judgement(ratio, verdict), wall: unchanged}, seconds=60.0))
-    changes = (Verdict.SLOWER, Verdict.FASTER)
+        unchanged = verdict(1.0, Outcome.SAME)
+        study.add(Comparison(slower, number, {key: verdict(ratio, outcome), wall: unchanged}, seconds=60.0))
+    changes = (Outcome.SLOWER, Outcome.FASTER)
     assert detections(study.of(SAME), key, changes) == detections(study.of(SAME), None, changes) == 1
-    assert detections(study.of(0.05), key, [Verdict.SLOWER]) == 1
-    assert detections(study.of(0.05), wall, [Verdict.SLOWER]) == 0
-    # Of twice the loading time 80% shows in the figure, and the copy's clock takes 2%.
+    assert detections(study.of(0.05), key, [Outcome.SLOWER]) == 1
+    assert detections(study.of(0.05), wall, [Outcome.SLOWER]) == 0
+    # Of twice the loading time 80% shows in the metric, and the copy's clock takes 2%.
     assert expected_ratio(study, key, 0.05) == pytest.approx(1.06)
     assert expected_ratio(study, wall, 0.05) is None
     assert "off by more than 3.0%; changes under 2.0%" in conclusions(study, 0.02)[0]
 
 
 def test_loading_and_compute_overlap_in_the_wall_time_of_what_loads_ahead_and_nowhere_else() -> None:
-    found = {(strategy, figure) for strategy in WORKS for figure in FIGURES if overlaps(strategy, figure)}
+    found = {(strategy, metric) for strategy in WORKS for metric in METRICS if overlaps(strategy, metric)}
     assert found == {("async-raw", "wall"), ("async-presaved", "wall")}
 
 
 def test_a_study_is_of_the_files_that_its_comparisons_are_made_with() -> None:
-    files = {name.removeprefix("benchmarks/") for name in DECIDES}
+    files = {name.removeprefix("benchmarks/") for name in METHOD_FILES}
     folder = Path(benchmarks.__file__).parent
     read = [*(folder / "compare_commits").glob("*.py"), *(folder / name for name in files if name.endswith(".py"))]
     shared = {
@@ -289,5 +290,5 @@ def test_a_study_is_of_the_files_that_its_comparisons_are_made_with() -> None:
         for path in read
         for name in re.findall(r"^\s*from benchmarks\.(\w+) import", path.read_text(), re.MULTILINE)
     }
-    # What is printed, what is asked for, and what is only another profile's.
-    assert {f"{name}.py" for name in shared - {"console", "names", "profile", "cell"}} <= files
+    # The console only prints.
+    assert {f"{name}.py" for name in shared - {"console"}} <= files

@@ -1,4 +1,4 @@
-"""Cells are measured in processes of their own, on the same CPUs, and figures of unequal work are refused."""
+"""Cells are measured in processes of their own, on the same CPUs, and metrics of unequal work are refused."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from typing import Any
 import pytest
 
 import benchmarks.measure
-import benchmarks.rounds
 import etl
-from benchmarks.cell import STRATEGIES, Cell
-from benchmarks.measure import Conditions, Figures, measure
+from benchmarks.cells import STRATEGIES, Cell, Profile
+from benchmarks.measure import (
+    CPUS_VARIABLE,
+    CellMetrics,
+    CellServer,
+    Conditions,
+    check_same_work,
+    cpus_of_cells,
+    measure,
+    measure_cells,
+)
 from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
-from benchmarks.profile import Profile
-from benchmarks.rounds import CPUS_VARIABLE, CellServer, check_same_work, cpus_of_cells, measure_cells
 from benchmarks.workload import DATA_VARIABLE, Data, Training, compute_threads, make_data
 
 PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
-EQUAL = Figures(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 1, "a", 2.3)
+EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 1, "a", 2.3)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
         yield make_data(PROFILE, tmp_path_factory.mktemp("store"))
 
 
-def test_every_strategy_does_the_same_work_and_its_figures_belong_together(data: Data) -> None:
+def test_every_strategy_does_the_same_work_and_its_metrics_belong_together(data: Data) -> None:
     results = measure_cells([Cell(strategy=strategy, batch_size=8) for strategy in STRATEGIES], data, PROFILE)
     assert [cell.strategy for cell in results] == list(STRATEGIES)
     for samples in results.values():
@@ -83,14 +89,14 @@ def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data
 
 def test_each_round_has_a_server_with_a_memory_layout_of_its_own(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[dict[str, Any]] = []
-    start_server = benchmarks.rounds.start_server
+    start_server = benchmarks.measure.start_server
 
     def noting(*given: Any, **options: Any) -> Any:
         server = start_server(*given, **options)
         started.append({"pid": server.pid, "seed": options["hash_seed"], **options["environment"]})
         return server
 
-    monkeypatch.setattr(benchmarks.rounds, "start_server", noting)
+    monkeypatch.setattr(benchmarks.measure, "start_server", noting)
     measure_cells([Cell("raw"), Cell("presaved")], data, dataclasses.replace(PROFILE, rounds=3))
     assert len(started) == 3
     for drawn in ("pid", "seed", PADDING_VARIABLE):
@@ -170,7 +176,7 @@ def test_a_step_on_a_device_goes_on_after_the_call_and_one_on_a_cpu_does_not(
         (dataclasses.replace(EQUAL, score=2.4), "trained to 2.4, .* to 2.3"),
     ],
 )
-def test_figures_of_unequal_work_are_refused(other: Figures, said: str) -> None:
+def test_metrics_of_unequal_work_are_refused(other: CellMetrics, said: str) -> None:
     with pytest.raises(DifferentWork, match=said):
         check_same_work({Cell("raw"): [EQUAL], Cell("presaved"): [EQUAL, other]})
 

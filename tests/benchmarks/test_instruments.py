@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cell import Cell
-from benchmarks.compare_commits.arm import open_arm
+from benchmarks.cells import Cell, Profile
 from benchmarks.compare_commits.commits import Commit, extract
-from benchmarks.compare_commits.work import ETL, PHOTOGRAPHS
-from benchmarks.measure import Conditions
+from benchmarks.compare_commits.handlers import ETL, PHOTOGRAPHS
+from benchmarks.compare_commits.turns import open_arm
+from benchmarks.measure import CellServer, Conditions, cpus_of_cells
 from benchmarks.measuring.instruments import instruments
 from benchmarks.measuring.processes import MeasurementError, Server
-from benchmarks.profile import Profile
-from benchmarks.rounds import CellServer, cpus_of_cells
 from benchmarks.workload import DATA_VARIABLE, find_photographs, make_data
 from tests.scratch import ROOT, make_scratch
 
@@ -69,9 +67,9 @@ def test_a_cell_of_a_commit_is_measured_with_the_instruments_of_the_working_tree
     data = make_data(Profile("test", 20, 32, rounds=1, seconds_per_figure=0.0, grid=False), tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(commit.folder))
     with CellServer(Conditions(data, 0.0, cpus_of_cells())) as server:
-        figures = server.measure(Cell("raw"))
+        metrics = server.measure(Cell("raw"))
     assert note.read_text() == str(commit.folder / "etl/__init__.py")
-    assert min(figures.etl, figures.epoch.wall.total, figures.epoch.compute.total) > SECONDS
+    assert min(metrics.etl, metrics.epoch.wall.total, metrics.epoch.compute.total) > SECONDS
     assert instruments().path == str(INSTRUMENTS)  # to which the server holds every answer
 
 
@@ -80,7 +78,7 @@ def test_a_turn_of_a_commit_is_measured_with_the_instruments_of_the_working_tree
     with open_arm(commit, ["raw"], hash_seed=0) as arm:
         arm.wait_until_ready()
         opened = arm.server.ask({"strategy": "raw"})
-        turn = arm.server.ask({"figure": ETL, "epochs": 1, "cpus": sorted(os.sched_getaffinity(0))[:1]})
+        turn = arm.server.ask({"metric": ETL, "epochs": 1, "cpus": sorted(os.sched_getaffinity(0))[:1]})
     assert note.read_text() == str(commit.folder / "etl/__init__.py")
     assert min(*opened["seconds"].values(), turn["seconds"]) > SECONDS
 

@@ -8,8 +8,15 @@ from pathlib import Path
 import asv
 import pytest
 
-from benchmarks.publish import assets
-from benchmarks.publish.offline_pages import describe_kept, find_remote_tags, make_offline
+from benchmarks.publish.offline_pages import (
+    ASSETS,
+    asset_cache,
+    describe_kept,
+    find_asset,
+    find_remote_tags,
+    has_integrity,
+    make_offline,
+)
 
 PAGES = Path(asv.__file__).parent / "www"
 NEEDS_NPM = pytest.mark.skipif(shutil.which("npm") is None, reason="no npm to take the packages from")
@@ -18,7 +25,7 @@ NEEDS_NPM = pytest.mark.skipif(shutil.which("npm") is None, reason="no npm to ta
 @pytest.fixture(scope="module")
 def cache() -> Path:
     """The user's own cache, so that the registry is asked once for a machine."""
-    return assets.asset_cache()
+    return asset_cache()
 
 
 @pytest.fixture
@@ -32,8 +39,8 @@ def remote_urls(html_dir: Path) -> list[str]:
 
 def test_every_link_of_this_version_of_asv_is_in_the_table(html_dir: Path) -> None:
     urls = remote_urls(html_dir)
-    assert len(urls) == len(assets.ASSETS)
-    assert all(assets.find_asset(url, "sha256-") for url in urls)
+    assert len(urls) == len(ASSETS)
+    assert all(find_asset(url, "sha256-") for url in urls)
 
 
 @NEEDS_NPM
@@ -43,10 +50,10 @@ def test_no_link_leads_elsewhere_and_the_files_are_what_their_hashes_say(html_di
     assert remote_urls(html_dir) == []
     index = (html_dir / "index.html").read_text()
     for tag in tags:
-        asset = assets.find_asset(tag.url, tag.attributes.get("integrity"))
+        asset = find_asset(tag.url, tag.attributes.get("integrity"))
         assert asset is not None
         assert f'"assets/{asset.place}"' in index
-        assert assets.has_integrity((html_dir / "assets" / asset.place).read_bytes(), asset.integrity)
+        assert has_integrity((html_dir / "assets" / asset.place).read_bytes(), asset.integrity)
 
 
 @NEEDS_NPM

@@ -19,19 +19,35 @@ from torch.utils.data import DataLoader
 
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers import comparison, environments
+from benchmarks.peers import comparison
 from benchmarks.peers.__main__ import main, parse
-from benchmarks.peers.batches import ReusedBatches, SharedBatches
-from benchmarks.peers.comparison import ALL, Comparison
-from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, make_environment
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE, normalise
-from benchmarks.peers.inputs import Inputs, make_inputs
-from benchmarks.peers.loader import OURS, PEERS, PRESAVED, RAW, Loader, find_loaders
-from benchmarks.peers.sample import Figures
-from benchmarks.peers.samples import OtherRun, Samples
-from benchmarks.peers.table import find_ratios, show
+from benchmarks.peers.comparison import (
+    ALL,
+    REQUIREMENTS,
+    Comparison,
+    IncompatibleSamples,
+    NotInstalled,
+    Samples,
+    make_environment,
+)
+from benchmarks.peers.handlers import LoaderMetrics
+from benchmarks.peers.loader import (
+    OURS,
+    PEERS,
+    PIXEL_MEAN,
+    PIXEL_SCALE,
+    PRESAVED,
+    RAW,
+    SIZE,
+    Loader,
+    ReusedBatches,
+    SharedBatches,
+    find_loaders,
+    normalise,
+)
+from benchmarks.peers.table import count_lines, find_ratios, show
 from benchmarks.peers.torch_dataloader import PREFETCH_FACTOR
-from benchmarks.peers.user_code import count_lines
+from benchmarks.peers.work import Inputs, make_inputs
 
 BATCH_SIZE = 8
 # A loader of pixels that does its work, and what could be wrong with it.
@@ -45,7 +61,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE
+from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE
 
 
 def prepare(source, folder):
@@ -208,7 +224,7 @@ def compare(inputs: Inputs, tmp_path: Path) -> Compare:
         *loaders: Loader, rounds: int = 1, told: list[str] | None = None, timeout: float = 120
     ) -> tuple[Samples, dict[str, str]]:
         compared = Comparison(
-            loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, seconds_per_figure=0, timeout=timeout
+            loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, min_seconds=0, timeout=timeout
         )
         samples = Samples(tmp_path / "samples.json", {})
         steps = [] if told is None else told
@@ -225,7 +241,7 @@ def test_our_loaders_and_a_plain_dataloader_do_the_same_work_and_are_measured(co
     samples, missing = compare(*loaders)
     assert missing == {}
     for loader in loaders:
-        (found,) = samples.figures_of(loader.key).values()
+        (found,) = samples.metrics_of(loader.key).values()
         assert all(value > 0 for value in dataclasses.astuple(found))
 
 
@@ -250,7 +266,7 @@ def test_a_loader_that_does_other_work_is_left_out_with_the_reason(
 ) -> None:
     samples, missing = compare(fake(name))
     assert reason in missing[f"presaved/{name}"]
-    assert samples.figures_of(f"presaved/{name}") == {}
+    assert samples.metrics_of(f"presaved/{name}") == {}
 
 
 def test_a_loader_in_whose_workers_opencv_starts_threads_is_left_out(
@@ -268,7 +284,7 @@ def test_a_loader_that_drops_photographs_only_when_it_is_measured_is_left_out(
         "presaved/dropping_later": "in round 1: presaved/dropping_later cannot be measured: "
         "DifferentWork: an epoch had 39 photographs, not 40"
     }
-    assert samples.figures_of("presaved/dropping_later") == {}
+    assert samples.metrics_of("presaved/dropping_later") == {}
 
 
 def test_a_loader_that_hangs_is_left_out_with_the_last_that_it_wrote(
@@ -284,7 +300,7 @@ def test_what_a_loader_prints_is_no_answer(compare: Compare, fake: Callable[...,
     loader = fake("printing")
     samples, missing = compare(loader)
     assert missing == {}
-    assert samples.figures_of(loader.key).keys() == {0}
+    assert samples.metrics_of(loader.key).keys() == {0}
 
 
 def test_what_a_loader_has_started_ends_with_its_process(
@@ -349,28 +365,28 @@ def test_an_interrupted_run_measures_only_what_is_missing(compare: Compare, fake
     first, _ = compare(loader, rounds=1)
     again, _ = compare(loader, rounds=2, told=told)
     assert [step for step in told if step.startswith("round")] == ["round 2 of 2: good"]
-    assert again.figures_of(loader.key)[0] == first.figures_of(loader.key)[0]
-    assert sorted(again.figures_of(loader.key)) == [0, 1]
+    assert again.metrics_of(loader.key)[0] == first.metrics_of(loader.key)[0]
+    assert sorted(again.metrics_of(loader.key)) == [0, 1]
 
 
 def test_samples_of_another_run_are_not_mixed_in(tmp_path: Path) -> None:
     path = tmp_path / "samples.json"
-    Samples(path, {"threads": 2}).add("raw/one", 0, figures(1.0))
-    assert Samples(path, {"threads": 2}).figures_of("raw/one") == {0: figures(1.0)}
-    with pytest.raises(OtherRun, match="samples of threads 2, not 3"):
+    Samples(path, {"threads": 2}).add("raw/one", 0, metrics(1.0))
+    assert Samples(path, {"threads": 2}).metrics_of("raw/one") == {0: metrics(1.0)}
+    with pytest.raises(IncompatibleSamples, match="samples of threads 2, not 3"):
         Samples(path, {"threads": 3})
     path.write_text("[]")
-    with pytest.raises(OtherRun, match="not a file of samples"):
+    with pytest.raises(IncompatibleSamples, match="not a file of samples"):
         Samples(path, {"threads": 2})
 
 
-def figures(images_per_second: float) -> Figures:
-    return Figures(1.0, images_per_second, 1.0, 1.0, 1)
+def metrics(images_per_second: float) -> LoaderMetrics:
+    return LoaderMetrics(1.0, images_per_second, 1.0, 1.0, 1)
 
 
 def test_ratios_are_taken_within_a_round() -> None:
-    theirs = {0: figures(10.0), 2: figures(30.0)}
-    ours = {number: figures(speed) for number, speed in enumerate((20.0, 1.0, 40.0))}
+    theirs = {0: metrics(10.0), 2: metrics(30.0)}
+    ours = {number: metrics(speed) for number, speed in enumerate((20.0, 1.0, 40.0))}
     assert find_ratios(theirs, ours) == [0.5, 0.75]
 
 
@@ -382,7 +398,7 @@ def test_the_table_says_what_an_interval_lacks(
     samples = Samples(tmp_path / "samples.json", {})
     for number in range(rounds):
         for loader, speed in ((ours, 4.0), (other, 3.0 if number == 0 else 2.0)):
-            samples.add(loader.key, number, figures(speed))
+            samples.add(loader.key, number, metrics(speed))
     printed = io.StringIO()
     show([ours, other], samples, {}, Console(file=printed, width=250))
     (row,) = [line for line in printed.getvalue().splitlines() if "good" in line]
@@ -466,7 +482,7 @@ def test_every_peer_has_loaders_and_pinned_requirements() -> None:
         lines = (REQUIREMENTS / f"{peer}.txt").read_text().split()
         assert all("==" in line for line in lines)
         assert {"numpy", "psutil", "xxhash"} <= {line.partition("==")[0] for line in lines}, (
-            f"sample.py cannot run for {peer}"
+            f"handlers.py cannot run for {peer}"
         )
 
 
@@ -474,7 +490,7 @@ def test_an_environment_that_cannot_be_made_gives_the_line_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.txt").write_text(f"{tmp_path / 'no-such-package'}\n")
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(comparison, "REQUIREMENTS", tmp_path)
     with pytest.raises(NotInstalled, match=r"ERROR: .*no-such-package"):
         make_environment("broken", tmp_path / "environments")
 

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks.axes import BACKENDS, GRID_AXES, cells_to_measure
-from benchmarks.profile import AXES_VARIABLE, PROFILE_VARIABLE, ROUNDS_VARIABLE, chosen_profile
+from benchmarks.cells import (
+    AXES_VARIABLE,
+    BACKENDS,
+    GRID_AXES,
+    PROFILE_VARIABLE,
+    ROUNDS_VARIABLE,
+    cells_to_measure,
+    chosen_profile,
+)
 
 PROFILES = json.loads((Path(benchmarks.__file__).parent / "profiles.json").read_text())
 
@@ -46,7 +53,7 @@ def test_an_unknown_axis_is_refused_with_the_known_ones(monkeypatch: pytest.Monk
         chosen_profile()
 
 
-def test_figures_of_different_profiles_have_different_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_different_profiles_have_different_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = set()
     for name in PROFILES:
         monkeypatch.setenv(PROFILE_VARIABLE, name)

@@ -19,22 +19,22 @@ from benchmarks.measuring.turns import DifferentWork
 from benchmarks.settings import __main__ as command
 from benchmarks.settings import setting as settings
 from benchmarks.settings import suites, turns
-from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Axis, Setting, on_backend, why_not_here
+from benchmarks.settings.handlers import WORKLOADS
+from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Axis, Setting, on_backend, unsupported_reason
 from benchmarks.settings.table import WORDS, as_json, judge_settings, show
-from benchmarks.settings.turns import Measured, keys, memory_ratios, take_turns
-from benchmarks.settings.workloads import WORKLOADS
+from benchmarks.settings.turns import SettingPairs, keys, memory_ratios, take_turns
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
 PAIR_SECONDS = 0.01
 
 
-def measured(ratio: float, memory: tuple[int, int] = (100, 200), rounds: int = 12) -> Measured:
+def measured(ratio: float, memory: tuple[int, int] = (100, 200), rounds: int = 12) -> SettingPairs:
     """Pairs that differ by `ratio`, more or less."""
     blocks = [[(1.0, ratio * (1 + 0.001 * math.sin(number)))] for number in range(rounds)]
-    return Measured(blocks, [memory] * rounds)
+    return SettingPairs(blocks, [memory] * rounds)
 
 
-def shown(results: dict[Any, Measured]) -> str:
+def shown(results: dict[Any, SettingPairs]) -> str:
     text = io.StringIO()
     show(results, 60.0, Console(file=text, width=400))
     return text.getvalue()
@@ -57,7 +57,7 @@ def test_every_axis_tries_the_default_against_itself_and_each_value_is_a_setting
     for each in tried - {axis.base}:
         assert replace(each, **{name: getattr(axis.base, name)}) == axis.base
         assert Setting.from_json(json.loads(json.dumps(each.to_json()))) == each
-        assert why_not_here(each) == ""
+        assert unsupported_reason(each) == ""
 
 
 def test_every_workload_that_an_axis_names_is_there_and_knows_its_backend() -> None:
@@ -67,9 +67,9 @@ def test_every_workload_that_an_axis_names_is_there_and_knows_its_backend() -> N
 
 
 def test_what_a_commit_lacks_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "unknown heap policy 'shrink'" in why_not_here(Setting(heap="shrink"))
+    assert "unknown heap policy 'shrink'" in unsupported_reason(Setting(heap="shrink"))
     monkeypatch.delattr(etl.runtime, "batch_boundary")
-    assert "no batch boundaries" in why_not_here(Setting())
+    assert "no batch boundaries" in unsupported_reason(Setting())
     monkeypatch.setattr(turns, "start_server", None)
     assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, PAIR_SECONDS).values())
 
@@ -131,8 +131,8 @@ def test_a_default_that_cannot_be_measured_ends_it(axes: dict[str, Axis]) -> Non
 )
 def test_a_verdict_says_whether_a_setting_is_real(ratio: float, word: str) -> None:
     results = {("heap", "decoding", "retain"): measured(ratio, memory=(2_000_000, 3_000_000))}
-    (judgement,) = judge_settings(results).values()
-    assert WORDS[judgement.verdict] == word
+    (verdict,) = judge_settings(results).values()
+    assert WORDS[verdict.outcome] == word
     text = shown(results)
     assert word in text
     assert "2 to 3" in text
@@ -143,8 +143,8 @@ def test_a_verdict_says_whether_a_setting_is_real(ratio: float, word: str) -> No
 
 def test_what_is_rare_counts_with_all_of_its_time() -> None:
     pair = [(1.0, 1.0), (1.0, 1.0), (1.0, 7.0)]
-    assert Measured([pair]).log_ratios == [0.0]
-    assert Measured([pair], is_of_rare_events=True).log_ratios == [pytest.approx(math.log(3))]
+    assert SettingPairs([pair]).log_ratios == [0.0]
+    assert SettingPairs([pair], is_of_rare_events=True).log_ratios == [pytest.approx(math.log(3))]
 
 
 def test_few_pairs_are_no_verdict() -> None:
@@ -158,8 +158,8 @@ def test_few_pairs_are_no_verdict() -> None:
 def test_asv_gets_a_sample_from_every_pair_na_for_what_is_missing_and_the_reason_of_a_failure() -> None:
     cache = {
         ("heap", "decoding", "retain"): measured(0.5),
-        ("heap", "decoding", "limit:64GB"): Measured(missing="not at this commit"),
-        ("heap", "decoding", "preallocate:256MB"): Measured(failure="no glibc"),
+        ("heap", "decoding", "limit:64GB"): SettingPairs(missing="not at this commit"),
+        ("heap", "decoding", "preallocate:256MB"): SettingPairs(failure="no glibc"),
     }
     suite = suites.Heap()
     assert suite.track_time_ratio(cache, "decoding", "retain")["samples"] == pytest.approx([0.5] * 12, rel=0.01)
@@ -189,7 +189,7 @@ def test_the_command_measures_what_it_is_asked_for(
 ) -> None:
     asked: list[Any] = []
 
-    def take(axes: Any, rounds: int, seconds: float, progress: Any) -> dict[Any, Measured]:
+    def take(axes: Any, rounds: int, seconds: float, progress: Any) -> dict[Any, SettingPairs]:
         asked.append((tuple(axes), rounds))
         return {("heap", "decoding", "retain"): measured(0.5)}
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import etl
-from benchmarks import cell
+from benchmarks import cells
 from etl import strategies
 from etl.comparison.settings import Candidate
 from etl.comparison.workload import Threads
@@ -115,16 +115,16 @@ def test_batches_are_loaded_by_the_workers_of_the_strategy_and_at_least_by_one(n
 
 
 def test_a_cell_of_the_benchmarks_goes_by_attributes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cell.STRATEGIES, "turbo", cell.Strategy(reads_store=True, loads_ahead=True))
-    monkeypatch.setitem(cell.WORKERS, "all", cell.Workers("process", 8))
-    turbo = cell.Cell("turbo", workers="all")
+    monkeypatch.setitem(cells.STRATEGIES, "turbo", cells.Strategy(reads_store=True, loads_ahead=True))
+    monkeypatch.setitem(cells.WORKERS, "all", cells.Workers("process", 8))
+    turbo = cells.Cell("turbo", workers="all")
     assert (turbo.is_presaved, turbo.is_async, turbo.worker_kind, turbo.worker_count) == (True, True, "process", 8)
     with pytest.raises(KeyError, match="async-turbo"):
-        _ = cell.Cell("async-turbo").is_async
+        _ = cells.Cell("async-turbo").is_async
 
 
 def test_strategies_of_the_benchmarks_load_as_those_of_the_package_do() -> None:
-    for name, each in cell.STRATEGIES.items():
+    for name, each in cells.STRATEGIES.items():
         found = strategies.find(name)
         assert (each.reads_store, each.loads_ahead) == (found.reads_store, found.loads_ahead)
 

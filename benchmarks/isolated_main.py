@@ -1,7 +1,8 @@
-"""Runs a function of this folder against the installed packages: `python PATH/alone.py MODULE:FUNCTION [ARGUMENT]`.
+"""Run a function of this folder against the installed packages: `python PATH/isolated_main.py MODULE:FUNCTION`.
 
-The folder becomes the package `benchmarks` without its parent on the path: beside it lie the working tree's etl and
-presave, and the ones to be measured are those installed. Nor is the folder itself on it, whose names are not global.
+The folder becomes the package `benchmarks`, but its parent is not put on the path: the working tree's etl and presave
+are there, and the ones to be measured are installed. The folder itself is not on the path either, because its module
+names are not meant to be global.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What the process of one commit does.
+"""The measuring process of one commit: its work, and how it handles requests.
 
-Its first request is `{"folder": ..., "strategies": [...]}`: it writes the stores that these read. The process that is
-forked for a `{"strategy": ...}` answers with what it loaded and how long that took, and takes turns
-`{"figure", "epochs", "cpus"}`.
+The first request is `{"folder": ..., "strategies": [...]}`: the process writes the stores that these strategies read.
+The process that is forked for a `{"strategy": ...}` answers with what it loaded and how long that took. Its turns are
+`{"metric", "epochs", "cpus"}`.
+
+Epochs are short, so that a turn of one commit is a moment away from that of the other.
 """
 
 from __future__ import annotations
@@ -11,28 +13,58 @@ import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import etl
-from benchmarks.cell import Cell
-from benchmarks.compare_commits.compute import Layer
-from benchmarks.compare_commits.work import ETL, IMAGE_SIZE, PHOTOGRAPHS, WALL, WORKS, Work
-from benchmarks.fork_ready import load_kernels
+from benchmarks.cells import Cell
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.layout import draw_gaps
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
-from benchmarks.stores import write_store
-from benchmarks.workload import Data, find_photographs, make_iterator, make_pipeline
+from benchmarks.servers import load_kernels
+from benchmarks.workload import Data, find_photographs, make_iterator, make_pipeline, write_store
 
+IMAGE_SIZE = 64
+PHOTOGRAPHS = 32
+ETL, WALL = METRICS = ("etl", "wall")
+# A turn is as many epochs as take this long, and at least one. A virtual CPU's speed changes by a tenth from one
+# millisecond to the next and by not much more within a second, so many short turns average out more than few long ones.
+TURN_SECONDS = 0.002
+MAX_EPOCHS = 100
 # Each commit is on one CPU; what loads ahead has another one.
 COMPUTE_THREADS = 1
+# Outputs of the layer that stands in for training.
+UNITS = 64
+
+
+@dataclass(frozen=True)
+class Work:
+    """One epoch: the first `photographs` of `PHOTOGRAPHS`, loaded as `cell` says."""
+
+    cell: Cell
+    photographs: int
+
+
+WORKS = {
+    "raw": Work(Cell("raw", batch_size=2), 2),
+    "async-raw": Work(Cell("async-raw", batch_size=1), 2),
+    "presaved": Work(Cell("presaved", batch_size=16), PHOTOGRAPHS),
+    "async-presaved": Work(Cell("async-presaved", batch_size=16), PHOTOGRAPHS),
+}
+
+
+def overlaps(strategy: str, metric: str) -> bool:
+    """Return whether loading and compute go on at the same time while `metric` of `strategy` is measured."""
+    return metric == WALL and WORKS[strategy].cell.is_async
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything, write the stores, and say where the packages come from."""
+    """Load the kernels, write the stores, and answer with the folders that the packages come from."""
     load_kernels()
     data = {name: _make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
 
@@ -47,7 +79,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
 @contextmanager
 def _turns(cell: Cell, data: Data) -> Iterator[tuple[Answer, Turn]]:
-    # Pages that are given back and mapped again in every step cost more or less from process to process.
+    # Without this, pages are given back and mapped again in every step, at a cost that varies between processes.
     with (
         etl.runtime.HeapPolicy("retain"),
         etl.runtime.ThreadPolicy(COMPUTE_THREADS),
@@ -58,12 +90,12 @@ def _turns(cell: Cell, data: Data) -> Iterator[tuple[Answer, Turn]]:
         samples = run_epoch(iterator, digest.update).samples
         computes: dict[str, Callable[[Any], None] | None] = {ETL: None, WALL: layer}
         run_epoch(iterator, layer)
-        seconds = {figure: run_epoch(iterator, compute).wall.total for figure, compute in computes.items()}
+        seconds = {metric: run_epoch(iterator, compute).wall.total for metric, compute in computes.items()}
 
         def turn(request: Request) -> Answer:
             settle_on(request["cpus"])
             gaps = draw_gaps()
-            compute, epochs = computes[request["figure"]], request["epochs"]
+            compute, epochs = computes[request["metric"]], request["epochs"]
             seconds = seconds_of(lambda: [run_epoch(iterator, compute) for _ in range(epochs)], not cell.is_async)
             del gaps
             return {"seconds": seconds / epochs}
@@ -71,8 +103,26 @@ def _turns(cell: Cell, data: Data) -> Iterator[tuple[Answer, Turn]]:
         yield {"digest": digest.hexdigest(), "samples": samples, "seconds": seconds}, turn
 
 
+class Layer:
+    """A layer of a network: forward and backward in float32, by numpy, without updating its weights.
+
+    It is work of the kind that training does, memory traffic included. Importing torch would take three seconds in
+    every one of the fresh processes.
+    """
+
+    def __init__(self) -> None:
+        self._weights: np.ndarray | None = None
+        self.gradient = 0.0
+
+    def __call__(self, batch: Any) -> None:
+        features = np.asarray(batch.features, np.float32).reshape(len(batch), -1)
+        if self._weights is None:
+            self._weights = np.random.default_rng(0).standard_normal((features.shape[1], UNITS), np.float32)
+        self.gradient = float((features.T @ (features @ self._weights))[0, 0])
+
+
 def _make_data(work: Work, folder: Path) -> Data:
-    """The photographs of `work`, as different ones as there are, and its store, below `folder`."""
+    """Copy the photographs of `work` into `folder`, as different ones as there are, and write its store there."""
     every = sorted(find_photographs(PHOTOGRAPHS).rglob("*.jpg"))
     photographs = folder / f"{work.cell.strategy}-photographs"
     for path in every[:: len(every) // work.photographs][: work.photographs]:

@@ -1,6 +1,6 @@
-"""One loader in a fresh process of its own environment: prepares its files, checks its work, or takes one sample.
+"""The measuring process of one loader, in its own environment: it prepares files, checks the work or takes a sample.
 
-It needs numpy, psutil and xxhash besides what the loader needs.
+Besides what the loader needs, it needs numpy, psutil and xxhash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.measuring.process_tree import PeakMemory, cpu_seconds
 from benchmarks.measuring.server import Answer, OpenSession, Request
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues
-from benchmarks.peers.same_work import check_batch, check_epochs
+from benchmarks.peers.work import check_batch, check_epochs
 
 PREPARE, CHECK, SAMPLE = "prepare", "check", "sample"
 # Compute that leaves the CPU free, as a step on a GPU does.
@@ -28,29 +28,29 @@ COMPUTE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Work(JsonValues):
-    """One thing that a loader is asked to do.
+class LoaderRequest(JsonValues):
+    """One action of a loader.
 
     Attributes
     ----------
     action : str
-        `PREPARE` answers with `Prepared`, `SAMPLE` with `Figures`, and `CHECK` with nothing.
+        `PREPARE` answers with `Prepared`, `SAMPLE` with `LoaderMetrics`, and `CHECK` with nothing.
     module, function : str
-        The code of the user.
+        The user's code.
     imports : tuple of str
-        Modules to import before the clock starts.
+        As `Loader` has them.
     source, folder : str
-        What the files are made from, and where they are.
+        The source of the files, and their folder.
     expected : str
-        A .npy of what `same_work.describe` says of all photographs.
+        A .npy of `work.describe` of all photographs.
     records, batch_size, threads : int
-        Of the epoch, and for the loader.
+        Records of an epoch, and the batch size and threads of the loader.
     tolerance : float
-        Of `same_work.check_epochs`.
+        As `work.check_epochs` takes it.
     channels_last : bool
-        As the loader says.
-    seconds_per_figure : float
-        How long loading alone is measured.
+        As `Loader` has it.
+    min_seconds : float
+        Loading alone is measured for at least so long.
     scratch : str
         An empty folder to work in.
     """
@@ -67,7 +67,7 @@ class Work(JsonValues):
     threads: int
     tolerance: float
     channels_last: bool
-    seconds_per_figure: float
+    min_seconds: float
     scratch: str
 
 
@@ -79,19 +79,19 @@ class Prepared(JsonValues):
 
 
 @dataclass(frozen=True)
-class Figures(JsonValues):
-    """What a sample of a loader holds.
+class LoaderMetrics(JsonValues):
+    """The metrics of one sample of a loader.
 
     Attributes
     ----------
     first_batch_seconds : float
         From calling the user's code to the first batch in memory.
     images_per_second, cpu_seconds_per_1000 : float
-        Of epochs of loading alone, with the loader warm.
+        Speed and CPU time of loading alone, in epochs of the warm loader.
     waiting_images_per_second : float
-        Of an epoch with 50 ms of compute a batch that needs no CPU.
+        Speed of an epoch in which each batch has 50 ms of compute that needs no CPU.
     peak_memory : int
-        Bytes, of the first epoch after its first batch.
+        Bytes in the first epoch, after its first batch.
     """
 
     first_batch_seconds: float
@@ -102,24 +102,24 @@ class Figures(JsonValues):
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Do the `Work` that `request` is, and answer with its result.
+    """Do what a `LoaderRequest` asks for, and answer with the result.
 
-    No session follows. A forked process would not have the threads that libraries start when they are imported, nor
-    would it end in order, which removes the shared memory of some.
+    No session follows. A forked process would lack the threads that libraries start when they are imported. Nor would
+    it end in order, which some libraries need to remove their shared memory.
     """
-    return answer(Work.from_json(request)), _no_session
+    return answer(LoaderRequest.from_json(request)), _no_session
 
 
 def _no_session(request: Request) -> NoReturn:
     raise ValueError(f"a process of a peer does one thing, and not {request} after it")
 
 
-class Touchable:
-    """A batch as the clock takes it."""
+class LoadedBatch:
+    """A batch, as the clock takes it."""
 
     def __init__(self, images: Any, numbers: Any) -> None:
         array = np.asarray(images)
-        # Bytes are read as they lie: a copy into another layout would be paid by a loader that does not need it.
+        # Bytes are read in the order in which they lie: a copy into another layout would cost the loader time.
         self._array = array if array.flags.c_contiguous else array.transpose(0, 2, 3, 1)
         self.numbers = numbers
 
@@ -127,42 +127,47 @@ class Touchable:
         return len(self._array)
 
     def arrays(self) -> list[np.ndarray]:
-        """The images, one contiguous array."""
+        """Return the images, one contiguous array."""
         return [self._array]
 
 
-class Epochs:
-    """What a loader made, as the clock takes it."""
+class LoaderEpochs:
+    """The epochs of a loader, as the clock takes them."""
 
     def __init__(self, loaded: Iterable[tuple[Any, Any]]) -> None:
         self._loaded = loaded
 
-    def __iter__(self) -> Iterator[Touchable]:
-        # Nothing here holds on to a batch while the next one is asked for: its memory may serve again.
-        return map(_touchable, self._loaded)
+    def __iter__(self) -> Iterator[LoadedBatch]:
+        # No reference to a batch is kept while the next one is asked for: its memory may be used again.
+        return map(_loaded_batch, self._loaded)
 
 
-def _touchable(pair: tuple[Any, Any]) -> Touchable:
-    return Touchable(*pair)
+def _loaded_batch(pair: tuple[Any, Any]) -> LoadedBatch:
+    return LoadedBatch(*pair)
 
 
-def answer(work: Work) -> Answer:
-    """Do `work` in this process."""
-    os.chdir(work.scratch)
-    # The machine of the loader, whatever it starts: libraries count the processors that they are allowed to use.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: work.threads])
-    for module in work.imports:
-        importlib.import_module(module)
-    function = getattr(importlib.import_module(work.module), work.function)
-    if work.action == PREPARE:
+def answer(request: LoaderRequest) -> Answer:
+    """Do what `request` asks for, in this process."""
+    os.chdir(request.scratch)
+    # All that the loader starts has these CPUs: libraries count the CPUs that they are allowed to use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: request.threads])
+    for imported in request.imports:
+        module, _, function_name = imported.partition(":")
+        loaded_module = importlib.import_module(module)
+        if function_name:
+            getattr(loaded_module, function_name)()
+    function = getattr(importlib.import_module(request.module), request.function)
+    if request.action == PREPARE:
         started = time.perf_counter()
-        function(work.source, work.folder)
+        function(request.source, request.folder)
         return Prepared(time.perf_counter() - started).to_json()
-    if work.action == SAMPLE:
-        return take_sample(function, work).to_json()
-    loaded = function(work.folder, work.batch_size, work.threads)
-    check_epochs((loaded, loaded), np.load(work.expected), work.batch_size, work.tolerance, work.channels_last)
-    if "cv2" in work.imports:
+    if request.action == SAMPLE:
+        return take_sample(function, request).to_json()
+    loaded = function(request.folder, request.batch_size, request.threads)
+    check_epochs(
+        (loaded, loaded), np.load(request.expected), request.batch_size, request.tolerance, request.channels_last
+    )
+    if "cv2" in request.imports:
         check_opencv()
     return {}
 
@@ -178,33 +183,33 @@ def check_opencv() -> None:
         )
 
 
-def take_sample(function: Any, work: Work) -> Figures:
-    """Return the figures of a loader: the start of the first epoch, then whole epochs of the warm loader."""
+def take_sample(function: Any, request: LoaderRequest) -> LoaderMetrics:
+    """Return the metrics of a loader: the start of the first epoch, then whole epochs of the warm loader."""
     started = time.perf_counter()
-    loaded = function(work.folder, work.batch_size, work.threads)
+    loaded = function(request.folder, request.batch_size, request.threads)
     batches = iter(loaded)
     images, _numbers = next(batches)
-    touch(Touchable(images, _numbers))
+    touch(LoadedBatch(images, _numbers))
     first_batch_seconds = time.perf_counter() - started
-    check_batch(images, work.batch_size, work.channels_last)
+    check_batch(images, request.batch_size, request.channels_last)
     samples = len(images)
     del images, _numbers
     with PeakMemory() as memory:
         for images, _numbers in batches:
-            touch(Touchable(images, _numbers))
+            touch(LoadedBatch(images, _numbers))
             samples += len(images)
-    _check_count(samples, work.records)
-    epochs = Epochs(loaded)
+    _check_count(samples, request.records)
+    epochs = LoaderEpochs(loaded)
     cpu, wall, done = cpu_seconds(), 0.0, 0
-    while done == 0 or wall < work.seconds_per_figure:
+    while done == 0 or wall < request.min_seconds:
         times = run_epoch(epochs, None)
-        _check_count(times.samples, work.records)
+        _check_count(times.samples, request.records)
         wall += times.wall.total
         done += times.samples
     cpu = cpu_seconds() - cpu
     waiting = run_epoch(epochs, lambda _: time.sleep(COMPUTE_SECONDS))
-    _check_count(waiting.samples, work.records)
-    return Figures(
+    _check_count(waiting.samples, request.records)
+    return LoaderMetrics(
         first_batch_seconds=first_batch_seconds,
         images_per_second=done / wall,
         cpu_seconds_per_1000=cpu * 1000 / done,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import interleaved
-from benchmarks.interleaved import in_rounds
+from benchmarks import suite
+from benchmarks.suite import in_rounds
 from benchmarks.write import measure_writers
 
 
 def test_an_operation_is_run_in_every_pass_and_its_fastest_is_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interleaved, "_seconds", lambda operation: operation())
+    monkeypatch.setattr(suite, "_seconds", lambda operation: operation())
     run: list[str] = []
     takes = {"one": iter([5.0, 3.0, 4.0, 9.0, 8.0, 7.0]), "other": iter([1.0, 2.0, 1.5, 0.5, 2.5, 3.5])}
 
