@@ -5,24 +5,36 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping, MutableSequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from etl.comparison.workload import Workload
-from etl.loading.batch import Batch
-from etl.loading.batch_plan import Layout, Loader, Where, nowhere
+from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Loader
 from etl.sources.record import RecordError
-from etl.stages.pipeline import READING
+from etl.stages.cursor import COLLATING, IDLE, READING, Cursor, ThreadCursor
 
 EMPTY = np.empty((0, 0))
 
 
-class StageClock(MutableSequence[int]):
-    """A `Where` that adds up the seconds of each stage while a loader writes its record and stage to it.
+class StageClock:
+    """A `Cursor` that measures how long each stage takes.
 
-    The loader stops after the current record when the time is past `until`, a time of `time.perf_counter`.
+    The seconds between two changes of position are those of the stage that the first of them named. Collating counts to
+    the last stage.
+
+    Parameters
+    ----------
+    stages : tuple of str
+        The names of the stages, reading first.
+
+    Attributes
+    ----------
+    records : int
+        Records that were begun.
+    until : float
+        The loader stops at this time of `time.perf_counter`, after the record that it is at.
     """
 
     def __init__(self, stages: tuple[str, ...]) -> None:
@@ -34,31 +46,43 @@ class StageClock(MutableSequence[int]):
         self.until = math.inf
 
     def seconds_per_record(self) -> list[tuple[str, float]]:
-        """Return (stage, seconds) pairs, reading first. The last stage includes storing the record in its batch."""
+        """Return the name and the seconds of each stage, reading first."""
         return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
 
     def pause(self) -> None:
         """Stop the clock until the next record."""
         self._note(None)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        if index == 0:
+    @property
+    def record(self) -> int:
+        """Not kept: nothing reads it."""
+        return IDLE
+
+    @record.setter
+    def record(self, record: int) -> None:
+        if record != IDLE:
             self.records += 1
             self._note(0)
-        elif index == 1:
-            self._note(value - READING)
 
-    def __getitem__(self, index: Any) -> Any:
-        return int(index == 2 and time.perf_counter() >= self.until)
+    @property
+    def stage(self) -> int:
+        """Not kept: nothing reads it."""
+        return READING
 
-    def __len__(self) -> int:
-        return 3
+    @stage.setter
+    def stage(self, stage: int) -> None:
+        if stage != COLLATING:
+            self._note(stage - READING)
 
-    def __delitem__(self, index: Any) -> None:
-        raise TypeError("it has three places")
+    @property
+    def cancelled(self) -> bool:
+        """True when the time is up."""
+        return time.perf_counter() >= self.until
 
-    def insert(self, index: int, value: int) -> None:  # noqa: ARG002
-        raise TypeError("it has three places")
+    @cancelled.setter
+    def cancelled(self, cancelled: bool) -> None:
+        if cancelled:
+            self.until = -math.inf
 
     def _note(self, place: int | None) -> None:
         now = time.perf_counter()
@@ -88,11 +112,11 @@ class RecordRun:
         while time.perf_counter() < clock.until and clock.records < most:
             # Without a lock two threads may load the same records, which takes equally long.
             first, self._next = self._next, self._next + self._batch
-            numbers = np.take(self._order, range(first, first + self._batch), mode="wrap")
-            layout = self._loader.lay_out(numbers, 0, nowhere())
-            if any(arrays.get(name, EMPTY).shape[1:] != shape for name, (shape, _) in layout.items()):
-                arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in layout.items()}
-            self._loader.load(numbers, 0, arrays, clock)
+            indices = np.take(self._order, range(first, first + self._batch), mode="wrap")
+            fields = self._loader.plan(indices, 0, ThreadCursor()).fields
+            if any(arrays.get(name, EMPTY).shape[1:] != shape for name, (shape, _) in fields.items()):
+                arrays = {name: np.empty((self._batch, *shape), dtype) for name, (shape, dtype) in fields.items()}
+            self._loader.load(indices, 0, arrays, clock)
             clock.pause()
 
 
@@ -110,66 +134,42 @@ class Span(NamedTuple):
 
 
 class WatchedLoader:
-    """A `Loader` that delegates to `loader` and keeps a `Span` for each part of a batch."""
+    """A `Loader` that does what the wrapped one does and keeps a `Span` for each chunk that it loads."""
 
     def __init__(self, loader: Loader) -> None:
+        self.granularity = loader.granularity
         self._loader = loader
         self._batch_of: dict[int, int] = {}
         self._batches = 0
         self.spans: list[Span] = []
 
-    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:
-        """Delegate to `loader`, and count a new batch.
-
-        Parameters
-        ----------
-        numbers : int64 array of shape (records,)
-            Records of the batch.
-        epoch : int
-            The epoch.
-        where : Where
-            Position of the loader.
-        """
+    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+        """Plan a batch and count it."""
         started = time.perf_counter()
-        layout = self._loader.lay_out(numbers, epoch, where)
-        self._batch_of.update(dict.fromkeys(numbers.tolist(), self._batches))
+        spec = self._loader.plan(indices, epoch, cursor)
+        self._batch_of.update(dict.fromkeys(indices.tolist(), self._batches))
         self._note(started, self._batches)
         self._batches += 1
-        return layout
-
-    def task_records(self, records: int, workers: int) -> int:
-        """Delegate to `loader`."""
-        return self._loader.task_records(records, workers)
+        return spec
 
     def load(
-        self, numbers: np.ndarray, epoch: int, arrays: Mapping[str, np.ndarray], where: Where
+        self,
+        indices: np.ndarray,
+        epoch: int,
+        out: Mapping[str, np.ndarray],
+        cursor: Cursor,
+        finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> Mapping[int, RecordError]:
-        """Delegate to `loader`, and keep a span.
-
-        Parameters
-        ----------
-        numbers : int64 array of shape (rows,)
-            Records to load.
-        epoch : int
-            The epoch.
-        arrays : arrays of shape (rows, ...)
-            One array for each field.
-        where : Where
-            Position of the loader.
-        """
+        """Load a chunk and note when; see `Loader`."""
         started = time.perf_counter()
         try:
-            return self._loader.load(numbers, epoch, arrays, where)
+            return self._loader.load(indices, epoch, out, cursor, finished)
         finally:
-            self._note(started, self._batch_of[int(numbers[0])])
+            self._note(started, self._batch_of[int(indices[0])])
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """Delegate to `loader`."""
-        return self._loader.to_batch(arrays)
-
-    def error_at(self, where: Where, cause: BaseException) -> RecordError:
-        """Delegate to `loader`."""
-        return self._loader.error_at(where, cause)
+    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
+        """Return an error for `cause` that names the record and stage at `cursor`."""
+        return self._loader.name_error(cursor, cause)
 
     def reset(self) -> None:
         """Forget all spans: the next batch is the first."""

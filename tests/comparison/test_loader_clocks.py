@@ -11,8 +11,8 @@ import pytest
 
 import etl
 from etl.comparison.loader_clocks import GAP_SECONDS, Span, StageClock, WatchedLoader
-from etl.loading.batch_plan import nowhere
 from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, READING, ThreadCursor
 from tests.sequences import NOTHING
 
 BATCHES, BATCH_SIZE = 6, 4
@@ -87,15 +87,15 @@ def test_a_record_that_fails_is_the_error_it_was_and_its_span_is_kept() -> None:
 def test_it_says_what_the_loader_says() -> None:
     with etl.RawIterator(Slow(), NOTHING, BATCH_SIZE) as raw:
         watched = WatchedLoader(raw.loader)
-        assert watched.task_records(64, 2) == raw.loader.task_records(64, 2)
-        numbers = np.array([5, 9])
-        layout = watched.lay_out(numbers, 0, nowhere())
-        assert layout == raw.loader.lay_out(numbers, 0, nowhere())
-        arrays = {name: np.empty((2, *shape), dtype) for name, (shape, dtype) in layout.items()}
-        assert watched.load(numbers, 0, arrays, nowhere()) == {}
-        assert watched.to_batch(arrays).labels.tolist() == [5, 9]
-        cause = ValueError("bad")
-        assert str(watched.error_at([5, -1, 0], cause)) == str(raw.loader.error_at([5, -1, 0], cause))
+        assert watched.granularity == raw.loader.granularity
+        indices = np.array([5, 9])
+        fields = watched.plan(indices, 0, ThreadCursor()).fields
+        assert fields == raw.loader.plan(indices, 0, ThreadCursor()).fields
+        arrays = {name: np.empty((2, *shape), dtype) for name, (shape, dtype) in fields.items()}
+        assert watched.load(indices, 0, arrays, ThreadCursor()) == {}
+        assert arrays["label"].tolist() == [5, 9]
+        cause, at = ValueError("bad"), ThreadCursor(5)
+        assert str(watched.name_error(at, cause)) == str(raw.loader.name_error(at, cause))
 
 
 def test_parts_of_a_batch_that_follow_on_each_other_in_a_thread_are_one() -> None:
@@ -146,17 +146,16 @@ class Sleep:
 
 
 def timed(source: Sleep, stages: list[Sleep]) -> StageClock:
-    """Load every record once, after the layout is known."""
+    """Every record once, after a batch was planned."""
     pipeline = etl.Pipeline(stages)
     with etl.RawIterator(source, pipeline, RECORDS) as iterator:
-        numbers = np.arange(RECORDS)
-        layout = iterator.loader.lay_out(numbers, 0, nowhere())
-        arrays = {name: np.empty((RECORDS, *shape), dtype) for name, (shape, dtype) in layout.items()}
-        del layout  # and with it the record that it was found out from
+        indices = np.arange(RECORDS)
+        fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
+        arrays = {name: np.empty((RECORDS, *shape), dtype) for name, (shape, dtype) in fields.items()}
         for each in (source, *stages):
             each.taken = 0.0
         clock = StageClock(("read", *pipeline.names))
-        iterator.loader.load(numbers, 0, arrays, clock)
+        iterator.loader.load(indices, 0, arrays, clock)
         clock.pause()
     return clock
 
@@ -184,18 +183,24 @@ def test_a_pipeline_without_stages_is_all_reading() -> None:
 
 def test_a_pause_belongs_to_no_stage() -> None:
     clock = StageClock(("read", "decode"))
-    clock[0], clock[1] = 7, -1
+    clock.record, clock.stage = 7, READING
     clock.pause()
     time.sleep(0.2)
-    clock[0], clock[1] = 8, -1
-    clock[1] = 0
+    clock.record, clock.stage = 8, READING
+    clock.stage = 0
     clock.pause()
     assert clock.records == 2
     assert sum(seconds for _, seconds in clock.seconds_per_record()) * 2 < 0.2
 
 
-def test_it_never_asks_a_loader_to_stop_and_has_three_places() -> None:
+def test_a_loader_is_stopped_when_the_time_is_up_and_not_before() -> None:
     clock = StageClock(("read",))
-    assert (clock[2], len(clock)) == (0, 3)
-    with pytest.raises(TypeError, match="three places"):
-        clock.append(1)
+    assert not clock.cancelled
+    clock.until = time.perf_counter()
+    assert clock.cancelled
+
+
+def test_the_end_of_a_chunk_is_no_record() -> None:
+    clock = StageClock(("read",))
+    clock.record = IDLE
+    assert clock.records == 0
