@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,8 +202,18 @@ def unsupported_store_reason(format_name: str, stage: str) -> str:
     return ""
 
 
-def make_iterator(cell: Cell, data: Data) -> Any:
-    """Return the iterator of the cell's strategy. All strategies shuffle with the same seed."""
+def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = None) -> Any:
+    """Return the iterator of the cell's strategy. All strategies shuffle with the same seed.
+
+    Parameters
+    ----------
+    cell : Cell
+        The strategy and its settings.
+    data : Data
+        The photographs and their stores.
+    wrap : callable, optional
+        Returns a loader to use in place of the iterator's own.
+    """
     pipeline = make_pipeline(data)
     order: dict[str, Any] = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
     iterator: Any
@@ -214,6 +224,9 @@ def make_iterator(cell: Cell, data: Data) -> Any:
         iterator = etl.PresavedIterator(store, after(pipeline, cell.presave_stage), **order)
     else:
         iterator = etl.RawIterator(open_source(data), pipeline, **order)
+    if wrap is not None:
+        # Earlier commits call it `watch_loader`.
+        getattr(iterator, "wrap_loader" if hasattr(iterator, "wrap_loader") else "watch_loader")(wrap)
     if not cell.is_async:
         return iterator
     return etl.AsyncIterator(iterator, prefetch_size=cell.prefetch_size, **_workers(cell))

@@ -13,12 +13,12 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.aa.slowed import CannotSlow, slowed
 from benchmarks.aa.study import SAME, Comparison, Study, show
 from benchmarks.compare_commits.__main__ import MINUTES, compare, minutes
 from benchmarks.compare_commits.commits import ROOT, Commit, NoSuchCommit, extract
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         study = Study(path, options.same, options.slowed)
         errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
         make_missing(study, commit, options.minutes * 60, errors)
-    except (NoSuchCommit, DifferentWork, MeasurementError, CannotSlow) as error:
+    except (NoSuchCommit, DifferentWork, MeasurementError) as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
@@ -87,8 +87,7 @@ def make_missing(study: Study, commit: Commit, seconds: float, console: Console)
         name = "the same commit" if slower == SAME else f"a copy slower by {slower:.0%}"
         console.print(f"{done + 1} of {len(missing)}, {left / 60:.0f} minutes left: {name}", highlight=False)
         started = time.monotonic()
-        other = commit if slower == SAME else slowed(commit, slower)
-        verdicts = compare(commit, other, seconds, EQUIVALENCE_MARGIN, console)
+        verdicts = compare(commit, replace(commit, slower=slower), seconds, EQUIVALENCE_MARGIN, console)
         study.add(Comparison(slower, number, verdicts, time.monotonic() - started))
 
 

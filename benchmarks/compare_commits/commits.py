@@ -31,14 +31,18 @@ class Commit:
         Its hash.
     folder : path
         The folder with its packages.
+    slower : float
+        Load more slowly by this share of the time that loading takes. The A/A study looks for such a change.
     """
 
     name: str
     sha: str
     folder: Path
+    slower: float = 0.0
 
     def __str__(self) -> str:
-        return self.sha[:8] if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:8]})"
+        name = self.sha[:8] if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:8]})"
+        return f"{name} slower by {self.slower:.0%}" if self.slower else name
 
 
 def extract(name: str, repository: Path = ROOT) -> Commit:

@@ -1,8 +1,8 @@
 """The measuring process of one commit: its work, and how it handles requests.
 
 The first request is `{"folder": ..., "strategies": [...]}`: the process writes the stores that these strategies read.
-The process that is forked for a `{"strategy": ...}` answers with what it loaded and how long that took. Its turns are
-`{"metric", "epochs", "cpus"}`.
+The process that is forked for a `{"strategy", "slower"}` answers with what it loaded and how long that took. Its turns
+are `{"metric", "epochs", "cpus"}`.
 
 Epochs are short, so that a turn of one commit is a moment away from that of the other.
 """
@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 import etl
 from benchmarks.cells import Cell
+from benchmarks.compare_commits.slow_loader import SlowLoader
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.layout import draw_gaps
@@ -66,24 +68,25 @@ def overlaps(strategy: str, metric: str) -> bool:
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Load the kernels, write the stores, and answer with the folders that the packages come from."""
     load_kernels()
-    data = {name: _make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
+    data = {name: make_data(WORKS[name], Path(request["folder"])) for name in request["strategies"]}
 
     @contextmanager
     def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
         name = request["strategy"]
-        with _turns(WORKS[name].cell, data[name]) as turns:
+        with _turns(WORKS[name].cell, data[name], request["slower"]) as turns:
             yield turns
 
     return {"etl": str(_package_folder("etl")), "presave": str(_package_folder("presave"))}, open_session
 
 
 @contextmanager
-def _turns(cell: Cell, data: Data) -> Iterator[tuple[Answer, Turn]]:
+def _turns(cell: Cell, data: Data, slower: float) -> Iterator[tuple[Answer, Turn]]:
+    wrap = partial(SlowLoader, share=slower) if slower else None
     # Without this, pages are given back and mapped again in every step, at a cost that varies between processes.
     with (
         etl.runtime.HeapPolicy("retain"),
         etl.runtime.ThreadPolicy(COMPUTE_THREADS),
-        make_iterator(cell, data) as iterator,
+        make_iterator(cell, data, wrap) as iterator,
     ):
         layer = Layer()
         digest = BatchDigest()
@@ -121,7 +124,7 @@ class Layer:
         self.gradient = float((features.T @ (features @ self._weights))[0, 0])
 
 
-def _make_data(work: Work, folder: Path) -> Data:
+def make_data(work: Work, folder: Path) -> Data:
     """Copy the photographs of `work` into `folder`, as different ones as there are, and write its store there."""
     every = sorted(find_photographs(PHOTOGRAPHS).rglob("*.jpg"))
     photographs = folder / f"{work.cell.strategy}-photographs"

@@ -134,7 +134,7 @@ def _take_turns_at(
 ) -> None:
     """Take the turns for all metrics of a strategy, in a fresh process of either commit."""
     for arm in arms:
-        arm.server.send({"strategy": strategy})
+        arm.server.send({"strategy": strategy, "slower": arm.commit.slower})
     ready = [arm.server.receive() for arm in arms]
     _check_same_work(strategy, arms, ready)
     for metric in METRICS:

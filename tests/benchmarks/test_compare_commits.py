@@ -8,22 +8,28 @@ import math
 import random
 import re
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import thread_time
+from typing import Any
 
+import numpy as np
 import pytest
 
 import benchmarks
 from benchmarks.aa.__main__ import METHOD_FILES
-from benchmarks.aa.slowed import SLOWER, slowed
 from benchmarks.aa.study import CLOCK, SAME, Comparison, Study, conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.handlers import METRICS, WORKS, overlaps
+from benchmarks.compare_commits.handlers import METRICS, WORKS, make_data, overlaps
+from benchmarks.compare_commits.slow_loader import SlowLoader
 from benchmarks.compare_commits.table import as_json, summary
 from benchmarks.compare_commits.turns import MIN_ROUNDS
+from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.statistics import signed_rank_interval
 from benchmarks.measuring.turns import BLOCKS, Pairs
 from benchmarks.verdict import CONFIDENCE, Outcome, Verdict, judge
+from benchmarks.workload import make_iterator
 from tests.scratch import Scratch, make_scratch
 
 COMPARE = "benchmarks.compare_commits"
@@ -48,28 +54,43 @@ def commits(tmp_path_factory: pytest.TempPathFactory) -> Commits:
     base = scratch.commit("Base")
     (scratch.folder / "CHANGELOG.md").write_text("A change that no benchmark can see.\n")
     same = scratch.commit("The same code")
-    loading = scratch.folder / "etl/loading/loading.py"
+    loading = scratch.folder / "etl/loading/batch_plan.py"
     code = loading.read_text()
-    loading.write_text(code + SLOWER.format(share=0.6))
+    loading.write_text(code + MORE_SLOWLY)
     slow = scratch.commit("Load 1.6 times as slowly")
-    loading.write_text(code)
-    raw = scratch.folder / "etl/loading/record_loader.py"
-    raw.write_text(raw.read_text() + OTHER_PIXEL)
+    loading.write_text(code + OTHER_PIXEL)
     other = scratch.commit("Change a pixel")
     return Commits(scratch, base, same, slow, other)
 
 
+MORE_SLOWLY = """
+
+_load = BatchPlan.load
+
+
+def _load_more_slowly(self, first, last, cursor):
+    from time import thread_time
+
+    started = thread_time()
+    _load(self, first, last, cursor)
+    ended = thread_time()
+    while thread_time() < ended + 0.6 * (ended - started):
+        pass
+
+
+BatchPlan.load = _load_more_slowly
+"""
 OTHER_PIXEL = """
 
-_right = RecordLoader.to_batch
+_right = BatchPlan.load
 
 
-def _wrong(self: RecordLoader, arrays: Mapping[str, np.ndarray]) -> Batch:
-    arrays["features"][0, 0, 0, 0] += 1
-    return _right(self, arrays)
+def _wrong(self, first, last, cursor):
+    _right(self, first, last, cursor)
+    self.arrays["features"][first].flat[0] += 1
 
 
-RecordLoader.to_batch = _wrong
+BatchPlan.load = _wrong
 """
 
 
@@ -224,17 +245,47 @@ def test_the_summary_says_which_metrics_have_changed_and_what_is_not_clear() -> 
     assert (metric["low"], metric["high"], metric["verdict"]) == (None, 1.5, "not clear")
 
 
-def test_a_slowed_copy_differs_in_loading_alone(commits: Commits) -> None:
-    commit = extract(commits.base, commits.scratch.folder)
-    copy = slowed(commit, 0.05)
-    files = {path.relative_to(commit.folder) for path in commit.folder.rglob("*.py")}
-    assert files == {path.relative_to(copy.folder) for path in copy.folder.rglob("*.py")}
-    different = {
-        str(file) for file in files if (commit.folder / file).read_bytes() != (copy.folder / file).read_bytes()
-    }
-    assert different == {"etl/loading/loading.py"}
-    assert "0.05 * (ended - started)" in (copy.folder / "etl/loading/loading.py").read_text()
-    assert slowed(commit, 0.05) == copy
+class Busy:
+    """A loader that takes CPU time and measures how much."""
+
+    granularity = "record"
+    seconds = 0.0
+
+    def load(self, indices: np.ndarray, *, finished: int) -> tuple[list[int], int]:
+        started = thread_time()
+        while thread_time() < started + 0.005:
+            pass
+        self.seconds = thread_time() - started
+        return indices.tolist(), finished
+
+
+def test_a_slow_loader_does_the_same_and_takes_longer_by_a_share() -> None:
+    busy = Busy()
+    slow = SlowLoader(busy, 1.5)
+    assert slow.granularity == "record"
+    started = thread_time()
+    assert slow.load(np.arange(3), finished=7) == ([0, 1, 2], 7)
+    assert thread_time() - started >= 2.5 * busy.seconds
+
+
+@pytest.mark.parametrize("strategy", sorted(WORKS))
+def test_a_slow_loader_takes_the_place_of_that_of_every_strategy(strategy: str, tmp_path: Path) -> None:
+    def loaded(wrap: Callable[[Any], Any] | None) -> str:
+        digest = BatchDigest()
+        with make_iterator(WORKS[strategy].cell, data, wrap) as iterator:
+            for batch in iterator:
+                digest.update(batch)
+        return digest.hexdigest()
+
+    made = []
+
+    def wrap(loader: Any) -> SlowLoader:
+        made.append(SlowLoader(loader, 0.1))
+        return made[-1]
+
+    data = make_data(WORKS[strategy], tmp_path)
+    assert loaded(wrap) == loaded(None)
+    assert len(made) == 1
 
 
 def test_a_study_that_was_interrupted_goes_on(tmp_path: Path) -> None:
