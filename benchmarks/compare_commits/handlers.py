@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import numpy as np
 
 import etl
 from benchmarks.cells import Cell
-from benchmarks.compare_commits.slow_loader import SlowLoader
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.layout import draw_gaps
@@ -104,6 +104,38 @@ def _turns(cell: Cell, data: Data, slower: float) -> Iterator[tuple[Answer, Turn
             return {"seconds": seconds / epochs}
 
         yield {"digest": digest.hexdigest(), "samples": samples, "seconds": seconds}, turn
+
+
+class SlowLoader:
+    """A loader that takes longer by a known share, so that the A/A study knows which change is to be found.
+
+    It burns CPU time of its own thread, so that a busy machine does not make it slower still. It takes the place of the
+    loader of any commit, whatever other methods that one has.
+
+    Parameters
+    ----------
+    loader : Loader
+        The loader of an iterator, of the commit that is measured.
+    share : float
+        Time to add, as a share of the time that `loader` takes.
+    """
+
+    def __init__(self, loader: Any, share: float) -> None:
+        self._loader = loader
+        self._share = share
+
+    def load(self, *arguments: Any, **keywords: Any) -> Any:
+        """Load a chunk, and then spend the additional time."""
+        started = thread_time()
+        loaded = self._loader.load(*arguments, **keywords)
+        ended = thread_time()
+        until = ended + self._share * (ended - started)
+        while thread_time() < until:
+            pass
+        return loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
 
 class Layer:

@@ -17,7 +17,7 @@ from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison.settings import BACKENDS, Settings
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
-from etl.training.backends.selection import import_torch
+from etl.training.backends import import_torch
 
 # The least time that is profiled.
 PROFILE_SECONDS = 3.0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+
+import joblib
 
 import presave
 from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import check_file_path, progress_bar, save_json
-from etl.commands.scheduler import cluster
 from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.loading.records import Records, records
 from etl.sources import default_pipeline, open_source
@@ -19,6 +23,7 @@ from etl.stages import DECODERS
 from etl.stages.presets import default_split
 
 THREADS = 2
+CONNECT_SECONDS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.source, arguments.store = arguments.source.absolute(), arguments.store.absolute()
     chosen = _records(arguments)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
-    location = cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
+    location = _cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
     with location, progress_bar(f"writing {arguments.store}", "records") as bar:
         started = time.perf_counter()
         last: list[presave.Progress] = []
@@ -122,3 +127,62 @@ def _records(arguments: argparse.Namespace) -> Records:
     pipeline = default_pipeline(source, arguments.size, arguments.decoder)
     done, _ = pipeline.split(arguments.until or default_split(pipeline))
     return records(source, done)
+
+
+@contextmanager
+def _cluster(address: str, profile: Path | None) -> Iterator[None]:
+    """Run joblib's work inside the block on the workers of the Dask scheduler at `address`.
+
+    At the end, even after an error, the statistical profile of each worker is saved to `profile`, unless that is None.
+
+    Raises
+    ------
+    ValueError
+        If Dask is not installed.
+    OSError
+        If no scheduler or no worker answers at `address`, or the scheduler disappears.
+    """
+    client = _connect(address)
+    started = time.time()
+    try:
+        with joblib.parallel_config(backend="dask", n_jobs=-1):
+            yield
+    except CancelledError as error:
+        raise OSError(
+            f"--scheduler {address}: the scheduler has disappeared; start it and its workers again"
+        ) from error
+    finally:
+        try:
+            if profile is not None and client.status == "running":
+                _save_profile(client, started, profile)
+        finally:
+            client.close()
+
+
+def _connect(address: str) -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ValueError(f"--scheduler needs Dask ({error}): pip install 'fair-etl[cluster]'") from error
+    # Dask replaces lost workers; its warnings about them would be mixed with the output of this command.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError, TypeError) as error:
+        raise OSError(
+            f"--scheduler {address}: no Dask scheduler answers there ({error}); start one with `dask scheduler` and "
+            "give the address that it prints, tcp://HOST:PORT"
+        ) from error
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+    except distributed.TimeoutError as error:
+        client.close()
+        raise OSError(f"--scheduler {address} has no workers; start some with `dask worker {address}`") from error
+    return client
+
+
+def _save_profile(client: Any, started: float, path: Path) -> None:
+    """Save a tree of calls for each worker; a call has a `description`, `count` samples, and the `children` it made."""
+    trees = client.profile(start=started, merge_workers=False)
+    content = {"seconds": time.time() - started, "workers": trees}
+    save_json(path, content)

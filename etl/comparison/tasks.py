@@ -14,7 +14,7 @@ from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy
-from etl.training.backends.selection import import_torch
+from etl.training.backends import import_torch
 
 # Imported before forking, since importing takes longer than measuring a strategy. torch.optim would import the second
 # when the first optimizer is made.

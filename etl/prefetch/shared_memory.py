@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import threading
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY
-SMALLEST_CHUNK_NBYTES = 1 << 20
+MIN_CHUNK_NBYTES = 1 << 20
+ALIGNMENT_NBYTES = 64
+# What is smaller goes into the pickle: finding it again costs more than copying it.
+MIN_SHARED_NBYTES = 64 << 10
+
+# First and last byte of the pickle, and of each array that belongs to it.
+Parts = list[tuple[int, int]]
 
 
 class Place(NamedTuple):
@@ -68,7 +76,7 @@ class SharedMemory:
         except IndexError:
             pass
         if not self._chunks or self._chunks[-1].unused < nbytes:
-            size = max(nbytes, self._nbytes, SMALLEST_CHUNK_NBYTES)
+            size = max(nbytes, self._nbytes, MIN_CHUNK_NBYTES)
             os.ftruncate(self.fd, self._nbytes + size)
             self._chunks.append(_Chunk(self.fd, self._nbytes, size))
             self._nbytes += size
@@ -130,3 +138,50 @@ class _Block:
             return
         self._chunk.mapping.madvise(self._remove, self._start, self._nbytes)
         self._free[self._nbytes].append((self._chunk, self._start))
+
+
+class SharedObject:
+    """`thing` in anonymous memory: `load_shared(fd, parts)` gives a copy of it in another process.
+
+    Functions and classes of the program's own script go with it. Raises whatever pickling `thing` raises.
+    """
+
+    def __init__(self, thing: Any) -> None:
+        buffers: list[memoryview] = []
+
+        def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
+            view = buffer.raw()
+            if view.nbytes < MIN_SHARED_NBYTES:
+                return True
+            buffers.append(view)
+            return False
+
+        data = cloudpickle.dumps(thing, protocol=5, buffer_callback=keep_in_pickle)
+        self.parts: Parts = []
+        end = 0
+        for view in (data, *buffers):
+            first = -(-end // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
+            end = first + len(view)
+            self.parts.append((first, end))
+        self.fd = os.memfd_create("etl-loader")
+        try:
+            os.ftruncate(self.fd, end)
+            with mmap.mmap(self.fd, end) as mapping:
+                for view, (first, last) in zip((data, *buffers), self.parts, strict=True):
+                    mapping[first:last] = view
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close its descriptor; who has loaded it keeps it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def load_shared(fd: int, parts: Parts) -> Any:
+    """The object, whose large arrays are in memory that is copied where it is written to, page by page."""
+    view = memoryview(mmap.mmap(fd, parts[-1][1], access=mmap.ACCESS_COPY))
+    data, *buffers = (view[first:last] for first, last in parts)
+    return pickle.loads(data, buffers=buffers)  # noqa: S301 - the very bytes that the parent process has made

@@ -18,8 +18,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 from etl.loading.batch_plan import Loader
-from etl.prefetch.shared_memory import Place, SharedView
-from etl.prefetch.shared_object import Parts, load_shared
+from etl.prefetch.shared_memory import Parts, Place, SharedView, load_shared
 from etl.runtime.thread_policy import ThreadPolicy
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, Cursor, SharedCursor

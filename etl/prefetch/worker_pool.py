@@ -10,8 +10,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from etl.loading.batch_plan import Loader
-from etl.prefetch.shared_memory import SharedMemory
-from etl.prefetch.shared_object import SharedObject
+from etl.prefetch.shared_memory import SharedMemory, SharedObject
 from etl.prefetch.worker_main import describe
 from etl.prefetch.worker_process import END_PATIENCE_SECONDS, Worker
 from presave import forks

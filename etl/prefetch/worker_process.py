@@ -18,8 +18,7 @@ import numpy as np
 
 from etl.loading.batch_plan import BatchPlan
 from etl.prefetch.prefetcher import PendingBatch, Prefetcher
-from etl.prefetch.shared_memory import SharedMemory
-from etl.prefetch.shared_object import SharedObject
+from etl.prefetch.shared_memory import SharedMemory, SharedObject
 from etl.prefetch.start import leave_to_parent, start_process
 from etl.prefetch.worker_main import Done, Failed, Ready, Task, describe
 from etl.sources.record import RecordError

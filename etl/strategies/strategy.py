@@ -1,4 +1,4 @@
-"""A strategy: a way to get from data to batches."""
+"""A strategy: a way to get from data to batches, and the strategies that are known by name."""
 
 from __future__ import annotations
 
@@ -62,3 +62,36 @@ class Strategy:
         if self.ahead == "process":
             return AsyncIterator(iterator, prefetch_size, workers="process", processes=max(1, workers))
         return AsyncIterator(iterator, prefetch_size, threads=max(1, workers))
+
+
+_BUILT_IN = (
+    Strategy("raw", reads="source", is_default=True),
+    Strategy("async-raw", reads="source", ahead="thread", is_default=True),
+    Strategy("process-raw", reads="source", ahead="process"),
+    Strategy("presaved", reads="store", is_default=True),
+    Strategy("async-presaved", reads="store", ahead="thread", is_default=True),
+)
+_strategies = {each.name: each for each in _BUILT_IN}
+
+
+def find(name: str) -> Strategy:
+    """Return the strategy called `name`; raise `ValueError` if there is none."""
+    if name not in _strategies:
+        raise ValueError(f"no strategy is called {name!r}; there are {', '.join(_strategies)}")
+    return _strategies[name]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all strategies, in the order in which they were registered."""
+    return tuple(_strategies)
+
+
+def default_names() -> tuple[str, ...]:
+    """Return the names of the strategies that are compared by default."""
+    return tuple(each.name for each in _strategies.values() if each.is_default)
+
+
+def register(strategy: Strategy) -> None:
+    """Register `strategy` under its name in this process; raise `ValueError` if a different one has that name."""
+    if _strategies.setdefault(strategy.name, strategy) != strategy:
+        raise ValueError(f"a strategy is called {strategy.name!r} already; register this one under another name")

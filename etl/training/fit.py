@@ -15,9 +15,8 @@ from etl.iterators import BatchIterator
 from etl.loading.batch import Batch
 from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
-from etl.training.backends import Backend
+from etl.training.backends import Backend, import_torch
 from etl.training.backends import backend as find_backend
-from etl.training.backends.selection import import_torch
 from etl.training.listeners import Iteration, Listener
 
 if TYPE_CHECKING:

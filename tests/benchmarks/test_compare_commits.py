@@ -21,8 +21,7 @@ import benchmarks
 from benchmarks.aa.__main__ import METHOD_FILES
 from benchmarks.aa.study import CLOCK, SAME, Comparison, Study, conclusions, detections, expected_ratio
 from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
-from benchmarks.compare_commits.handlers import METRICS, WORKS, make_data, overlaps
-from benchmarks.compare_commits.slow_loader import SlowLoader
+from benchmarks.compare_commits.handlers import METRICS, WORKS, SlowLoader, make_data, overlaps
 from benchmarks.compare_commits.table import as_json, summary
 from benchmarks.compare_commits.turns import MIN_ROUNDS
 from benchmarks.measuring.arrays import BatchDigest

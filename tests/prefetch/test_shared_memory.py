@@ -8,8 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from etl.prefetch.shared_memory import SharedMemory, SharedView
-from etl.prefetch.shared_object import SharedObject, load_shared
+from etl.prefetch.shared_memory import SharedMemory, SharedObject, SharedView, load_shared
 
 
 def test_large_arrays_of_a_source_are_shared_and_copied_where_they_are_changed() -> None:

@@ -7,7 +7,7 @@ from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.runtime import ThreadPolicy
 from etl.runtime.thread_policy import pool_threads
-from etl.training.backends.selection import import_torch
+from etl.training.backends import import_torch
 
 # Shares of the time of all CPUs.
 WARNING_SHARE, SERIOUS_SHARE = 0.10, 0.30

@@ -10,8 +10,8 @@ from typing import Any
 from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
+from etl.training.backends import PRIORITY_VARIABLES, import_torch
 from etl.training.backends import backend as find_backend
-from etl.training.backends.selection import PRIORITY_VARIABLES, import_torch
 
 TRIAL_SECONDS = 0.5
 # What torch's own kernels for x86 are built for, the best last, and the flags in /proc/cpuinfo that they need
