@@ -1,4 +1,4 @@
-"""This project's own loaders."""
+"""The loaders of this project's own loaders."""
 
 from __future__ import annotations
 

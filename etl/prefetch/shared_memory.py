@@ -1,4 +1,4 @@
-"""Memory that worker processes write batches into, without a name that could be left behind."""
+"""Memory that worker processes share: for batches, and for the loader that each of them gets a copy of."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 
 PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY
 MIN_CHUNK_NBYTES = 1 << 20
+# Of the arrays of a `SharedObject`. Smaller ones go into its pickle: mapping them costs more than copying them.
 ALIGNMENT_NBYTES = 64
-# What is smaller goes into the pickle: finding it again costs more than copying it.
 MIN_SHARED_NBYTES = 64 << 10
 
-# First and last byte of the pickle, and of each array that belongs to it.
+# The first byte, and the byte after the last, of a pickle and of each array that belongs to it.
 Parts = list[tuple[int, int]]
 
 
@@ -91,7 +91,7 @@ class SharedView:
         self._chunks: dict[int, mmap.mmap] = {}
 
     def array(self, place: Place) -> np.ndarray:
-        """The array that is at `place`."""
+        """Return the array at `place`."""
         if place.chunk not in self._chunks:
             self._chunks[place.chunk] = mmap.mmap(self._fd, place.chunk_nbytes, offset=place.chunk)
         return np.ndarray(place.shape, place.dtype, self._chunks[place.chunk], place.start)
@@ -181,7 +181,7 @@ class SharedObject:
 
 
 def load_shared(fd: int, parts: Parts) -> Any:
-    """The object, whose large arrays are in memory that is copied where it is written to, page by page."""
+    """Return the object; a page of its large arrays is copied when it is written to."""
     view = memoryview(mmap.mmap(fd, parts[-1][1], access=mmap.ACCESS_COPY))
     data, *buffers = (view[first:last] for first, last in parts)
     return pickle.loads(data, buffers=buffers)  # noqa: S301 - the very bytes that the parent process has made

@@ -66,7 +66,7 @@ class Failed(NamedTuple):
     trace: str
 
     def unpack(self) -> BaseException:
-        """The error, with the worker's traceback as the last of its causes."""
+        """Return the error, with the worker's traceback as the last of its causes."""
         error: BaseException = pickle.loads(self.error)  # noqa: S301 - from a process that this one has started
         cause: BaseException | None = pickle.loads(self.cause)  # noqa: S301
         trace = WorkerTracebackError(self.trace)
