@@ -121,8 +121,8 @@ class PartialStore:
 
     def stop(self) -> None:
         """Tell the workers in all processes to start no further record."""
-        # A rename, because a full disk may have no room for another file. If the rename fails, too, the workers finish
-        # their shards for nothing.
+        # A rename, because a full disk may have no room for another file. If the rename fails, workers only finish
+        # shards that nobody needs.
         with suppress(OSError):
             os.replace(self.folder / RUN_NAME, self.folder / STOP_NAME)
 

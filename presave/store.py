@@ -46,7 +46,7 @@ def open_store(
     cache : "ram", optional
         Read the whole store into memory first. By default its files are memory-mapped if the format allows it.
     trusted : bool
-        Read also the format "pickle", which can run code from the files, and files that are links. Pass True only if
+        Also read the format "pickle", which can run code from its files, and files that are links. Pass True only if
         you would let the store's author run code on this machine.
     verify : bool
         Compare every byte with the checksums in the manifest first.
@@ -106,9 +106,9 @@ class Store(Sequence[Arrays]):
 
     Notes
     -----
-    Several threads may read from a store at once. A store may be pickled: its path is, and not its records, and the
-    copy opens the files anew. A store may also be used after a fork, but if another thread is reading at that moment,
-    open it again in the child.
+    Several threads may read from a store at once. Pickling a store saves its path, not its records: the unpickled store
+    opens the files again. A store can be used after a fork, but if another thread reads from it during the fork, open
+    it again in the child.
 
     Examples
     --------
@@ -269,7 +269,7 @@ class Store(Sequence[Arrays]):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield the arrays that hold records of a fixed field, for loops that do more than copy.
 
-        `out[slots] = array[rows]` for every triple that is yielded does the same as `gather`.
+        Copying with `out[slots] = array[rows]` for each yielded triple gives the same as `gather`.
 
         Parameters
         ----------
