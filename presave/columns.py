@@ -1,7 +1,7 @@
-"""Columns: the plain arrays in which the records of a shard are kept. A storage format only has to keep arrays.
+"""Columns: the arrays that hold the records of a shard. A storage format only has to store and load such arrays.
 
-A fixed field is one column with a row for each record. A ragged field is a column of all its elements one after
-another, a column `.ends` with the end of each record's elements, and a column `.shapes` if it has more than one axis.
+A fixed field is one column with a row for each record. A ragged field is two or three columns: all its elements, one
+record after another; `.ends`, the position after each record's last element; and `.shapes` if it has several axes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def shard_columns(schema: Schema, records: int, elements: Mapping[str, int]) -> 
 
 
 class ShardBuilder:
-    """A buffer in memory that collects up to `records` records as the columns of one shard."""
+    """Collects up to `records` records in memory as the columns of one shard."""
 
     def __init__(self, schema: Schema, records: int) -> None:
         self._schema = schema

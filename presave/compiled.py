@@ -1,4 +1,4 @@
-"""Loops compiled by numba. Loading them takes 0.6 s, so it happens in the background while NumPy does the work."""
+"""Loops compiled by numba. Loading them takes 0.6 s, so a background thread does it while NumPy does the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from presave import forks
 
-# How long a fork waits for numba to be imported and for its machine code; on a busy machine that takes a while.
+# How long a fork waits until numba and the machine code are loaded, which takes long on a busy machine.
 LOADING_PATIENCE_SECONDS = 60.0
 
 
@@ -29,7 +29,7 @@ class Compiled:
     Attributes
     ----------
     module : module, optional
-        None until it is loaded, and for good if numba is missing.
+        None until it is loaded. It remains None if numba is missing.
     """
 
     def __init__(self, load: Callable[[], ModuleType]) -> None:
@@ -42,7 +42,7 @@ class Compiled:
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def begin(self) -> None:
-        """Start loading in the background, unless that was done before."""
+        """Start to load the module in the background, unless that was done before."""
         if self._loading is not None:
             return
         with forks.held_off(), self._lock:
@@ -53,14 +53,14 @@ class Compiled:
                 self._loading = loading  # only now: other threads may join it as soon as it is set
 
     def wait(self) -> None:
-        """Load the module, or wait until it is loaded."""
+        """Load the module and wait until that is done."""
         self.begin()
         if self._loading is not None:
             with forks.allowed():  # a fork has to wait for the loading thread, not for this one
                 self._loading.join()
 
     def _load(self) -> None:
-        # A child forked meanwhile would inherit half imported modules, and no thread that finishes them.
+        # A child forked meanwhile would inherit half-imported modules, but not the thread that is importing them.
         with forks.held_off(LOADING_PATIENCE_SECONDS):
             self._has_begun = True
             if importlib.util.find_spec("numba") is None:
@@ -69,11 +69,12 @@ class Compiled:
                 self.module = self._load_module()
             except ImportError as error:  # installed, but incomplete or not for this NumPy
                 warnings.warn(
-                    f"numba cannot be imported, so numpy does its work: {error}", RuntimeWarning, stacklevel=1
+                    f"numba cannot be imported, so NumPy is used instead: {error}", RuntimeWarning, stacklevel=1
                 )
 
     def _after_fork_in_child(self) -> None:
-        # The child has no loading thread. It may start one, unless the parent's had begun: a half done import stays so.
+        # The child has no loading thread. It may start one, unless the parent's had begun: an import that the fork cut
+        # off cannot be repeated.
         if not self._has_begun:
             self._loading = None
 
@@ -86,7 +87,7 @@ def compile_loop(function: Callable[..., Any], signature: Any = None) -> Callabl
     function : callable
         A loop in the subset of Python that numba supports.
     signature : numba type, optional
-        If given, the function is compiled immediately, and for this signature only.
+        If given, the function is compiled immediately and only for this signature.
 
     Returns
     -------

@@ -39,7 +39,7 @@ def convert(
     options : mapping of str to object, optional
         Options of the format, as in `write`.
     trusted : bool
-        If true, `source` may contain what only a trusted store may; see `open_store`.
+        As in `open_store`, for `source`.
     progress : callable, optional
         Called with a `Progress` after each shard, as in `write`.
 

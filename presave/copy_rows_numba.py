@@ -21,15 +21,15 @@ def _memcpy_of_addresses(typing: Any, target: Any, source: Any, nbytes: Any) -> 
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
         pointer = ir.IntType(8).as_pointer()
-        to, of = (builder.inttoptr(address, pointer) for address in arguments[:2])
-        cgutils.raw_memcpy(builder, to, of, arguments[2], 1)  # type: ignore[no-untyped-call]
+        destination, origin = (builder.inttoptr(address, pointer) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, destination, origin, arguments[2], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
 
 
 def _prefetch_address(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's names
-    """Generate a prefetch instruction, which starts to load the cache line and the page entry of an address."""
+    """Generate a prefetch instruction: the CPU starts to load the cache line and the page entry of an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -80,7 +80,7 @@ def _copy_rows(
         if addresses[shard] == 0:
             break
         following = addresses[shard] + (index - first_records[shard]) * nbytes
-        # The previous row is copied only now, while this one's pages are looked up: saves 3% (benchmarks/gather.py).
+        # The previous row is copied while the CPU looks up this row's pages, which saves 3% (benchmarks/gather.py).
         for page in range(following, following + nbytes, PAGE_NBYTES):
             _prefetch(page)
         if source:

@@ -1,4 +1,4 @@
-"""The error of stores, and errors of the file system told with the place and the free space."""
+"""`StoreError`, and file-system errors whose messages name the path and the free space."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def disk_errors(path: Path, nbytes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        explanation = _explain(error, path, f"{nbytes:,} bytes were on their way to {path}")
-        raise StoreError(f"{explanation}, and write again, which goes on after the last whole shard") from error
+        explanation = _explain(error, path, f"{nbytes:,} bytes were being written to {path}")
+        raise StoreError(f"{explanation}, then write again to continue after the last complete shard") from error
 
 
 def explain_disk_error(error: OSError, path: Path, activity: str) -> OSError:
@@ -31,11 +31,11 @@ def explain_disk_error(error: OSError, path: Path, activity: str) -> OSError:
     Parameters
     ----------
     error : OSError
-        What the file system said.
+        The error that the file system raised.
     path : Path
         The file or folder that was being written. It is named if `error` names no file of its own.
     activity : str
-        What was going on, as a clause, e.g. "the images were being made".
+        What was being done, as a clause, e.g. "the images were being made".
 
     Returns
     -------
@@ -51,7 +51,7 @@ def _explain(error: OSError, path: Path, activity: str) -> str:
     cause = error.strerror or error
     return (
         f"{place}: cannot be written ({cause}): {activity}, and {_free_space(path)} bytes are free there; "
-        "make room or mend the disk"
+        "make room or repair the disk"
     )
 
 

@@ -1,4 +1,4 @@
-"""Single files: atomic writes, reads that no pipe or device can block, and checksums.
+"""Single files: atomic writes, reads that do not hang on a pipe or device, and checksums.
 
 Checksums are XXH3 with 128 bits, which runs at memory speed and finds any accidental change.
 """
@@ -18,7 +18,7 @@ BLOCK_NBYTES = 1 << 20
 def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
     """Write a file so that it appears with all of its content or not at all.
 
-    Until then, any earlier file at `path` keeps its content. If writing fails, nothing is left behind.
+    Until it appears, an earlier file at `path` keeps its content. If writing fails, no temporary file is left behind.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
     data : bytes
         Its whole content.
     durable : bool
-        If true, the content is flushed to the disk first, so that the promise holds even if the machine stops.
+        If true, the content is flushed to the disk first, so that this holds even if the machine crashes.
     mode : int, optional
         Permission bits; by default only the owner may read and write the file.
 
@@ -70,7 +70,7 @@ def read_regular_file(path: Path, max_nbytes: int) -> bytes:
     ValueError
         If it is not a regular file (but a pipe or a device, for example), or is longer than `max_nbytes`.
     """
-    # Non-blocking: opening a pipe without a writer would wait for ever.
+    # Non-blocking, because opening a pipe that nobody writes to would otherwise wait forever.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if stat.S_ISDIR(status.st_mode):
@@ -78,26 +78,26 @@ def read_regular_file(path: Path, max_nbytes: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
         if status.st_size > max_nbytes:
-            raise ValueError(f"it has {status.st_size:,} bytes, and a genuine one no more than {max_nbytes:,}")
-        data = file.read(status.st_size + 1)  # not max_nbytes: read() allocates as many bytes as it is asked for
+            raise ValueError(f"it has {status.st_size:,} bytes; at most {max_nbytes:,} are allowed")
+        data = file.read(status.st_size + 1)  # not max_nbytes, because read() allocates all that it is asked for
     if len(data) > status.st_size:
         raise ValueError("it has grown while it was read")
     return data
 
 
 def unsupported_reason(path: Path, allow_links: bool) -> str | None:
-    """Return why the file at `path` may not be part of a store, or None if it may be or does not exist.
+    """Return why the file at `path` may not be part of a store, or None if it may, or if it does not exist.
 
     The files of a store are regular files in its folder. With `allow_links` they may also be links to regular files.
-    The reason continues a sentence that begins with the file's name.
+    The reason begins with a verb, to follow the file's name in a message.
     """
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             if not allow_links:
-                return "is a link; a store holds its own data. Pass trusted=True if it comes from somebody you trust"
+                return "is a link, but a store holds its own data; pass trusted=True if you trust the store's author"
             mode = path.stat().st_mode
-    except OSError:  # the caller gets the same error when it reads the file
+    except OSError:  # the caller will get the same error when it reads the file
         return None
     return None if stat.S_ISREG(mode) else "is not a regular file"
 

@@ -1,17 +1,17 @@
 """Safe forks: `os.fork` waits until no background thread of this project holds a lock.
 
-A forked child has a single thread, the one that forked, and a copy of every lock. A lock that another thread held at
-that moment stays locked in the child for ever: the import system's, `tempfile`'s, that of a buffered file. Background
-threads therefore work inside `held_off()`. `os.fork` waits until every other thread has left such a block, has called
-`let_through`, or has used up its patience.
+A forked child has a single thread, the one that forked, and a copy of every lock. If another thread held a lock at that
+moment, the lock stays locked in the child forever: that of the import system, for example, of `tempfile` or of a
+buffered file. Background threads therefore work inside `held_off()`. `os.fork` waits until every other thread has left
+such a block or has called `let_through`, but no longer than the block's `patience`.
 
-A block must be able to end without the thread that forks, since that thread waits for it.
+A block must not wait for the thread that forks, since that thread waits for the block.
 """
 
 from __future__ import annotations
 
-# Before a fork, handlers run in the reverse order of their registration. The handlers of the modules imported here take
-# locks that a background thread may need to leave its block. So they must run after ours, which means: register first.
+# The handlers of these modules take locks that a background thread may need to leave its block. So ours must run before
+# theirs. Before a fork, the handler that was registered last runs first, so these modules are imported first.
 import concurrent.futures.thread  # noqa: F401
 import contextlib
 import logging  # noqa: F401
@@ -25,7 +25,7 @@ from operator import attrgetter
 
 import h5py  # noqa: F401
 
-# Long enough to import a large library, short enough if a record hangs or itself waits for the thread that forks.
+# Long enough to import a large library, short enough if a record hangs or waits for the thread that forks.
 PATIENCE_SECONDS = 5.0
 
 
@@ -42,7 +42,7 @@ class _Block:
     depth : int
         Number of nested blocks.
     is_given_up : bool
-        True if a fork has waited for it in vain. Later forks do not wait until the thread has moved on.
+        True if a fork ran out of patience with it. Later forks do not wait for it until the thread has moved on.
     """
 
     thread: str
@@ -56,10 +56,10 @@ _changed = threading.Condition(threading.RLock())
 # Blocks by thread identifier.
 _blocks: dict[int, _Block] = {}
 _forks_waiting = 0
-# True if a fork waits, or has given a thread up: then `let_through` has something to do. Read without the lock, for
+# True if a fork waits or has given up a block, so that `let_through` has something to do. Read without the lock, for
 # every record.
 is_pending = False
-# Identifiers of threads that wait to fork. They do not wait for each other.
+# Identifiers of the threads that are waiting to fork. They do not wait for each other.
 _forking: set[int] = set()
 # Blocks that the current fork has given up waiting for.
 _given_up: list[_Block] = []
@@ -68,11 +68,11 @@ _given_up: list[_Block] = []
 @contextlib.contextmanager
 def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
     """Make forks by other threads wait for the end of this block, for at most `patience` seconds."""
-    number = threading.get_ident()
+    identifier = threading.get_ident()
     with _changed:
-        block = _blocks.get(number)
+        block = _blocks.get(identifier)
         if block is None:
-            block = _blocks[number] = _Block(threading.current_thread().name, patience)
+            block = _blocks[identifier] = _Block(threading.current_thread().name, patience)
         block.depth += 1
     try:
         yield
@@ -85,7 +85,7 @@ def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allowed() -> Iterator[None]:
-    """Let forks happen during this block, which is inside `held_off()` and only waits."""
+    """Let forks happen during this block, which must be inside `held_off()` and only wait."""
     with _changed:
         block = _leave()
     try:
@@ -97,10 +97,10 @@ def allowed() -> Iterator[None]:
 
 def wait_on(condition: threading.Condition) -> None:
     """Wait on `condition`, inside `held_off()`, and let forks happen meanwhile."""
-    # `allowed()`, written out: threads come here for every batch.
-    number = threading.get_ident()
+    # The same as `allowed()`, inlined for speed: threads come here for every batch.
+    identifier = threading.get_ident()
     with _changed:
-        block = _blocks.pop(number, None)
+        block = _blocks.pop(identifier, None)
         if _forks_waiting:
             _changed.notify_all()
     try:
@@ -109,7 +109,7 @@ def wait_on(condition: threading.Condition) -> None:
         with _changed:
             if block is not None:
                 block.is_given_up = False
-                _blocks[number] = block
+                _blocks[identifier] = block
             if is_pending:
                 _update_pending()
 
@@ -120,7 +120,7 @@ def let_through() -> None:
         return
     with _changed:
         block = _leave()
-        # If the thread is in no block, no fork waits for it.
+        # No fork waits for a thread that is in no block.
         while block is not None and _forks_waiting:
             _changed.wait()
         _return_to(block)
@@ -146,13 +146,13 @@ def _update_pending() -> None:
 
 
 def _before_fork() -> None:
-    """Wait for the blocks of other threads, and let none begin: `_changed` is held until the fork is done."""
+    """Wait for the blocks of other threads, then hold `_changed` until the fork is done, so that no block begins."""
     global _forks_waiting
-    number = threading.get_ident()
+    identifier = threading.get_ident()
     _changed.acquire()
     began = time.monotonic()
     _given_up.clear()
-    _forking.add(number)
+    _forking.add(identifier)
     _forks_waiting += 1
     _update_pending()
     _changed.notify_all()
@@ -173,18 +173,18 @@ def _before_fork() -> None:
 
 
 def _pending_blocks() -> list[_Block]:
-    return [block for number, block in _blocks.items() if number not in _forking and not block.is_given_up]
+    return [block for identifier, block in _blocks.items() if identifier not in _forking and not block.is_given_up]
 
 
 def _after_fork_in_parent() -> None:
-    aborted_error = list(_given_up)
+    given_up = list(_given_up)
     _forking.discard(threading.get_ident())
     _changed.release()
-    for block in aborted_error:
+    for block in given_up:
         warnings.warn(
             f"a fork has waited {block.patience:g} s for thread {block.thread!r} and has not waited longer: locks that "
-            "the thread holds stay locked for ever in the child. Fork before you begin to iterate, or start child "
-            "processes by 'spawn' or 'forkserver'",
+            "the thread holds stay locked forever in the child. Fork before you begin to iterate, or start child "
+            "processes with 'spawn' or 'forkserver'",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -192,8 +192,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _forks_waiting
-    number = threading.get_ident()
-    for other in [each for each in _blocks if each != number]:
+    identifier = threading.get_ident()
+    for other in [each for each in _blocks if each != identifier]:
         del _blocks[other]
     _forking.clear()
     _forks_waiting = 0

@@ -16,7 +16,7 @@ from presave.validate import check_sizes, parse_manifest
 
 MANIFEST_NAME = "manifest.json"
 LAYOUT_VERSION = 2
-# A manifest of a hundred thousand shards with several files each takes half of this.
+# A manifest of a hundred thousand shards, each with several files, takes half of this.
 MAX_MANIFEST_NBYTES = 64 << 20
 
 
@@ -39,8 +39,8 @@ def load_manifest(folder: Path) -> Manifest:
     Raises
     ------
     StoreError
-        If there is no manifest, it was edited or written by a newer version of presave, it contradicts itself, or its
-        sizes cannot be true.
+        If there is no manifest, it was edited or written by another version of presave, it contradicts itself, or its
+        sizes are impossible.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -76,7 +76,7 @@ def partial_folder(target: Path) -> Path:
 
 
 def json_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `provenance` as it will be read back: tuples become lists, and keys become strings.
+    """Return `provenance` as it will be read back from JSON: tuples become lists, and keys become strings.
 
     Raises
     ------
@@ -96,12 +96,12 @@ def _missing(folder: Path) -> str:
         partial = partial_folder(folder)
         if partial.exists():
             return (
-                f"{folder} does not exist: a write of it was interrupted and left {partial}; write again, which "
-                "goes on from there"
+                f"{folder} does not exist: a write of it was interrupted and left {partial}; write again to "
+                "continue from there"
             )
         return f"{folder} does not exist; write it with presave.write or `etl presave`"
     if folder.name.endswith(".partial"):
-        return f"{folder} is a store half written: it has no {MANIFEST_NAME}; write again, which goes on from there"
+        return f"{folder} is an incomplete store: it has no {MANIFEST_NAME}; write again to continue from there"
     return f"{folder} is not a store: it has no {MANIFEST_NAME}"
 
 
@@ -114,9 +114,10 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _is_unchanged(encoded: bytes, checksum: Any) -> bool:
-    """Compare the file's bytes, not only its content, with the checksum at its end.
+    """Return True if the file's bytes agree with the checksum at their end.
 
-    Encoding the content again for this would take longer than the rest of opening a store of thousands of shards.
+    The bytes are compared as they are: encoding the content again would take longer than the rest of opening a store of
+    thousands of shards.
     """
     end = f',\n "checksum": "{checksum}"\n}}'.encode()
     return encoded.endswith(end) and checksum_bytes(encoded[: -len(end)] + b"\n}") == checksum

@@ -31,7 +31,7 @@ COMPILED = Compiled(_load)
 class MappedRows:
     """The rows of a fixed field in all shards of a store.
 
-    It keeps every array that it has read from, so that none is unmapped while a thread copies from it.
+    Every array that was read from is kept, so that none is unmapped while a thread copies from it.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class MappedRows:
         self._gathers = 0
 
     def copy(self, indices: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
-        """Copy rows into `out`, if all shards involved are arrays.
+        """Copy rows into `out`, if all shards that hold them are arrays.
 
         Parameters
         ----------
@@ -55,16 +55,17 @@ class MappedRows:
         out : array of shape (records, *row shape)
             Gets the rows; of the column's dtype.
         find_array : callable
-            Returns the C-contiguous array of a shard that was not read before, or None if the shard is not an array.
+            Called with the index of a shard that was not read before. Returns its C-contiguous array, or None if the
+            shard is not an array.
 
         Returns
         -------
         bool
-            False if nothing useful was copied and the caller has to gather the rows in another way: a shard is not an
-            array, or the rows are small and the compiled loop is not loaded.
+            False if the caller must gather all rows in another way: a shard is not an array, or the rows are small and
+            the compiled loop is not loaded. Some rows of `out` may have been written.
         """
-        # Bound by memory bandwidth (benchmarks/gather.py): 64 images of 147 KiB took 720 microseconds. NumPy and the
-        # interpreter added 180 to that; the compiled loop adds 50, mostly for the checks before it.
+        # Bound by memory bandwidth (benchmarks/gather.py): copying 64 images of 147 KiB took 720 microseconds.
+        # NumPy and the interpreter added 180 to that; the compiled loop adds 50, mostly for the checks before it.
         if COMPILED.module is not None and out.flags.c_contiguous:
             return self._copy_compiled(COMPILED.module, indices, out, find_array)
         self._gathers += 1
@@ -117,7 +118,7 @@ class MappedRows:
         if array is None:
             array = find_array(shard)
             if array is not None:
-                self._arrays[shard] = array  # before its address, which does not keep the array alive
+                self._arrays[shard] = array  # set before the address, which does not keep the array alive
                 self._addresses[shard] = array.ctypes.data
         return array
 

@@ -32,7 +32,7 @@ class OpenShards:
     format : Format
         The storage format that the manifest names.
     trusted : bool
-        If true, files may be links.
+        If true, the files may be links.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class OpenShards:
         counts = [shard.records for shard in manifest.shards]
         self.first_records = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._readers: dict[int, ShardReader] = {}
-        # The shard that was read last: a format that reads whole shards would otherwise read it again for each record.
+        # The shard that was read last. Without it, a format that reads whole shards would read a shard for each record.
         self._recent: tuple[int, Columns] | None = None
         self._mapped_rows: dict[str, MappedRows] = {}
         self._lock = threading.Lock()
@@ -64,15 +64,19 @@ class OpenShards:
             columns = reader.columns()
             if self._readers.get(shard) is reader:
                 break
-            # Another thread has closed or replaced the shard in between, so its columns may be gone.
+            # Another thread has closed or replaced the shard meanwhile, so these columns may be gone.
         self._recent = (shard, columns)
         return columns
 
     def split(self, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
-        """Yield, for each shard that holds some of `indices`: the shard, rows in it, and their slots in `indices`."""
+        """Yield `(shard, rows, slots)` for each shard that holds some of the records.
+
+        `rows` are rows of the shard, and `slots` their positions in `indices`: an int64 array, or a slice if they are
+        consecutive.
+        """
         if not len(indices):
             return
-        # Sorted once: a shuffled batch has a row or two from each of dozens of shards, and a pass for each adds up.
+        # One sort instead of a pass over `indices` per shard: a shuffled batch has a row or two from each of dozens.
         shards = self.first_records.searchsorted(indices, "right") - 1
         order = np.argsort(shards, kind="stable")
         shards = shards[order]
@@ -128,7 +132,7 @@ class OpenShards:
         with forks.held_off(), self._lock:
             self._recent = None
             self._mapped_rows = {}  # a new dict: threads that are copying still need the old one
-            # Forgotten before they are closed, because `columns` checks that the reader it used is still registered.
+            # Readers are removed before they are closed, because `columns` checks that its reader is still registered.
             readers, self._readers = self._readers, {}
             for reader in readers.values():
                 reader.close()

@@ -1,4 +1,4 @@
-"""Writing the shards of a store in parallel through joblib: in threads, or in processes here or on other machines."""
+"""Writing the shards of a store in parallel through joblib: in threads, or in processes on this or other machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from presave.partial_store import (
 from presave.schema import RecordSequence, Schema, validate_record
 from presave.shard_formats import find_format
 
-# A worker checks if the write was given up after this many records. A check costs a system call, like a small record.
+# After this many records, a worker checks if the write was given up. A check costs about as much as a small record.
 RECORDS_BETWEEN_STOP_CHECKS = 16
 
 OnError = Literal["raise", "skip"]
@@ -53,7 +53,7 @@ class Progress:
     skipped : int
         Records that failed and were left out.
     resumed : int
-        Records that an earlier, interrupted write had left.
+        Records from an earlier, interrupted write.
     seconds : float
         Time since this write began.
     """
@@ -79,7 +79,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class SpanWriter:
-    """Writes any span of records as one shard. It is sent to workers that do not share memory with the caller.
+    """Writes any span of records as one shard. It is pickled for workers in other processes.
 
     Attributes
     ----------
@@ -136,18 +136,18 @@ def write_spans(
     record_nbytes: int,
     progress: Callable[[Progress], None] | None,
 ) -> list[SpanResult]:
-    """Write all spans that an earlier write has not left complete, and flush them to the disk.
+    """Write the spans that an earlier write did not complete, and flush all spans to the disk.
 
     Parameters
     ----------
     writer : SpanWriter
         Writes each span.
     partial : PartialStore
-        Gets the shards.
+        The folder in which the shards are written.
     spans : list of range
         The records of each shard.
     jobs : int
-        Number of spans that are written at once; -1 for one for each CPU.
+        Number of spans that are written at once; -1 for one per CPU.
     record_nbytes : int
         Size of a typical record, for a check of the disk's free space.
     progress : callable, optional
@@ -156,9 +156,9 @@ def write_spans(
     Returns
     -------
     list of SpanResult
-        One for each span, in their order.
+        One for each span, in the order of `spans`.
     """
-    # Shards are flushed in this thread while others are being made. Only a flushed store moves to its final place.
+    # This thread flushes complete shards while others are being written. `PartialStore.finish` needs all flushed.
     flusher = ThreadPoolExecutor(1, "presave-flush")
     results = {
         number: earlier
@@ -168,7 +168,7 @@ def write_spans(
     resumed = sum(each.shard.records for each in results.values() if each.shard is not None)
     missing = [number for number in range(len(spans)) if number not in results]
     _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
-    # Threads by default: decoders release the GIL, and nothing is pickled. `prefer` gives way to parallel_config.
+    # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
     # One shard a task, so that a killed process loses only the shard it was writing.
     parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)
     backend, _ = joblib.parallel.get_active_backend(prefer="threads")
@@ -206,7 +206,7 @@ def describe_error(error: BaseException | None) -> str:
 
 @dataclass(frozen=True)
 class _WriterFile:
-    """The file of a pickled `SpanWriter`. Unlike the writer, it is small enough to be sent with every task.
+    """The path and checksum of a pickled `SpanWriter`, which may be too large to be sent with every task.
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
         data = cloudpickle.dumps(writer)
     except Exception as error:
         raise StoreError(
-            f"the records cannot be sent to other processes ({error}); leave open files, locks and the like out of them"
+            f"the records cannot be sent to other processes ({error}); remove open files, locks and the like from them"
         ) from error
     path = writer.folder / TASK_NAME
     with disk_errors(path, len(data)):
@@ -239,13 +239,13 @@ def _load_writer(file: _WriterFile) -> SpanWriter:
     data = file.path.read_bytes()
     if checksum_bytes(data) != file.xxh3_128:
         raise StoreError(f"{file.path} was changed while the store was written; write again")
-    writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum shows that this write has made these bytes
+    writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum proves that this write made these bytes
     return writer
 
 
 def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, SpanResult]:
-    """Write a span in another process, which may be killed, and whose errors must survive being pickled."""
-    # An earlier worker may have written the shard and been killed before it could report so.
+    """Write a span in a worker process, which may be killed, and raise only errors that can be unpickled."""
+    # An earlier worker may have written the shard and been killed before it returned the result.
     earlier = load_span_result(file.path.parent, number)
     if earlier is not None:
         return number, earlier

@@ -2,10 +2,10 @@
 
 The folder `.NAME.partial` holds
 
-- `plan.json`, everything that decides the bytes of the store: a write with another plan may not continue here;
-- `run`, the identifier of the current write, which is renamed to `stop` when its workers should give up;
-- the files of each complete shard, and `NNNNN.done.json`, which lists them with their checksums;
-- a folder for each shard that is being written, and `whole.*` while the store is moved to its final place.
+- `plan.json`, everything that decides the bytes of the store: a write with another plan cannot continue here;
+- `run`, which holds the identifier of the current write and is renamed to `stop` to make its workers give up;
+- for each complete shard, its files and `NNNNN.done.json`, which lists the files with their checksums;
+- a folder for each shard that is being written, and a folder `whole.*` while the store moves to its final place.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ RUN_NAME = "run"
 TASK_NAME = "work.pickle"
 DONE_SUFFIX = ".done.json"
 WHOLE_PREFIX = "whole."
-# How often one write begins a shard: a worker process may be killed for reasons that have nothing to do with it. No
-# more often than Dask retries a task, because the error with which Dask gives up never reaches joblib's caller, who
-# would wait for ever.
+# How often one write attempts a shard, since a worker process may be killed for reasons unrelated to it. Not more
+# often than Dask does: when Dask gives a task up, the error never reaches joblib's caller, which then waits forever.
 MAX_ATTEMPTS = 3
 
 
@@ -70,7 +69,7 @@ class SpanResult:
 class PartialStore:
     """A context manager that owns the folder in which the store at `target` is written.
 
-    Entering it locks the folder against other processes. If the block raises, complete shards stay for the next write.
+    Entering locks the folder against other processes. If the block raises, complete shards are kept for the next write.
 
     Parameters
     ----------
@@ -82,7 +81,7 @@ class PartialStore:
     Raises
     ------
     StoreError
-        On entering, if the folder holds the beginning of another store, or another process is writing there.
+        On entering, if the folder holds the beginning of another store, or another process is writing the same store.
     """
 
     def __init__(self, target: Path, plan: Mapping[str, Any]) -> None:
@@ -121,8 +120,9 @@ class PartialStore:
             self._leave()
 
     def stop(self) -> None:
-        """Tell workers in all processes to begin no further record."""
-        # A rename, because a full disk may have no room for another file. If even that fails, they finish in vain.
+        """Tell the workers in all processes to start no further record."""
+        # A rename, because a full disk may have no room for another file. If the rename fails, workers only finish
+        # shards that nobody needs.
         with suppress(OSError):
             os.replace(self.folder / RUN_NAME, self.folder / STOP_NAME)
 
@@ -134,20 +134,20 @@ class PartialStore:
                 try:
                     flush(self.folder / file.name)
                 except OSError:
-                    # The file may look whole if it is read again, from pages that the system has given up writing. So
-                    # the shard has to be written again.
+                    # Read again, the file may look complete: the data are still in memory, although the system has
+                    # given up writing them to the disk. So the shard is removed, to be written again.
                     _marker(self.folder, number).unlink(missing_ok=True)
                     for each in files:
                         (self.folder / each.name).unlink(missing_ok=True)
                     raise
 
     def finish(self, manifest: Manifest) -> None:
-        """Move the files of `manifest`, which must be flushed, and the manifest to `target`, and remove the rest.
+        """Make the store appear at `target`, all at once, and remove the partial folder.
 
-        The store appears at `target` all at once.
+        The files of `manifest` must have been flushed.
         """
         with disk_errors(self.target, manifest.nbytes):
-            # By way of a new folder: workers that were given up may still add files to the old one.
+            # Through a new folder, because workers of an abandoned write may still add files to the old one.
             whole = Path(tempfile.mkdtemp(prefix=WHOLE_PREFIX, dir=self.folder))
             try:
                 whole.chmod(self.folder.stat().st_mode)
@@ -167,7 +167,7 @@ class PartialStore:
 
     def discard(self) -> None:
         """Remove the folder, so that the next write begins anew."""
-        # The plan first: a worker looks for it after noting a shard, and takes the shard back if it is gone.
+        # The plan goes first: a worker that has just completed a shard removes it again if there is no plan.
         with suppress(OSError):
             (self.folder / PLAN_NAME).unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -184,13 +184,13 @@ class PartialStore:
             raise
 
     def _leave(self) -> None:
-        """Release the folder without a store. Remove it if it holds no complete shard."""
+        """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
         if not any(self.folder.glob(f"*{DONE_SUFFIX}")):
             self.discard()
         os.close(self._lock)
 
     def _tidy(self) -> None:
-        """Take back or remove what a killed write has left."""
+        """Undo a `finish` that was killed, and remove what killed workers left."""
         (self.folder / STOP_NAME).unlink(missing_ok=True)
         for path in self.folder.iterdir():
             if path.is_symlink():
@@ -210,7 +210,7 @@ class PartialStore:
         whole.rmdir()
 
     def _check_place(self) -> None:
-        # Before this process had the lock, another one may have finished here, and have moved or removed the folder.
+        # Before this process got the lock, another one may have completed the store and moved or removed the folder.
         if self.target.exists():
             with suppress(OSError):
                 self.folder.rmdir()
@@ -223,7 +223,7 @@ class PartialStore:
         try:
             found = read_regular_file(path, MAX_MANIFEST_NBYTES)
         except FileNotFoundError:
-            for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards of an unknown plan
+            for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards written under an unknown plan
                 marker.unlink()
             write_atomically(path, self._encoded_plan)
             return
@@ -232,15 +232,15 @@ class PartialStore:
         if found != self._encoded_plan:
             raise StoreError(
                 f"{self.folder} holds the beginning of another store of that name: {_difference(found, self._plan)}; "
-                "delete it, or write with the same arguments to go on"
+                "delete that folder, or write with the same arguments to continue"
             )
 
 
 class ShardFolder:
     """A context manager for a worker: a new folder for the files of one span, removed at the end.
 
-    `commit` moves the files into the partial store, all of them or none. A killed worker leaves its folder behind,
-    which is how attempts are counted.
+    `commit` moves the files into the partial store, all of them or none. A killed worker leaves its folder behind, and
+    these folders count the attempts.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ class ShardFolder:
     Raises
     ------
     StoreError
-        On entering, after `MAX_ATTEMPTS` attempts, or if the write was given up.
+        On entering, if `MAX_ATTEMPTS` workers died while they wrote this span, or the write was given up.
     """
 
     def __init__(self, folder: Path, number: int, span: range) -> None:
@@ -277,7 +277,7 @@ class ShardFolder:
                     return self
         raise StoreError(
             f"records {self._span[0]} to {self._span[-1]}: {MAX_ATTEMPTS} worker processes died while they wrote them "
-            f"to {self._folder}; look at these records and at the workers' memory, or write smaller shards"
+            f"to {self._folder}; check these records and the workers' memory, or write smaller shards"
         )
 
     def __exit__(
@@ -291,7 +291,7 @@ class ShardFolder:
     def commit(
         self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]
     ) -> SpanResult:
-        """Move the files into the partial store, and note that the span is complete.
+        """Move the files into the partial store, and record that the span is complete.
 
         Parameters
         ----------
@@ -306,8 +306,8 @@ class ShardFolder:
 
         Notes
         -----
-        Nothing is flushed to the disk here. If the machine stops and a file is incomplete, the next write sees that its
-        checksum is not the one noted.
+        Nothing is flushed to the disk here. If the machine crashes before the flush, the next write recognizes an
+        incomplete file by its checksum.
         """
         marker = _marker(self._folder, self._number)
         moved: list[Path] = []
@@ -332,7 +332,7 @@ class ShardFolder:
 
 
 def load_span_result(folder: Path, number: int) -> SpanResult | None:
-    """Return the result that any worker has noted for span `number`, or None if its files are missing or damaged."""
+    """Return the recorded result of span `number`, or None if there is none or its files are missing or damaged."""
     try:
         content = json.loads(read_regular_file(_marker(folder, number), MAX_MANIFEST_NBYTES))
         if content.pop("checksum") != _checksum(content):
@@ -347,17 +347,20 @@ def load_span_result(folder: Path, number: int) -> SpanResult | None:
 
 def is_stopped(folder: Path) -> bool:
     """Return True if the write into `folder` was given up, or the folder is gone."""
-    # Workers ask every few records, and building two Path objects would cost more than the two system calls.
+    # Workers call this every few records, and two Path objects would cost more than the two system calls.
     return not os.path.exists(f"{folder}/{PLAN_NAME}") or os.path.exists(f"{folder}/{STOP_NAME}")  # noqa: PTH110
 
 
 def aborted_error(folder: Path) -> StoreError:
-    """Return the error for a worker that is still at work when the write into `folder` has ended."""
-    return StoreError(f"the write in {folder} was given up: another shard failed, or it was interrupted")
+    """Return the error for a worker that is still running when the write into `folder` has ended."""
+    return StoreError(f"the write in {folder} was given up: another shard failed, or the write was interrupted")
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove the partial folder of a write that was killed after its store was in place, if it holds no data."""
+    """Remove the partial folder that a write leaves if it is killed just after its store appeared at `target`.
+
+    A folder that holds data is kept.
+    """
     folder = partial_folder(target)
     with suppress(OSError):
         notes = (PLAN_NAME, RUN_NAME, STOP_NAME, TASK_NAME)

@@ -20,7 +20,7 @@ class Ranges:
     Attributes
     ----------
     starts, ends : int64 array of shape (rows,)
-        The elements of row k are `starts[k]` up to `ends[k]` of the shard's column of elements.
+        Row k has the elements `starts[k]` up to, not including, `ends[k]` of the shard's column of elements.
     shapes : int64 array of shape (rows, axes)
         Shape of each row's value.
     """
@@ -46,7 +46,7 @@ class ShardValues:
     ranges : Ranges
         The elements of each value.
     slots : int64 array of shape (rows,), or slice
-        Positions of the values among all that are gathered.
+        Positions of these values among all values that are gathered.
     """
 
     column: ColumnReader

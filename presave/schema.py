@@ -14,7 +14,7 @@ from presave.errors import StoreError
 
 Record = Mapping[str, Any]
 
-# A file name may have 255 bytes, which it shares with the shard's number and a suffix.
+# A file name may have 255 bytes, some of which are needed for the shard's number and a suffix.
 MAX_SAFE_NAME_LENGTH = 200
 
 
@@ -37,8 +37,8 @@ class Field:
     dtype : str
         NumPy's string for the dtype, with its byte order: `"|u1"`, `"<f4"`.
     shape : tuple of int or None
-        Shape of the field in one record. In a ragged field every size is None: its values have this many axes, each
-        with its own sizes.
+        Shape of the field in one record. In a ragged field every size is None: all values have this many axes, but each
+        value has its own sizes.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Field:
     dtype: str
     shape: tuple[int | None, ...]
 
-    # Cached: every gather asks for all of these, which takes as long as a batch of small records.
+    # Cached, because every gather needs these properties, and computing them takes as long as a batch of small records.
     @cached_property
     def numpy_dtype(self) -> np.dtype:
         """`dtype` as a NumPy object."""
@@ -75,7 +75,10 @@ class Field:
 
     @cached_property
     def safe_name(self) -> str:
-        """The name, quoted for file names and HDF5 paths: letters, digits, `_`, `-`, `~` and `%`. Quotes are unique."""
+        """The name, percent-encoded for file names and HDF5 paths: letters, digits, `_`, `-`, `~` and `%`.
+
+        Different names have different encodings.
+        """
         return quote(self.name, safe="").replace(".", "%2E")
 
     def empty(self, records: int) -> np.ndarray:
@@ -91,15 +94,15 @@ Schema = dict[str, Field]
 
 
 def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -> Schema:
-    """Return the schema that a record has. Python ints become int64, floats become float64.
+    """Return the schema of a record. Python ints become int64, floats become float64.
 
     Parameters
     ----------
     record : mapping of str to array or number
         The record to look at.
     ragged : collection of str
-        Names of fields whose shape varies between records. A name `x` also covers those of `x.0`, `x.1` and so on that
-        have at least one axis.
+        Names of fields whose shape varies between records. The name `x` also covers the fields `x.0`, `x.1` and so on,
+        unless they are scalars.
     index : int
         Index of the record, for error messages.
 
@@ -115,7 +118,7 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
         )
     unknown = sorted(set(ragged) - record.keys() - set(map(_group, filter(_is_name, record))))
     if unknown:
-        raise StoreError(f"ragged names {', '.join(map(repr, unknown))}, which record {index} does not have")
+        raise StoreError(f"ragged contains {', '.join(map(repr, unknown))}, which record {index} does not have")
     schema = {}
     for name, value in record.items():
         if not _is_name(name):
@@ -127,10 +130,10 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
                 "use a boolean, integer, float or complex dtype"
             )
         if name in ragged and array.ndim == 0:
-            raise StoreError(f"record {index}: field {name!r} is one number, which cannot be ragged")
+            raise StoreError(f"record {index}: field {name!r} is a scalar, which cannot be ragged")
         is_ragged = name in ragged or (array.ndim > 0 and _group(name) in ragged)
         if array.size == 0 and not is_ragged:
-            raise StoreError(f"record {index}: field {name!r} has shape {array.shape}, which holds nothing to store")
+            raise StoreError(f"record {index}: field {name!r} has shape {array.shape}, which has no elements to store")
         shape = (None,) * array.ndim if is_ragged else array.shape
         field = Field(name, array.dtype.newbyteorder("<").str, shape)
         try:
@@ -154,14 +157,14 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
     record : mapping of str to array or number
         The record to check.
     schema : dict of str to Field
-        The fields that it must have, taken from the first record.
+        The fields that the record must have, inferred from the first record.
     index : int
         Index of the record, for error messages.
 
     Returns
     -------
     dict of str to array
-        C-contiguous arrays in the dtypes of `schema`. Arrays that already are so are not copied.
+        C-contiguous arrays of the dtypes in `schema`. Arrays that already are such are not copied.
 
     Raises
     ------
@@ -175,7 +178,7 @@ def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.
     arrays = {}
     for name, field in schema.items():
         array = _as_array(record[name], name, index)
-        # These checks are most of the cost of a small record, so an array that needs no conversion takes the short way.
+        # Checks like these are most of the cost of a small record, so the slow comparisons and conversions come last.
         is_same_dtype = array.dtype.str == field.dtype
         fits = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
         if not fits or not (is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype):
@@ -193,7 +196,7 @@ def _is_name(name: Any) -> bool:
 
 
 def _group(name: str) -> str | None:
-    """Return `"features"` for `"features.0"`, and None for a name without a number."""
+    """Return `"features"` for `"features.0"`, and None for a name that does not end in a dot and a number."""
     group, _, place = name.rpartition(".")
     return group if group and place.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""Stores that are open for reading: random access to records, and gathers of many into the caller's buffers."""
+"""Open stores: read single records, or gather many at once into the caller's buffers."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def open_store(
     cache : "ram", optional
         Read the whole store into memory first. By default its files are memory-mapped if the format allows it.
     trusted : bool
-        Allow what only a trusted store may contain: the format "pickle", which runs code when it is read, and files
-        that are links. Pass True only if the store's author may run code on this machine.
+        Also read the format "pickle", which can run code from its files, and files that are links. Pass True only if
+        you would let the store's author run code on this machine.
     verify : bool
         Compare every byte with the checksums in the manifest first.
     memory_budget : int, optional
-        Maximum size in bytes with `cache="ram"`; by default the memory that is free.
+        Maximum size of the store in bytes with `cache="ram"`; by default the memory that is free.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def open_store(
     StoreError
         If there is no complete store at `path`, or it is damaged or not trusted.
     MemoryError
-        If the store does not fit into `memory_budget`.
+        With `cache="ram"`, if the store is larger than `memory_budget`.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def open_store(
     elif cache is not None:
         raise StoreError(f"cache must be None or 'ram', not {cache!r}")
     elif memory_budget is not None:
-        raise StoreError("memory_budget is for cache='ram'; without it nothing is held in memory")
+        raise StoreError("memory_budget is for cache='ram'; with cache=None the store is not held in memory")
     return store
 
 
@@ -106,8 +106,9 @@ class Store(Sequence[Arrays]):
 
     Notes
     -----
-    Several threads may read from a store at once. A store may be pickled, and used after a fork: each process opens the
-    files that it reads. If another thread reads during the fork, open the store again in the child.
+    Several threads may read from a store at once. Pickling a store saves its path, not its records: the unpickled store
+    opens the files again. A store can be used after a fork, but if another thread reads from it during the fork, open
+    it again in the child.
 
     Examples
     --------
@@ -127,8 +128,8 @@ class Store(Sequence[Arrays]):
             raise StoreError(f"{path}: {error}") from None
         if self._format.is_trusted_only and not trusted:
             raise StoreError(
-                f"{path} is of format {self._format.name!r}: reading it runs whatever code somebody put into it. "
-                "Pass trusted=True if it comes from somebody you would let do that, or convert it"
+                f"{path} has format {self._format.name!r}: reading it runs any code that its author put into it. "
+                "Pass trusted=True if you trust the author"
             )
         self._trusted = trusted
         self._fields = self.manifest.schema
@@ -152,7 +153,7 @@ class Store(Sequence[Arrays]):
 
     @property
     def reads_whole_shards(self) -> bool:
-        """True if reading any record of a shard reads the whole shard, and reading it twice costs twice as much."""
+        """True if reading one record reads its whole shard. Only the shard that was read last is kept in memory."""
         return self._format.reads_whole_shards and not self._is_preloaded
 
     @property
@@ -202,7 +203,7 @@ class Store(Sequence[Arrays]):
         IndexError
             If a record does not exist.
         StoreError
-            If an array of `out` does not fit, a file is damaged or the store is closed.
+            If `out` names an unknown field or an array that does not fit, a file is damaged, or the store is closed.
         MemoryError
             If there is no memory for new arrays.
         TypeError
@@ -225,7 +226,7 @@ class Store(Sequence[Arrays]):
             if self.reads_whole_shards or not self._shards.copy_rows(column, indices, array):
                 fixed.append((column, array))
         spread = list(self._shards.split(indices)) if fixed or ragged else []
-        # Shards in the outer loop, for formats that read whole shards.
+        # Shards are the outer loop, so that formats that read whole shards read each once for all fields.
         for shard, rows, slots in spread if fixed else ():
             columns = self._shards.columns(shard)
             for column, array in fixed:
@@ -268,7 +269,7 @@ class Store(Sequence[Arrays]):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield the arrays that hold records of a fixed field, for loops that do more than copy.
 
-        `out[slots] = array[rows]` for everything that is yielded is the same as a gather.
+        Copying with `out[slots] = array[rows]` for each yielded triple gives the same as `gather`.
 
         Parameters
         ----------
@@ -279,9 +280,9 @@ class Store(Sequence[Arrays]):
 
         Yields
         ------
-        array : array of shape (any number, *field shape)
-            Read-only and C-contiguous. If the format is memory-mapped, the whole shard without a copy; otherwise only
-            the rows that are needed.
+        array : array of shape (any number of rows, *field shape)
+            Read-only and C-contiguous. If the format is memory-mapped, it is the whole shard, not copied; otherwise it
+            may hold only the rows that are needed.
         rows : int64 array
             Rows of `array`.
         slots : int64 array
@@ -307,7 +308,7 @@ class Store(Sequence[Arrays]):
         )
 
     def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
-        """Return the number of elements that records have together, for each ragged field; see `out` of `gather`."""
+        """Return, for each ragged field, how many elements these records have in all: the room that `gather` needs."""
         spread = list(self._shards.split(self._check_indices(indices)))
         return {
             name: sum(self._find_ranges(field, shard, rows).elements for shard, rows, _ in spread)
@@ -318,8 +319,9 @@ class Store(Sequence[Arrays]):
     def shapes(self, field: str, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
         """Return the shape of each record's value of `field`, as int64 of shape `(len(indices), axes)`.
 
-        No values are read if the format is memory-mapped: 16 to 24 bytes a record for a ragged field, nothing for a
-        fixed one. Raises `StoreError` if the field does not exist. Other errors are those of `gather`.
+        If the format is memory-mapped, this reads little: 16 bytes a record for a ragged field with one axis, 8 more
+        for each axis if there are several, and nothing for a fixed field. Raises `StoreError` if the field does not
+        exist. Other errors are those of `gather`.
         """
         described = self._fields.get(field)
         if described is None:
@@ -335,7 +337,7 @@ class Store(Sequence[Arrays]):
         return shapes
 
     def preload(self, memory_budget: int | None = None) -> None:
-        """Read the whole store into memory, from which later gathers copy.
+        """Read the whole store into memory. Later gathers copy from there.
 
         Raises `MemoryError` if it needs more than `memory_budget` bytes (by default what is free).
         """
@@ -378,11 +380,11 @@ class Store(Sequence[Arrays]):
         checked = np.asarray(indices)
         if checked.ndim != 1 or (checked.size and checked.dtype.kind not in "iu"):
             raise TypeError(
-                f"indices must be one row of whole numbers, not {checked.dtype} of shape {checked.shape}; "
-                "np.flatnonzero(mask) gives those of a mask"
+                f"indices must be integers with one axis, not {checked.dtype} of shape {checked.shape}; "
+                "for a boolean mask, pass np.flatnonzero(mask)"
             )
         checked = checked.astype(np.int64, copy=False)
-        # As unsigned integers, negative ones are larger than all others: one pass finds both.
+        # Read as unsigned, a negative index is larger than any valid one. So one pass finds both kinds of error.
         if checked.size and np.maximum.reduce(checked.view(UINT64)) >= self._length:
             wrong = checked[(checked < 0) | (checked >= len(self))][0]
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")

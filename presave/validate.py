@@ -1,6 +1,6 @@
-"""Validation of a manifest that may be forged: each value has its type, and the sizes can be true.
+"""Validation of a manifest that may be forged: every value must have its type, and the sizes must be possible.
 
-Reading a store allocates memory for as many records as its manifest says. So nothing is read before these checks pass.
+Reading a store allocates memory for as many records as its manifest claims. So nothing is read before the checks pass.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 MAX_AXES = 32
 MAX_DEPTH = 32
 
-# HDF5 compresses a row at a time, or several rows of up to 64 KiB together, and each result has at least 16 bytes.
+# HDF5 compresses chunks of one row, or of several rows of together at most 64 KiB, to at least 16 bytes each. So, if a
+# larger row counts as 64 KiB, a file holds at most 4096 times its size.
 COMPRESSING_FORMAT, COMPRESSED_NBYTES, MAX_COMPRESSION = "hdf5", 64 << 10, 4096
-# A file system that compresses may hold this many times its size.
+# A compressing file system may hold this many times the size of its disk.
 MAX_DISK_COMPRESSION = 16
 
 
@@ -38,9 +39,10 @@ def parse_manifest(content: dict[str, Any]) -> Manifest:
     shards = tuple(parse_shard(each) for each in content["shards"])
     ragged = {each.name for each in fields if each.is_ragged}
     if any(shard.elements.keys() != ragged for shard in shards):
-        raise ValueError(f"the elements of {', '.join(sorted(ragged)) or 'no fields'} are not those of every shard")
+        names = ", ".join(sorted(ragged)) or "none"
+        raise ValueError(f"a shard does not count the elements of exactly the ragged fields: {names}")
     if len({each.name for each in fields}) < len(fields):
-        raise ValueError("two fields have one name")
+        raise ValueError("two fields have the same name")
     _check_depth(content["provenance"], MAX_DEPTH)
     _check_depth(content["options"], MAX_DEPTH)
     return Manifest(
@@ -98,7 +100,7 @@ def check_sizes(manifest: Manifest, folder: Path) -> None:
     """Raise `ValueError` if a shard's files are too small for its records, or the disk too small for the files."""
     compresses = manifest.format == COMPRESSING_FORMAT
     ragged = [field.name for field in manifest.fields if field.is_ragged]
-    # A record, and an element, take as many bytes in every shard, and there may be thousands of shards: computed once.
+    # Computed once for all shards, of which there may be thousands: the sizes of one record and of one element.
     columns = shard_columns(manifest.schema, 1, dict.fromkeys(ragged, 0))
     record_nbytes = _min_nbytes(columns, compresses)
     unpacked_nbytes = _min_nbytes(columns, compresses=False)
@@ -108,14 +110,14 @@ def check_sizes(manifest: Manifest, folder: Path) -> None:
         needed += sum(count * itemsizes[name] for name, count in shard.elements.items())
         held = sum(file.nbytes for file in shard.files) * (MAX_COMPRESSION if compresses else 1)
         if needed > held:
-            raise ValueError(
-                f"shard {number} is said to hold {shard.records:,} records, which its files have no room for"
-            )
+            raise ValueError(f"shard {number} claims {shard.records:,} records, which is more than fits into its files")
     if manifest.records * unpacked_nbytes > MAX_INT64:  # numpy has no arrays of that size
-        raise ValueError(f"it is said to hold records of {unpacked_nbytes:,} bytes each")
+        raise ValueError(f"it claims records of {unpacked_nbytes:,} bytes each")
     room = shutil.disk_usage(folder).total  # 0 if it is not known
     if max(manifest.records, manifest.nbytes) > (room * MAX_DISK_COMPRESSION or MAX_INT64):
-        raise ValueError(f"it is said to hold {manifest.nbytes:,} bytes, on a disk of {room:,}")
+        raise ValueError(
+            f"it claims {manifest.records:,} records and {manifest.nbytes:,} bytes, on a disk of {room:,} bytes"
+        )
 
 
 def _min_nbytes(columns: Iterable[Column], compresses: bool) -> int:
@@ -132,7 +134,7 @@ def _text(value: Any) -> str:
 
 
 def _check_depth(value: Any, allowed: int) -> None:
-    # JSON can read values that are nested too deeply for it to write again.
+    # Python's JSON module can read values that are nested too deeply for it to write.
     if isinstance(value, (dict, list)):
         if not allowed:
             raise ValueError(f"its values are nested more than {MAX_DEPTH} deep")

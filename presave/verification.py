@@ -18,7 +18,7 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None,
     path : str or Path
         The store's folder.
     progress : callable, optional
-        Called after each file with the number of bytes read so far and the number of bytes in all.
+        Called as `progress(checked, total)` after each file, both in bytes.
     trusted : bool
         Follow links. By default a file that is a link is a fault and is not read. Pipes and devices always are faults.
 
@@ -30,7 +30,7 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None,
     Raises
     ------
     StoreError
-        If the manifest itself is missing, edited or unreadable, since then nothing can be said about the other files.
+        If the manifest is missing, edited or unreadable: without it the other files cannot be checked.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Writing a store: check the arguments, look at a few records, plan the shards, and have them written in parallel."""
+"""Writing a store: check the arguments, read a few records, plan the shards, and write them in parallel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from presave.schema import Record, RecordSequence, Schema, infer_schema, validat
 from presave.shard_formats import Format, check_options, find_format
 from presave.store import Store, open_store
 
-# Enough shards to share among jobs and to show progress; few enough that each is worth opening.
+# Enough shards to divide among jobs and to show progress, but few enough that opening each is cheap.
 TARGET_SHARDS = 64
 MIN_SHARD_NBYTES = 4 << 20
 MAX_SHARD_NBYTES = 256 << 20
@@ -49,12 +49,12 @@ def write(
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int
-        Number of shards that are written at once; -1 for one for each CPU. Each job holds one shard in memory.
+        Number of shards that are written at once; -1 for one per CPU. Each job holds one shard in memory.
     shard_nbytes : int, optional
         Approximate size of a shard in bytes; by default a 64th of the store, but at least 4 MiB and at most 256 MiB.
     ragged : collection of str, optional
-        Fields whose shape differs between records; by default `records.ragged`, if there is such an attribute. "x"
-        also covers those of "x.0", "x.1" and so on that have at least one axis.
+        Names of fields whose shape differs between records; by default `records.ragged`, if there is such an
+        attribute. The name "x" also covers the fields "x.0", "x.1" and so on, unless they are scalars.
     on_error : "raise" or "skip"
         With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest.
     options : mapping of str to object, optional
@@ -79,11 +79,12 @@ def write(
     Notes
     -----
     The bytes of the store do not depend on `jobs`. Jobs are threads by default. Under
-    `joblib.parallel_config(backend=...)` they run wherever that backend runs them; `records` must then be picklable,
-    and all workers must share the folder.
+    `joblib.parallel_config(backend=...)` they run on that backend. If it uses other processes, `records` must be
+    picklable and all workers must share the folder.
 
     Nothing appears at `path` before the last byte is on the disk. An interrupted write leaves its complete shards in a
-    folder `.NAME.partial` beside `path`. The same call continues from there, and ends with the same bytes.
+    folder `.NAME.partial` beside `path`. The same call continues from there and gives the same bytes as an
+    uninterrupted write.
 
     Examples
     --------
@@ -104,7 +105,7 @@ def write(
     if shard_nbytes is not None and shard_nbytes < 1:
         raise StoreError(f"shard_nbytes must be at least 1, not {shard_nbytes}")
     if jobs == 0:
-        raise StoreError("jobs must be at least 1, or -1 for one a CPU; it is 0")
+        raise StoreError("jobs must be at least 1, or -1 for one per CPU, not 0")
     if on_error not in ("raise", "skip"):
         raise StoreError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
     facts = json_values(
@@ -144,15 +145,15 @@ def write(
             raise StoreError(f"all {len(records)} records failed; the first: {manifest.skipped[0].cause}")
         partial.finish(manifest)
     try:
-        return open_store(target, trusted=True)  # this process has just written it
+        return open_store(target, trusted=True)  # trusted: this process has just written it
     except (StoreError, OSError) as error:
-        raise StoreError(f"{target} is written, and whole, but cannot be opened: {error}") from error
+        raise StoreError(f"{target} is written and complete but cannot be opened: {error}") from error
 
 
 def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[Schema, int]:
     """Return the schema, and the size in bytes of a typical record.
 
-    The size is that of the first record, or with ragged fields the mean of a few.
+    The size is that of the first record, or with ragged fields the mean over a few records.
     """
     first, record, schema = _first_valid(records, ragged, on_error)
     nbytes = [sum(array.nbytes for array in validate_record(record, schema, first).values())]

@@ -36,7 +36,7 @@ def find_format(name: str) -> Format:
 
 
 def check_options(format: Format, options: Mapping[str, Any]) -> None:
-    """Raise `StoreError` if the format does not have an option, or the option cannot have its value."""
+    """Raise `StoreError` if the format lacks one of the options, or does not accept its value."""
     unknown = sorted(set(options) - set(format.options))
     if unknown:
         raise StoreError(

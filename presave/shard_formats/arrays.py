@@ -11,7 +11,7 @@ from presave.columns import Column
 from presave.errors import StoreError
 from presave.shard_formats.format import ColumnReader
 
-# Rows up to this size are gathered by one fancy index. Larger rows are copied one by one, which avoids a temporary.
+# Rows up to this size are gathered by one fancy index. Larger rows are copied one by one, to avoid a temporary array.
 SMALL_ROW_NBYTES = 4096
 
 
@@ -30,10 +30,10 @@ class ArrayColumn:
         self._has_small_rows = array[:1].nbytes <= SMALL_ROW_NBYTES
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
-        # Large rows come here only if the format reads whole shards. Others are copied by `MappedRows`, in one call.
+        # Large rows come here only if the format reads whole shards; otherwise `MappedRows` copies them in one call.
         if isinstance(slots, slice):
-            # With mode="raise", NumPy would gather into a temporary first; the store has checked the rows. The method
-            # takes a third of the time of np.take, which matters if a batch is spread over dozens of shards.
+            # "clip", because NumPy's default mode would gather into a temporary array first; the store has checked the
+            # rows. The method takes a third of the time of np.take, which matters for batches from dozens of shards.
             self.array.take(rows, 0, out[slots], "clip")
         elif self._has_small_rows:
             out[slots] = self.array[rows]
@@ -62,12 +62,12 @@ class ArrayShard:
         return self._columns
 
     def close(self) -> None:
-        # A memory map closes with the last array that views it, so dropping our references is all that is safe.
+        # A memory map closes with the last array that views it. It is not closed here, because callers may hold views.
         self._columns = {}
 
 
 class LoadedShard:
-    """A shard that is read whole each time one of its records is needed."""
+    """A shard whose whole content is read by each call of `columns`."""
 
     def __init__(self, load: Callable[[], Mapping[str, np.ndarray]]) -> None:
         self._load = load
@@ -87,9 +87,9 @@ def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Seque
     path : Path
         The file, for its size and for error messages.
     arrays : mapping of str to array
-        The arrays that were found in it.
+        The arrays that were found in the file.
     columns : sequence of Column
-        The columns that it must have.
+        The columns that the file must have.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Seque
     file_nbytes = path.stat().st_size
     checked = {}
     for column in columns:
-        if column.nbytes > file_nbytes:  # with strides of 0, an array of any size needs only a few bytes
+        if column.nbytes > file_nbytes:  # an array with strides of 0 has any size in a few bytes
             raise StoreError(
                 f"{path}: has {file_nbytes:,} bytes; the manifest says {column.nbytes:,} for {column.name!r} alone"
             )
@@ -115,7 +115,7 @@ def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Seque
                 f"{path}: column {column.name!r} holds {found}; the manifest says "
                 f"{np.dtype(column.dtype)} of shape {column.array_shape}"
             )
-        # Another program may have written Fortran order.
+        # Another program may have written arrays in Fortran order.
         checked[column.name] = np.ascontiguousarray(array)
     return checked
 

@@ -1,4 +1,4 @@
-"""The protocol of a storage format, which writes the columns of one shard to files and reads them again."""
+"""The protocol of a storage format, which writes the columns of one shard to files and reads these files."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class ShardReader(Protocol):
     def columns(self) -> Mapping[str, ColumnReader]:
         """Return the columns by name.
 
-        A format that has to read whole shards reads the shard here. It does not keep what it has read.
+        A format that has to read whole shards reads the shard here, in each call.
         """
 
     def close(self) -> None:
         """Release files and memory maps."""
 
 
-# Raises `StoreError` for a value that the option cannot have.
+# Raises `StoreError` for a value that the option does not accept.
 CheckOption = Callable[[Any], object]
 
 
@@ -76,11 +76,11 @@ class Format(Protocol):
     reads_whole_shards : bool
         True if `ShardReader.columns` reads the whole shard.
     shard_records : int, optional
-        Number of records in a shard; None leaves it to their size.
+        Number of records in a shard; None if it follows from their size.
     has_file_for_each_column : bool
-        True if a shard is one file for each column, in their order; False if it is one file.
+        True if a shard has one file for each column, in the order of the columns; False if it has one file in all.
     options : mapping of str to callable
-        The options of the format. Each function raises `StoreError` for a value that its option cannot have.
+        The options of the format by name, each with the function that checks a value.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Format "hdf5": one HDF5 file for each shard, with one data set for each column.
 
-Uncompressed data sets, contiguous or chunked, are memory-mapped: h5py's low-level interface knows their position in the
-file, and HDF5 itself reads nothing. Compressed data sets are read chunk by chunk, each chunk once for a batch.
+Uncompressed data sets, contiguous or chunked, are memory-mapped: h5py's low-level interface gives their position in the
+file, and HDF5 itself reads no data. Compressed data sets are read chunk by chunk, each chunk once per batch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from presave.shard_formats.format import CheckOption
 from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
 from presave.shard_formats.hdf5_file import create_file
 
-# HDF5 compresses and reads whole chunks. This is small enough that a shuffled batch reads little that it does not need,
-# and large enough that small rows are not read one by one.
+# HDF5 compresses and reads whole chunks. This size is small enough that a shuffled batch reads little that it does not
+# need, and large enough that small rows are not read one by one.
 CHUNK_NBYTES = 64 << 10
 # Classes of the package hdf5plugin by option value. gzip and lzf come with h5py.
 PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4"}
@@ -128,7 +128,7 @@ class Hdf5Column:
             target[places[members]] = chunk[rows[members] - number * self._chunk_rows]
 
     def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        # In the order of the file, so that a chunk shared by several ranges is decompressed once.
+        # In file order, so that a chunk that several ranges share is decompressed once.
         held = -1
         chunk = np.empty(0)
         for k in np.argsort(starts, kind="stable").tolist():
@@ -193,9 +193,9 @@ def _load_plugins() -> Any:
 
 
 def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
-    """Return the data set of `column`; raise `StoreError` if it is another one, or not stored in this file."""
+    """Return the data set of `column`; raise `StoreError` unless it is as the manifest says and in this file."""
     name = column.name
-    link = file.get(name, getlink=True)  # before file[name], which would follow a link and open its target
+    link = file.get(name, getlink=True)  # checked before file[name], which would open a link's target
     if link is None:
         raise StoreError(f"{path}: has no data set {name!r}")
     if not isinstance(link, h5py.HardLink):
@@ -218,7 +218,7 @@ def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
 
 
 def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
-    """Return the rows of a data set as a memory map, or None if they are compressed or not in order in the file."""
+    """Return the data set as a memory-mapped array, or None if its rows are compressed or scattered in the file."""
     if data.size == 0:
         return np.empty(data.shape, data.dtype)
     offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
@@ -228,8 +228,8 @@ def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
 
 
 def _first_chunk_offset(data: h5py.Dataset) -> int | None:
-    """Return the position of a chunked data set in its file, or None if its rows are filtered or not consecutive."""
-    # If a chunk is wider than the data, there are gaps between the rows.
+    """Return where in the file a chunked data set begins, in bytes; None if its rows are filtered or scattered."""
+    # A chunk wider than the data would leave gaps between the rows.
     if filter_ids(data) or data.chunks[1:] != data.shape[1:]:
         return None
     offsets: list[int] = []

@@ -1,7 +1,7 @@
 """Safe decompression of HDF5 chunks: a chunk's size is checked before it is unpacked.
 
-A malicious file can unpack to a million times its size: HDF5 gives a filter as much memory as it asks for, and lets any
-number of filters follow one another.
+A malicious file can unpack to a million times its size, because HDF5 gives a filter all the memory that it asks for and
+allows any number of filters in a row.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import h5py
 import numpy as np
 
 DEFLATE, LZF, LZ4, BLOSC, BLOSC2, ZSTD = 1, 32000, 32004, 32001, 32026, 32015
-# A larger chunk may only hold one row. Chunks that presave writes have 64 KiB or one row.
+# A larger chunk may hold only one row. Chunks that presave writes have at most 64 KiB, or one row.
 MAX_CHUNK_NBYTES = 64 << 20
-# Data that compresses better than this, over all or in rows larger than this, was made to fill memory.
+# Data that compress better than MAX_COMPRESSION, or in rows larger than MAX_ROW_NBYTES better than
+# MAX_ROW_COMPRESSION, were made to fill memory.
 MAX_COMPRESSION = 1 << 16
 MAX_ROW_NBYTES, MAX_ROW_COMPRESSION = 256 << 20, 100
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def validate_chunks(data: h5py.Dataset, file_nbytes: int) -> None:
-    """Raise `ValueError` if presave would not store `data` so, or a file of `file_nbytes` bytes cannot hold it."""
+    """Raise `ValueError` if presave writes no such data set, or it does not fit into a file of `file_nbytes` bytes."""
     if data.chunks is None:
         if data.id.get_offset() is None and data.nbytes > MAX_CHUNK_NBYTES:
             raise ValueError(f"its {data.nbytes:,} bytes are not in the file")
@@ -38,7 +39,7 @@ def validate_chunks(data: h5py.Dataset, file_nbytes: int) -> None:
         raise ValueError(f"its rows claim {row_nbytes:,} bytes each in a file of {file_nbytes:,}")
     filters = filter_ids(data)
     if filters and (len(filters) > 1 or filters[0] not in DECLARED_NBYTES or data.chunks[1:] != data.shape[1:]):
-        raise ValueError(f"it is filtered ({', '.join(map(str, filters))}) otherwise than presave does")
+        raise ValueError(f"its filters ({', '.join(map(str, filters))}) or chunks are not those that presave writes")
 
 
 def filter_ids(data: h5py.Dataset) -> list[int]:
@@ -55,8 +56,8 @@ def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
     data : h5py.Dataset
         A data set with one filter.
     number : int
-        Number of the chunk along the first axis.
-    buffer : array of the shape of a chunk
+        Index of the chunk along the first axis.
+    buffer : array of a chunk's shape and the data set's dtype
         Gets the rows.
 
     Raises
@@ -67,7 +68,7 @@ def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
     offset = (number * data.chunks[0], *(0 for _ in data.shape[1:]))
     mask, stored = data.id.read_direct_chunk(offset)
     (kind,) = filter_ids(data)
-    if mask:  # HDF5 stores a chunk unfiltered if compression would make it larger
+    if mask:  # set if HDF5 stored the chunk unfiltered, because compression would have made it larger
         found: int | None = len(stored)
     elif kind == DEFLATE:
         stored = _inflate(stored, buffer.nbytes)
@@ -107,8 +108,8 @@ def _zstd_nbytes(stored: bytes) -> int:
     return found if length else -1
 
 
-# Functions that return the unpacked size that a chunk declares, which its filter never exceeds. LZF declares none, and
-# unpacks 3 bytes to 264 at most.
+# By filter: a function that returns the unpacked size that a chunk declares, which the filter never exceeds, or None if
+# chunks declare none. LZF is safe without: it unpacks 3 bytes to at most 264. `_inflate` limits DEFLATE.
 DECLARED_NBYTES: dict[int, Callable[[bytes], int | None]] = {
     DEFLATE: lambda _stored: None,
     LZF: lambda _stored: None,

@@ -1,7 +1,7 @@
-"""New HDF5 files, with every disk error reported.
+"""Creating HDF5 files so that every disk error is reported.
 
 HDF5's own drivers do not report every failed write, and some failed writes crash the process. So HDF5 writes through a
-file object in Python, which hides errors from HDF5; the first one is raised at the end.
+Python file object, which hides errors from HDF5. The first error is raised at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALIGNED_FROM_NBYTES, ALIGNMENT_NBYTES = 1, 64
 
 @contextmanager
 def create_file(path: Path) -> Iterator[h5py.File]:
-    """Create an empty file at `path` for the block, in the latest file format and without timestamps.
+    """Open a new, empty file at `path` for the block, in the latest file format and without timestamps.
 
     Raises `OSError` at the end if any part of the file could not be written.
     """
@@ -32,7 +32,7 @@ def create_file(path: Path) -> Iterator[h5py.File]:
 
 
 class _Disk:
-    """The file object that h5py writes to. Its methods never raise `OSError`; `error` is the first that occurred."""
+    """The file object that h5py writes to. Its methods raise no `OSError`, but keep the first one as `error`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -82,7 +82,7 @@ class _Disk:
 
 
 def _create(disk: _Disk, path: Path) -> h5py.File:
-    # h5py.File has no argument for this. By default the root group stores its creation time.
+    # By default the root group stores its creation time, and h5py.File has no argument to prevent that.
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     creation.set_obj_track_times(False)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)

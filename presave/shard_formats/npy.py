@@ -53,7 +53,7 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _map(path: Path, column: Column) -> np.ndarray:
-    # The header is compared and not parsed, because the manifest determines every byte of it.
+    # The header is compared, not parsed, because the manifest determines its every byte.
     header = _header(column.dtype, column.array_shape)
     try:
         with path.open("rb") as file:

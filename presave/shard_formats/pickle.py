@@ -1,4 +1,4 @@
-"""Format "pickle": one pickled dictionary of arrays for each batch, as many projects do. For comparison only."""
+"""Format "pickle": one pickled dictionary of arrays for each shard, as many projects do for batches. For comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROTOCOL = 5
 
 
 class Pickle:
-    """Pickled batches. A batch is unpickled each time one of its records is needed, which runs any code in it."""
+    """Pickled shards of 128 records. Reading a record unpickles its whole shard, which runs any code in the file."""
 
     name = "pickle"
     is_trusted_only = True

@@ -15,12 +15,12 @@ from presave.errors import StoreError
 from presave.shard_formats.arrays import ArrayShard, unreadable_error, validate_arrays
 from presave.shard_formats.format import CheckOption
 
-# NumPy's dtypes by the format's names for them.
+# NumPy's dtype strings by the names that the format uses.
 DTYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
-# Limits of the header: for each column, and for everything else.
+# The header may have this many bytes for each column, and this many for everything else.
 COLUMN_NBYTES, MAX_METADATA_NBYTES = 1 << 10, 1 << 20
 
 
@@ -66,7 +66,7 @@ class Safetensors:
 
 
 def _map(path: Path, max_header_nbytes: int) -> dict[str, np.ndarray]:
-    # The safetensors library copies what it reads. The positions in the header are enough for a memory map.
+    # Not with the safetensors library, because it copies what it reads. The positions in the header suffice.
     content = np.memmap(path, np.uint8, "r")
     header_nbytes = int.from_bytes(content[:8].tobytes(), "little")
     if header_nbytes > min(max_header_nbytes, content.size - 8):
@@ -78,6 +78,6 @@ def _map(path: Path, max_header_nbytes: int) -> dict[str, np.ndarray]:
         if name != "__metadata__":
             first, last = entry["data_offsets"]
             if not 0 <= first <= last <= data.size:
-                raise ValueError(f"{name[:40]!r} is said to lie from byte {first} to {last} of {data.size:,}")
+                raise ValueError(f"{name[:40]!r} claims bytes {first} to {last} of {data.size:,}")
             arrays[name] = data[first:last].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays

@@ -60,7 +60,7 @@ class Torch:
             tensors = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             if not isinstance(tensors, dict):
                 raise TypeError(f"it holds a {type(tensors).__name__}, not a dictionary of tensors")
-            # tensor.numpy() raises if NumPy has no such layout or dtype.
+            # tensor.numpy() raises if NumPy lacks the tensor's layout or dtype.
             arrays = {name: tensor.numpy() for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         except Exception as error:  # torch raises RuntimeError, pickle's errors and others for a damaged file
             raise unreadable_error(path, error) from error
@@ -68,13 +68,13 @@ class Torch:
 
 
 def _check_archive(path: Path) -> None:
-    # torch.save compresses nothing, and a compressed member would be unpacked into memory, however large it is.
+    # torch.save compresses nothing. A compressed member could fill memory when it is unpacked.
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         raise ValueError("members of the archive are compressed, which torch.save does not do")
     if sum(member.file_size for member in members) > path.stat().st_size:
-        raise ValueError("the members of the archive are longer than it is")
+        raise ValueError("the members of the archive claim more bytes than it has")
 
 
 def _import_torch() -> Any:

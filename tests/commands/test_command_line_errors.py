@@ -111,7 +111,7 @@ def no_jobs(home: Path, photographs: Path, digits: Path) -> tuple[list[str], lis
 
 def store_half_written(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
     (home / ".target.partial").mkdir()
-    return ["inspect", "target"], ["a write of it was interrupted and left .target.partial; write again, which goes on"]
+    return ["inspect", "target"], ["a write of it was interrupted and left .target.partial; write again to continue"]
 
 
 def edited_manifest(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:

@@ -151,7 +151,7 @@ def test_convert_reads_a_pickle_store_only_when_it_is_trusted(
     presave.write(tmp_path / "p", [{"x": np.arange(3)}], format="pickle").close()
     call = ["convert", str(tmp_path / "p"), str(tmp_path / "n"), "--format", "npy"]
     assert main(call) == 2
-    assert "runs whatever code somebody put into it" in _error(capsys)
+    assert "runs any code that its author put into it" in _error(capsys)
     assert main([*call, "--trusted"]) == 0
     with presave.open_store(tmp_path / "n") as store:
         assert store[0]["x"].tolist() == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Writing a store on a Dask cluster: a real scheduler, and worker processes that may be killed."""
+"""Writing a store on a Dask cluster, with a real scheduler and worker processes that may be killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import presave
 
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
 
-# joblib's own backend for Dask still has the method that joblib calls deprecated.
+# joblib's own backend for Dask still has a method that joblib deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib")
 
 RECORDS, SHARD_RECORDS = 48, 4
@@ -29,14 +29,14 @@ LIMIT_SECONDS = 60
 
 
 class AwkwardError(Exception):
-    """Can be pickled but not unpickled, as many exceptions of libraries."""
+    """Can be pickled but not unpickled, like many exceptions of libraries."""
 
     def __init__(self, record: int, reason: str) -> None:
         super().__init__(f"{reason} {record}")
 
 
 class CountedRecords:
-    """Notes each read in `notes`; `accident` happens at record `at` if it is read in another process than this."""
+    """Records that count their reads by workers in the folder `notes`. A worker calls `accident` at record `at`."""
 
     def __init__(self, notes: Path, at: int = -1, accident: Callable[[CountedRecords], None] | None = None) -> None:
         self.notes = notes
@@ -56,7 +56,7 @@ class CountedRecords:
         return {"x": np.full(100, index, np.int32), "label": index % 7}
 
     def reads(self) -> dict[int, int]:
-        """How often each record was read by workers; those that were read at all."""
+        """Return how often workers read each record, without the records that they never read."""
         found = {index: self.notes / f"{index}.reads" for index in range(RECORDS)}
         return {index: path.stat().st_size for index, path in found.items() if path.exists()}
 
@@ -83,7 +83,7 @@ def failed_awkwardly(records: CountedRecords) -> None:
 
 @contextmanager
 def processes(folder: Path, workers: int, nanny: bool) -> Iterator[Any]:
-    """A client of a scheduler with `workers` worker processes of one thread, which a nanny restarts when they die."""
+    """Yield a client of a cluster with `workers` single-threaded processes; with `nanny`, dead ones are restarted."""
     with ExitStack() as stack:
         started = []
 
@@ -109,7 +109,7 @@ def processes(folder: Path, workers: int, nanny: bool) -> Iterator[Any]:
         scheduler = start("scheduler", "--port", "0")
         assert scheduler.stderr is not None
         address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
-        # A full pipe would stop the scheduler.
+        # Its output is read, because a full pipe would stop the scheduler.
         reader = threading.Thread(target=scheduler.stderr.read)
         reader.start()
         stack.callback(scheduler.stderr.close)
@@ -135,7 +135,7 @@ def notes(tmp_path: Path) -> Path:
 
 
 def _write(path: Path, records: CountedRecords, on_cluster: bool = True, **further: Any) -> dict[str, bytes]:
-    """Write in shards of `SHARD_RECORDS` records; the files of the store."""
+    """Write in shards of `SHARD_RECORDS` records; return the content of each file of the store."""
     backend = {"backend": "dask"} if on_cluster else {"backend": "threading"}
     with joblib.parallel_config(**backend):
         presave.write(path, records, jobs=-1, shard_nbytes=SHARD_RECORDS * 408, **further).close()
@@ -147,7 +147,7 @@ def _shard_of(record: int) -> range:
 
 
 @pytest.mark.parametrize("format", presave.formats())
-def test_workers_write_the_bytes_that_threads_write(
+def test_workers_and_threads_write_the_same_bytes(
     format: str, tmp_path: Path, notes: Path, shared_workers: Any
 ) -> None:
     records = CountedRecords(notes)
@@ -156,7 +156,7 @@ def test_workers_write_the_bytes_that_threads_write(
     assert there == _write(tmp_path / "here", records, on_cluster=False, format=format)
 
 
-def test_a_killed_worker_costs_its_shard_and_nothing_else(tmp_path: Path, notes: Path, two_workers: Any) -> None:
+def test_after_a_killed_worker_only_its_shard_is_written_again(tmp_path: Path, notes: Path, two_workers: Any) -> None:
     records = CountedRecords(notes, 18, killed_once)
     there = _write(tmp_path / "there", records)
     assert len(two_workers.ncores()) == 1
@@ -167,7 +167,7 @@ def test_a_killed_worker_costs_its_shard_and_nothing_else(tmp_path: Path, notes:
     assert len(reads) == RECORDS
 
 
-def test_a_shard_that_kills_every_worker_is_an_error_that_names_it(tmp_path: Path, notes: Path) -> None:
+def test_a_shard_that_kills_every_worker_raises_an_error_that_names_its_records(tmp_path: Path, notes: Path) -> None:
     with (
         processes(tmp_path, workers=2, nanny=True),
         pytest.raises(presave.StoreError, match="records 16 to 19: 3 worker processes died"),
@@ -176,7 +176,7 @@ def test_a_shard_that_kills_every_worker_is_an_error_that_names_it(tmp_path: Pat
     assert not (tmp_path / "s").exists()
 
 
-def test_a_failing_record_reaches_the_caller_and_the_same_call_goes_on(
+def test_a_failing_record_raises_in_the_caller_and_the_same_call_continues(
     tmp_path: Path, notes: Path, shared_workers: Any
 ) -> None:
     bad = CountedRecords(notes, 33, failed)
@@ -200,9 +200,7 @@ def test_an_error_that_cannot_be_unpickled_does_not_leave_the_caller_waiting(
         _write(tmp_path / "s", CountedRecords(notes, 33, failed_awkwardly))
 
 
-def test_records_that_cannot_be_sent_are_an_error_that_says_so(
-    tmp_path: Path, notes: Path, shared_workers: Any
-) -> None:
+def test_records_that_cannot_be_pickled_raise_an_error(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
     records = CountedRecords(notes)
     with (tmp_path / "open").open("w") as file:
         records.handle = file  # type: ignore[attr-defined]
@@ -211,14 +209,14 @@ def test_records_that_cannot_be_sent_are_an_error_that_says_so(
     assert not list(tmp_path.glob("*s*partial"))
 
 
-def test_skipped_records_come_back_from_workers(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
+def test_records_that_workers_skip_are_listed_in_the_manifest(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
     _write(tmp_path / "s", CountedRecords(notes, 33, failed_awkwardly), on_error="skip")
     with presave.open_store(tmp_path / "s") as store:
         assert [(each.record, each.cause) for each in store.manifest.skipped] == [(33, "AwkwardError: cannot read 33")]
         assert store[33]["x"][0] == 34
 
 
-def test_a_relative_path_means_the_callers_folder_and_not_the_workers(
+def test_a_relative_path_is_relative_to_the_callers_folder(
     tmp_path: Path, notes: Path, shared_workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(notes)

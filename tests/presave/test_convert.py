@@ -1,4 +1,4 @@
-"""Converting a store changes its format and nothing else."""
+"""Converting a store changes only its format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import presave
 
 
 class Described(list):
-    """Records that say where they come from."""
+    """Records with a stage, a fingerprint and a provenance."""
 
     stage = "resize"
     fingerprint = "0123456789abcdef"
@@ -31,7 +31,7 @@ def _bytes(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("through", presave.formats())
 @pytest.mark.parametrize("name", presave.formats())
-def test_there_and_back_gives_the_bytes_of_writing_directly(name: str, through: str, tmp_path: Path) -> None:
+def test_converting_there_and_back_gives_the_original_bytes(name: str, through: str, tmp_path: Path) -> None:
     presave.write(tmp_path / "direct", RECORDS, format=name).close()
     with presave.convert(tmp_path / "direct", tmp_path / "there", format=through, jobs=2, trusted=True) as there:
         assert there.manifest.format == through
@@ -54,7 +54,7 @@ def test_a_damaged_source_leaves_no_target(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["s"]
 
 
-def test_converting_onto_itself_is_refused_and_leaves_it_whole(tmp_path: Path) -> None:
+def test_converting_a_store_onto_itself_is_refused_and_does_no_damage(tmp_path: Path) -> None:
     presave.write(tmp_path / "s", RECORDS).close()
     with pytest.raises(presave.StoreError, match="s exists already"):
         presave.convert(tmp_path / "s", tmp_path / "s", format="hdf5")

@@ -1,6 +1,6 @@
-"""A fork waits until no thread of ours in the background holds a lock, which a child would inherit held for ever.
+"""A fork waits until no background thread of this project holds a lock, which the child would inherit locked.
 
-Each program has such a thread inside a critical section when it forks, and its child needs the lock.
+Each program forks while such a thread is inside a critical section, and its child needs the lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.worker_processes import Made
 is_inside = threading.Event()
 
 def slowly(run):
-    # `run`, which is noticed and takes its time.
+    # Return `run`, but slow and noticeable: a call sets `is_inside` and takes a second more.
     def run_slowly(*arguments):
         is_inside.set()
         time.sleep(1)
@@ -64,7 +64,7 @@ class Raw(io.RawIOBase):
         return True
 sys.stdout = io.TextIOWrapper(io.BufferedWriter(Raw(), 1 << 20))
 sys.stdout.write("loading")
-iterator = make(Made(), **processes)  # processes are started with nothing left to write
+iterator = make(Made(), **processes)  # starting a process flushes stdout
 assert_child_survives(sys.stdout.flush)
 """
 
@@ -76,7 +76,7 @@ for name in [each for each in sys.modules if each.startswith("multiprocessing.po
     del sys.modules[name], vars(multiprocessing)[name.split(".")[1]]
 sys.meta_path.insert(0, Slow())
 iterator = make(Made(), **processes)
-is_inside.wait(2)  # nothing needs to be imported
+is_inside.wait(2)  # in vain, if nothing needs to be imported
 is_inside.set()
 def child():
     import multiprocessing.popen_forkserver, multiprocessing.popen_spawn_posix
@@ -87,8 +87,8 @@ REPLACEMENT = """
 iterator = make(Made(400), prefetch_size=1, **processes)
 batches = iter(iterator)
 first = next(batches)
-crew = iterator._running()._crew
-while not (crew._jobs and crew._jobs[0].is_done):
+prefetcher = iterator._running()._prefetcher
+while not (prefetcher._pending and prefetcher._pending[0].is_done):
     time.sleep(0.01)
 tracker = multiprocessing.resource_tracker._resource_tracker
 tracker._check_alive = slowly(tracker._check_alive)
@@ -113,11 +113,11 @@ class Late(Made):
         return super().__getitem__(index)
 
 def child():
-    from tests.torture import imported_late
+    import imported_late
 
 options = {"threads": 2} if sys.argv[1] == "thread" else {"workers": "process", "processes": 1}
 with make(Late(), **options) as iterator:
-    batches = iter(iterator)  # with processes, too, the first record is loaded here, to lay out a batch
+    batches = iter(iterator)  # also with processes, this one loads the first record, to plan the batch
     assert_child_survives(child)
     assert len(list(batches)) == len(iterator)
 """
@@ -134,7 +134,7 @@ with tempfile.TemporaryDirectory() as folder:
         reader.join()
 """
 
-# A handler for forks takes this lock, too, and did so before ours waited.
+# Loading needs a lock that another fork handler takes. That handler must not run before ours has waited.
 POOL_OF_THREADS = """
 from concurrent.futures import ThreadPoolExecutor
 from presave.mapped_rows import COMPILED
@@ -174,7 +174,7 @@ compiled.wait()
 assert compiled.module is sys
 """
 
-# What the thread waits for, the thread that forks holds.
+# The thread waits for a lock that the forking thread holds.
 WAITED_FOR_IN_VAIN = """
 lock = threading.Lock()
 def wait_for_lock():
@@ -250,7 +250,7 @@ PROGRAMS = {
     "a record imports late, process": (LATE_IMPORT, "process"),
     "a shard is opened": (SHARD, ""),
     "a pool of threads": (POOL_OF_THREADS, ""),
-    "a kernel that is not being loaded yet": (NOT_BEGUN, ""),
+    "a loop whose loading has not begun": (NOT_BEGUN, ""),
     "waited for in vain": (WAITED_FOR_IN_VAIN, ""),
     "forks inside": (FORKS_INSIDE, ""),
     "let through": (LET_THROUGH, ""),
@@ -259,7 +259,7 @@ PROGRAMS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 @pytest.mark.parametrize("what", PROGRAMS)
-def test_a_child_inherits_no_lock_that_a_thread_of_ours_holds(what: str) -> None:
+def test_a_child_inherits_no_lock_that_a_background_thread_holds(what: str) -> None:
     program, argument = PROGRAMS[what]
     done = subprocess.run(
         [sys.executable, "-c", COMMON + program, argument],

@@ -29,7 +29,7 @@ every_format = pytest.mark.parametrize("name", presave.formats())
 
 @st.composite
 def record_lists(draw: st.DrawFn, more_dtypes: list[str]) -> Records:
-    """1 to 30 records of 1 to 3 fields with drawn dtypes and shapes, filled from a drawn seed."""
+    """Draw 1 to 30 records of 1 to 3 fields of any dtype and shape, filled with random bits."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
     kinds = {
         name: (np.dtype(draw(st.sampled_from([*DTYPES, *more_dtypes]))), draw(stn.array_shapes(min_dims=0, max_side=5)))
@@ -52,7 +52,7 @@ def _written(records: Records, name: str, shard_nbytes: int) -> Iterator[presave
 def _any_values(random: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     if dtype.kind == "b":
         return np.asarray(random.integers(0, 2, shape), bool)
-    # Any bits at all: infinities, payloads of NaN and negative zeros must come back as they were.
+    # Any bits at all: infinities, NaN payloads and negative zeros must be kept, too.
     bits = random.bytes(int(np.prod(shape)) * dtype.itemsize)
     return np.frombuffer(bits, dtype).reshape(shape)
 
@@ -87,7 +87,7 @@ def test_gather_returns_the_bits_that_were_written_in_any_order_with_repeats(
 def test_gather_writes_into_any_out_whether_or_not_it_is_contiguous(
     name: str, data: st.DataObject, record_nbytes: int
 ) -> None:
-    # 8 bytes: many rows a chunk; 70,000: more than a chunk, and than a row that is gathered by fancy index.
+    # 8 bytes: many rows in a chunk. 70,000 bytes: larger than a chunk and than rows gathered by fancy index.
     records = [{"x": np.full((2, record_nbytes // 2), i, np.uint8), "label": i} for i in range(9)]
     order = data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=12))
     with _written(records, name, 3 * record_nbytes + 24) as store:
@@ -129,7 +129,7 @@ def test_names_that_differ_in_one_character_are_different_fields(name: str, tmp_
 @pytest.mark.parametrize(
     "field", ["x" * 201, "ä" * 40, "\ud800", "", 3], ids=["long", "long when quoted", "surrogate", "empty", "number"]
 )
-def test_a_name_that_cannot_be_stored_is_refused_with_a_reason(name: str, field: object, tmp_path: Path) -> None:
+def test_a_field_name_that_cannot_be_stored_is_refused(name: str, field: object, tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match="record 0: field name "):
         presave.write(tmp_path / "s", [{field: 1}], format=name)  # type: ignore[dict-item]
     assert not list(tmp_path.iterdir())
@@ -137,7 +137,7 @@ def test_a_name_that_cannot_be_stored_is_refused_with_a_reason(name: str, field:
 
 @every_format
 @pytest.mark.parametrize("shard_nbytes", [None, 48 * 40])
-def test_equal_records_give_equal_files_whatever_the_number_of_jobs(
+def test_equal_records_give_equal_files_with_any_number_of_jobs(
     name: str, shard_nbytes: int | None, tmp_path: Path
 ) -> None:
     records = [{"x": np.arange(5) * i, "label": i} for i in range(300)]  # 48 bytes each
@@ -150,8 +150,8 @@ def test_equal_records_give_equal_files_whatever_the_number_of_jobs(
 
 
 @every_format
-def test_equal_records_give_equal_files_whatever_the_time(name: str, tmp_path: Path) -> None:
-    # HDF5 keeps times in seconds: write in this second and in a later one.
+def test_equal_records_give_equal_files_at_any_time(name: str, tmp_path: Path) -> None:
+    # HDF5 stores times in seconds, so write in this second and in a later one.
     started, later, written = int(time.time()), False, []
     while not later:
         later = int(time.time()) > started
@@ -164,7 +164,7 @@ def test_equal_records_give_equal_files_whatever_the_time(name: str, tmp_path: P
 @every_format
 @few
 @given(count=st.integers(1, 60), shard_nbytes=st.integers(1, 400))
-def test_shards_hold_every_record_once_and_keep_to_their_size(name: str, count: int, shard_nbytes: int) -> None:
+def test_shards_hold_every_record_once_and_are_no_larger_than_asked(name: str, count: int, shard_nbytes: int) -> None:
     records = [{"x": np.full(2, i, np.int32), "y": i} for i in range(count)]  # 16 bytes each
     with _written(records, name, shard_nbytes) as store:
         held = [shard.records for shard in store.manifest.shards]
@@ -174,7 +174,7 @@ def test_shards_hold_every_record_once_and_keep_to_their_size(name: str, count: 
 
 
 @every_format
-def test_numbers_become_int64_and_float64_and_big_endian_arrays_little(name: str, tmp_path: Path) -> None:
+def test_python_numbers_become_int64_and_float64_and_big_endian_arrays_little_endian(name: str, tmp_path: Path) -> None:
     record = {"i": 3, "f": 0.5, "b": True, "big": np.array([258], ">u2")}
     with presave.write(tmp_path / "s", [record], format=name) as store:
         assert {field.name: field.dtype for field in store.fields.values()} == {
@@ -186,13 +186,13 @@ def test_numbers_become_int64_and_float64_and_big_endian_arrays_little(name: str
         assert store[0]["big"].tolist() == [258]
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_format_raises_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match="unknown format 'zip'; known: npy, hdf5"):
         presave.write(tmp_path / "s", [{"x": 1}], format="zip")
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, dtypes in LACKING.items() for dtype in dtypes])
-def test_a_dtype_that_a_format_lacks_is_refused_with_the_field_and_another_format(
+def test_an_unsupported_dtype_raises_an_error_that_names_the_field_and_another_format(
     name: str, dtype: str, tmp_path: Path
 ) -> None:
     with pytest.raises(presave.StoreError, match=f"format '{name}' has no .*, the dtype of column 'x'; use 'npy'"):
@@ -201,7 +201,7 @@ def test_a_dtype_that_a_format_lacks_is_refused_with_the_field_and_another_forma
 
 
 @pytest.mark.parametrize("name", sorted(set(presave.formats()) - {"hdf5"}))
-def test_an_option_that_a_format_does_not_have_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_unknown_option_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match=f"format '{name}' has no option compression"):
         presave.write(tmp_path / "s", [{"x": 1}], format=name, options={"compression": "gzip"})
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""HDF5: compressed chunks are read once each for a gather, and uncompressed data never through HDF5 at all."""
+"""HDF5: a gather reads each compressed chunk once, and uncompressed data is not read through HDF5 at all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Sto
 
 @pytest.fixture
 def chunks_read(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, int]]:
-    """How often each chunk is decompressed, by data set and number."""
+    """Count how often each chunk is decompressed, by data set and index of the chunk."""
     counter: Counter[tuple[str, int]] = Counter()
     original = Hdf5Column._read_chunk
 
@@ -77,7 +77,7 @@ def test_every_compression_makes_files_smaller_and_gives_the_same_records(compre
 
 
 @pytest.mark.parametrize("compression", ["zip", "", 3, ["gzip"], True], ids=str)
-def test_an_unknown_compression_is_refused_with_the_known_ones(compression: Any, tmp_path: Path) -> None:
+def test_an_unknown_compression_raises_an_error_that_lists_the_known_ones(compression: Any, tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match=r"unknown compression .*; known: gzip, lzf, zstd"):
         _write(tmp_path / "s", compression)
     assert not list(tmp_path.iterdir())
@@ -88,16 +88,14 @@ def test_another_option_is_refused(tmp_path: Path) -> None:
         presave.write(tmp_path / "s", RECORDS, format="hdf5", options={"level": 9})
 
 
-def test_without_the_plugins_their_compressions_say_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_plugins_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)
     with pytest.raises(presave.StoreError, match=r"compression 'zstd' needs hdf5plugin: pip install"):
         _write(tmp_path / "s", "zstd")
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_a_gather_decompresses_each_chunk_that_it_needs_once_and_no_other(
+def test_a_gather_decompresses_each_needed_chunk_once_and_no_other(
     shuffled: bool, compressed: presave.Store, chunks_read: Counter[tuple[str, int]]
 ) -> None:
     order = np.repeat(np.arange(7, 50, 3), 2)
@@ -108,7 +106,7 @@ def test_a_gather_decompresses_each_chunk_that_it_needs_once_and_no_other(
     assert chunks_read == {("/x", number): 1 for number in set((order // CHUNK_ROWS).tolist())}
 
 
-def test_a_gather_of_ragged_values_decompresses_each_chunk_of_them_once(
+def test_a_gather_of_ragged_values_decompresses_each_chunk_once(
     compressed: presave.Store, chunks_read: Counter[tuple[str, int]]
 ) -> None:
     order = np.random.default_rng(3).permutation(COUNT)
@@ -121,7 +119,7 @@ def test_a_gather_of_ragged_values_decompresses_each_chunk_of_them_once(
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_compressed_rows_and_ranges_are_right_across_the_edges_of_chunks(
+def test_compressed_rows_and_ranges_are_right_across_chunk_boundaries(
     compressed: presave.Store, data: st.DataObject
 ) -> None:
     order = data.draw(st.lists(st.integers(0, COUNT - 1), max_size=12))
@@ -135,9 +133,7 @@ def test_compressed_rows_and_ranges_are_right_across_the_edges_of_chunks(
             assert np.array_equal(got["r"][place], RECORDS[number]["r"])
 
 
-def test_uncompressed_data_is_read_without_a_selection_of_h5py_and_with_no_file_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uncompressed_data_is_not_read_by_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **named: Any) -> None:
         raise AssertionError("h5py was asked for data")
 

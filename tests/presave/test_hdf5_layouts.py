@@ -1,4 +1,4 @@
-"""HDF5 files whose data lie otherwise than presave writes them are read rightly, or refused, and never wrongly."""
+"""HDF5 files in layouts that presave does not write are read correctly or refused, never read wrongly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("make", LAYOUTS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_data_of_any_layout_are_read_as_hdf5_would(
+def test_data_of_any_layout_are_read_as_hdf5_reads_them(
     make: Callable[[h5py.File], None], libver: str, tmp_path: Path
 ) -> None:
     with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:

@@ -1,4 +1,4 @@
-"""Large rows, which are copied out of whole shards, come as small ones do, whatever was read before."""
+"""Large rows, which are copied in another way than small ones, are read correctly whatever was read before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(path: Path, format: str, **options: str) -> presave.Store:
 @pytest.mark.parametrize(
     ("format", "options"), [*((name, {}) for name in presave.formats()), ("hdf5", {"compression": "gzip"})]
 )
-def test_large_rows_come_in_the_order_asked_for(tmp_path: Path, format: str, options: dict[str, str]) -> None:
+def test_large_rows_are_gathered_in_the_given_order(tmp_path: Path, format: str, options: dict[str, str]) -> None:
     with write(tmp_path / "store", format, **options) as store:
         for _ in range(2):
             arrays = store.gather(ORDER)
@@ -30,7 +30,7 @@ def test_large_rows_come_in_the_order_asked_for(tmp_path: Path, format: str, opt
             assert arrays["label"].tolist() == ORDER
 
 
-def test_large_rows_are_read_from_memory_once_they_are_preloaded(tmp_path: Path) -> None:
+def test_large_rows_are_read_from_memory_after_preload(tmp_path: Path) -> None:
     with write(tmp_path / "store", "npy") as store:
         store.gather(ORDER)
         store.preload()
@@ -39,7 +39,7 @@ def test_large_rows_are_read_from_memory_once_they_are_preloaded(tmp_path: Path)
         assert store.gather(ORDER)["features"].max(axis=(1, 2)).tolist() == ORDER
 
 
-def test_a_closed_store_gives_no_large_rows_that_it_read_before(tmp_path: Path) -> None:
+def test_a_closed_store_refuses_large_rows_that_it_read_before(tmp_path: Path) -> None:
     store = write(tmp_path / "store", "npy")
     store.gather(ORDER)
     store.close()

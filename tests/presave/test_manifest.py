@@ -1,4 +1,4 @@
-"""The manifest: kept as it was written, and not believed where it was not."""
+"""The manifest keeps what was written, and is refused if it was changed or is inconsistent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from presave.manifest_file import load_manifest, save_manifest
 
 
 class Described(list):
-    """Records that say where they come from."""
+    """Records with a stage, a fingerprint and a provenance."""
 
     stage = "resize"
     fingerprint = "0123456789abcdef"
@@ -67,7 +67,7 @@ def test_provenance_that_json_cannot_hold_is_refused_before_anything_is_read(
     assert not list(tmp_path.iterdir())
 
 
-def test_saving_what_was_loaded_gives_the_same_file(manifest_file: Path, tmp_path: Path) -> None:
+def test_saving_a_loaded_manifest_gives_the_same_file(manifest_file: Path, tmp_path: Path) -> None:
     save_manifest(load_manifest(manifest_file.parent), tmp_path)
     assert (tmp_path / "manifest.json").read_bytes() == manifest_file.read_bytes()
 
@@ -96,7 +96,7 @@ def test_an_edited_manifest_is_refused(change: Callable[[dict[str, Any]], None],
 
 
 @pytest.mark.parametrize("layout", [0, 1, 3, "2", None])
-def test_another_layout_is_refused_with_the_one_that_is_read(layout: Any, manifest_file: Path) -> None:
+def test_another_layout_version_raises_an_error_that_names_the_supported_one(layout: Any, manifest_file: Path) -> None:
     manifest_file.write_text(
         _edit(json.loads(manifest_file.read_text()), lambda content: content.update(layout=layout))
     )
@@ -105,7 +105,7 @@ def test_another_layout_is_refused_with_the_one_that_is_read(layout: Any, manife
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b"{}\0"])
-def test_a_file_that_is_not_a_manifest_is_named(text: bytes, manifest_file: Path) -> None:
+def test_a_file_that_is_not_a_manifest_raises_an_error_that_names_it(text: bytes, manifest_file: Path) -> None:
     manifest_file.write_bytes(text)
     with pytest.raises(presave.StoreError) as raised:
         presave.open_store(manifest_file.parent)
@@ -127,8 +127,8 @@ FIELD = presave.Field("x", "<f8", ())
         ((FIELD,), (Shard(-1, (FILE,)),), "-1 is not a whole number"),
         ((presave.Field("x", "|O", ()),), (Shard(1, (FILE,)),), "field 'x' has dtype |O"),
         ((presave.Field("x", "<f8", (-1,)),), (Shard(1, (FILE,)),), "-1 is not a whole number"),
-        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,)),), "the elements of x are not those of every shard"),
-        ((FIELD,), (Shard(1, (FILE,), {"x": 1}),), "the elements of no fields are not"),
+        ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,)),), "of exactly the ragged fields: x"),
+        ((FIELD,), (Shard(1, (FILE,), {"x": 1}),), "of exactly the ragged fields: none"),
         ((presave.Field("x", "<f8", (None,)),), (Shard(1, (FILE,), {"x": -1}),), "-1 is not a whole number"),
         (
             (presave.Field("x", "<f8", (None, 2)),),
@@ -149,20 +149,20 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 
 
 def test_compressed_records_larger_than_any_array_are_refused(tmp_path: Path) -> None:
-    # Of a row that HDF5 compresses the size of the file says little.
+    # A file's size says little about the size of its rows if HDF5 compresses them.
     field, file = presave.Field("x", "<i2", (2**60,)), StoredFile("x.h5", 2000, "")
     save_manifest(presave.Manifest("hdf5", (field,), (Shard(2, (file,)),) * 2), tmp_path)
-    with pytest.raises(presave.StoreError, match="said to hold records of 2,305,843,009,213,693,952 bytes each"):
+    with pytest.raises(presave.StoreError, match="claims records of 2,305,843,009,213,693,952 bytes each"):
         presave.open_store(tmp_path)
 
 
-def test_an_unknown_format_in_a_manifest_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_format_in_a_manifest_raises_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     save_manifest(presave.Manifest("zip", (FIELD,), (Shard(1, (StoredFile("x.zip", 9, "0"),)),)), tmp_path)
     with pytest.raises(presave.StoreError, match=f"^{tmp_path}: unknown format 'zip'; known: npy, hdf5"):
         presave.open_store(tmp_path)
 
 
-def test_a_path_without_a_manifest_is_told_from_one_that_does_not_exist(tmp_path: Path) -> None:
+def test_errors_tell_a_missing_path_from_a_folder_without_a_manifest(tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match="nowhere does not exist; write it with"):
         presave.open_store(tmp_path / "nowhere")
     with pytest.raises(presave.StoreError, match=r"is not a store: it has no manifest\.json"):
@@ -173,7 +173,7 @@ def test_a_path_without_a_manifest_is_told_from_one_that_does_not_exist(tmp_path
 
 
 @pytest.mark.parametrize("format", [name for name in presave.formats() if name != "pickle"])
-def test_a_shard_with_a_file_too_many_is_told_where_it_is_read(format: str, tmp_path: Path) -> None:
+def test_a_shard_with_a_file_too_many_is_refused_when_it_is_read(format: str, tmp_path: Path) -> None:
     presave.write(tmp_path / "s", [{"x": np.zeros(3)}], format=format).close()
     manifest = load_manifest(tmp_path / "s")
     (shard,) = manifest.shards

@@ -1,4 +1,4 @@
-"""Rows copied straight out of mapped shards, by the compiled loop and by numpy."""
+"""Copying rows straight out of mapped shards, with the compiled loop and with NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presave import mapped_rows
 
 RECORDS = 300
 SHUFFLED = np.random.default_rng(0).permutation(RECORDS)
-# Of shards of about 25 records, all but the last as long.
+# Gives shards of about 25 records each.
 SHARD_NBYTES = 25 * 4800
 
 
@@ -65,9 +65,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_rows_in_any_order_are_those_that_were_written(
-    store: presave.Store, written: list[dict[str, np.ndarray]], order: str
-) -> None:
+def test_rows_are_gathered_in_any_order(store: presave.Store, written: list[dict[str, np.ndarray]], order: str) -> None:
     numbers = ORDERS[order]
     found = store.gather(numbers)
     for name in ("large", "half", "label"):
@@ -76,13 +74,13 @@ def test_rows_in_any_order_are_those_that_were_written(
             assert np.array_equal(row, written[number][name])
 
 
-def test_numbers_that_are_read_only_are_as_good(store: presave.Store, written: list[dict[str, np.ndarray]]) -> None:
+def test_indices_may_be_read_only(store: presave.Store, written: list[dict[str, np.ndarray]]) -> None:
     numbers = SHUFFLED.copy()
     numbers.flags.writeable = False
     assert np.array_equal(store.gather(numbers)["large"], [written[number]["large"] for number in numbers.tolist()])
 
 
-def test_rows_go_into_every_second_row_of_a_larger_array(
+def test_out_may_be_every_second_row_of_a_larger_array(
     store: presave.Store, written: list[dict[str, np.ndarray]]
 ) -> None:
     out = np.full((2 * RECORDS, 40, 40, 3), 7, np.uint8)
@@ -91,14 +89,14 @@ def test_rows_go_into_every_second_row_of_a_larger_array(
     assert (out[1::2] == 7).all()
 
 
-def test_nothing_beside_the_rows_is_written(store: presave.Store) -> None:
+def test_nothing_outside_out_is_written(store: presave.Store) -> None:
     guarded = np.full(12 + 7 * RECORDS, 7, np.float16)
     store.gather(SHUFFLED, {"half": guarded[6:-6].reshape(RECORDS, 7)})
     assert (guarded[:6] == 7).all()
     assert (guarded[-6:] == 7).all()
 
 
-def test_shards_of_unequal_length_are_told_apart(tmp_path: Path, written: list[dict[str, np.ndarray]]) -> None:
+def test_shards_may_have_unequal_lengths(tmp_path: Path, written: list[dict[str, np.ndarray]]) -> None:
     class Some(list):  # type: ignore[type-arg]
         def __getitem__(self, number):  # type: ignore[no-untyped-def]
             if number in (1, 2, 3, 30, 299):
@@ -112,7 +110,7 @@ def test_shards_of_unequal_length_are_told_apart(tmp_path: Path, written: list[d
     assert store.gather(order)["label"].tolist() == [expected[number] for number in order.tolist()]
 
 
-def test_a_preloaded_store_copies_from_memory_and_not_from_its_maps(store: presave.Store) -> None:
+def test_a_preloaded_store_copies_from_memory_and_not_from_its_files(store: presave.Store) -> None:
     before = store.gather(SHUFFLED)
     store.preload()
     for file in store.path.glob("*.npy"):
@@ -120,7 +118,7 @@ def test_a_preloaded_store_copies_from_memory_and_not_from_its_maps(store: presa
     assert np.array_equal(store.gather(SHUFFLED)["large"], before["large"])
 
 
-def test_a_store_that_nobody_has_any_more_is_gone_without_the_collector(store: presave.Store) -> None:
+def test_an_unreferenced_store_is_freed_without_the_garbage_collector(store: presave.Store) -> None:
     opened = presave.open_store(store.path)
     opened.gather(SHUFFLED)
     watched = weakref.ref(opened._shards)
@@ -159,7 +157,5 @@ for turn in range(20):
 """
 
 
-def test_a_store_that_is_closed_while_threads_read_from_it_takes_no_memory_from_under_them(
-    store: presave.Store, loop: str
-) -> None:
+def test_closing_a_store_unmaps_nothing_that_threads_are_reading(store: presave.Store, loop: str) -> None:
     subprocess.run([sys.executable, "-c", CLOSED_WHILE_READ, str(store.path), loop], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""What open_store can be told: to compare every byte first, and how much memory it may take."""
+"""The arguments of open_store: verify compares every byte first, and memory_budget limits memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import presave
 
 RECORDS = [{"x": np.arange(4) + number, "r": np.arange(number)} for number in range(300)]
-# The values of both fields, and where each ragged one ends.
+# The values of both fields, and the end of each ragged value.
 NEEDED_NBYTES = 300 * 4 * 8 + sum(range(300)) * 8 + 300 * 8
 
 
@@ -29,7 +29,7 @@ def _flip_the_last_bit(folder: Path) -> Path:
     return file
 
 
-def test_verify_refuses_a_store_with_one_flipped_bit_that_opens_otherwise(folder: Path) -> None:
+def test_one_flipped_bit_is_refused_with_verify_only(folder: Path) -> None:
     presave.open_store(folder, verify=True, trusted=True).close()
     file = _flip_the_last_bit(folder)
     with pytest.raises(presave.StoreError) as raised:
@@ -48,13 +48,13 @@ def test_verify_counts_all_faults_and_names_the_first(folder: Path) -> None:
     assert str(raised.value).endswith("; ...")
 
 
-def test_verify_reads_nothing_of_a_damaged_store_into_memory_first(folder: Path) -> None:
+def test_verify_runs_before_the_store_is_read_into_memory(folder: Path) -> None:
     _flip_the_last_bit(folder)
     with pytest.raises(presave.StoreError, match="has 1 faults"):
         presave.open_store(folder, "ram", verify=True, trusted=True, memory_budget=0)
 
 
-def test_a_memory_budget_is_enough_to_the_byte_and_says_so_when_it_is_not(folder: Path) -> None:
+def test_a_memory_budget_is_exact_to_the_byte(folder: Path) -> None:
     presave.open_store(folder, "ram", trusted=True, memory_budget=NEEDED_NBYTES).close()
     said = rf"s needs {NEEDED_NBYTES:,} bytes for cache='ram' and {NEEDED_NBYTES - 1:,} bytes are its memory_budget"
     with pytest.raises(MemoryError, match=said):
@@ -66,7 +66,7 @@ def test_a_memory_budget_without_a_cache_is_refused(folder: Path) -> None:
         presave.open_store(folder, trusted=True, memory_budget=1 << 30)
 
 
-def test_a_pickled_store_keeps_to_its_memory_budget(folder: Path, tmp_path: Path) -> None:
+def test_an_unpickled_store_keeps_its_memory_budget(folder: Path, tmp_path: Path) -> None:
     with presave.open_store(folder, "ram", trusted=True, memory_budget=2 * NEEDED_NBYTES) as store:
         pickled = pickle.dumps(store)
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Ragged fields: values of any size come back bit for bit, from every format and in any order."""
+"""Ragged fields: values of any size are read back bit for bit, from every format and in any order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ every_way = pytest.mark.parametrize(("name", "options"), WAYS, ids=lambda way: s
 
 @st.composite
 def ragged_records(draw: st.DrawFn) -> Records:
-    """1 to 20 records with two ragged fields, some of whose values are empty, between two fixed ones."""
+    """Draw 1 to 20 records with two ragged fields, whose values may be empty, between two fixed fields."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     kinds = {name: (np.dtype(draw(st.sampled_from(DTYPES))), draw(st.integers(1, 3))) for name in ("x/y", "z")}
     longest = draw(st.integers(1, 6))
@@ -113,7 +113,7 @@ def test_gather_fills_a_buffer_of_elements_and_returns_views_of_it(
 @every_way
 @few
 @given(data=st.data(), records=ragged_records(), shard_nbytes=st.integers(1, 1000))
-def test_a_view_shows_the_records_between_its_ends_read_only(
+def test_a_view_holds_the_records_of_its_range_read_only(
     name: str, options: dict[str, str], data: st.DataObject, records: Records, shard_nbytes: int
 ) -> None:
     first = data.draw(st.integers(0, len(records)))
@@ -141,7 +141,7 @@ def test_all_values_may_be_empty(name: str, options: dict[str, str]) -> None:
 @pytest.mark.parametrize("through", presave.formats())
 @few
 @given(data=st.data(), records=ragged_records(), shard_nbytes=st.integers(1, 1000))
-def test_converting_between_any_two_formats_keeps_ragged_values_and_there_and_back_the_bytes(
+def test_converting_to_any_format_keeps_ragged_values_and_back_again_the_bytes(
     through: str, data: st.DataObject, records: Records, shard_nbytes: int
 ) -> None:
     name = data.draw(st.sampled_from(presave.formats()))
@@ -169,13 +169,13 @@ def _bytes(folder: Path) -> dict[str, bytes]:
         ({"z": np.frombuffer(bytes(72))}, r"out\['z'\] is read-only"),
     ],
 )
-def test_a_buffer_of_another_kind_is_refused(out: dict[str, np.ndarray], message: str) -> None:
+def test_a_buffer_of_another_dtype_or_shape_is_refused(out: dict[str, np.ndarray], message: str) -> None:
     records = [{"x/y": np.zeros(2), "z": np.zeros((1, size))} for size in range(3)]
     with _written(records, "npy", {}, 100) as store, pytest.raises(presave.StoreError, match=message):
         store.gather([0], out)
 
 
-def test_the_shapes_of_a_fixed_field_are_all_the_same_and_those_of_no_field_an_error(tmp_path: Path) -> None:
+def test_shapes_of_a_fixed_field_are_equal_and_of_an_unknown_field_raise(tmp_path: Path) -> None:
     with presave.write(tmp_path / "s", [{"x": np.zeros((2, 3)), "y": 1}] * 4) as store:
         assert store.shapes("x", [3, 0]).tolist() == [[2, 3], [2, 3]]
         assert store.shapes("y", [1, 2]).shape == (2, 0)
@@ -187,16 +187,16 @@ def test_the_shapes_of_a_fixed_field_are_all_the_same_and_those_of_no_field_an_e
         store.shapes("x", [0])
 
 
-def test_one_name_makes_all_numbered_fields_ragged_that_have_an_axis(tmp_path: Path) -> None:
+def test_one_name_makes_all_its_numbered_fields_ragged_except_scalars(tmp_path: Path) -> None:
     records = [{"x.0": np.zeros(length), "x.1": np.zeros((length, 2)), "x.2": 0.5, "x.y": 1} for length in (1, 3)]
     with presave.write(tmp_path / "s", records, ragged=["x"]) as store:
         assert [name for name, field in store.fields.items() if field.is_ragged] == ["x.0", "x.1"]
         assert store.shapes("x.1", [1, 0]).tolist() == [[3, 2], [1, 2]]
-    with pytest.raises(presave.StoreError, match="ragged names 'x', which record 0 does not have"):
+    with pytest.raises(presave.StoreError, match="ragged contains 'x', which record 0 does not have"):
         presave.write(tmp_path / "t", [{"x.y": np.zeros(1)}], ragged=["x"])
 
 
-def test_records_say_which_of_their_fields_are_ragged_and_the_argument_goes_before(tmp_path: Path) -> None:
+def test_the_argument_ragged_overrides_the_attribute_of_the_records(tmp_path: Path) -> None:
     class Said(list):
         ragged = frozenset({"x"})
 

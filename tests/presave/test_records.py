@@ -1,4 +1,4 @@
-"""Records that cannot make a store are refused, with their number and what is wrong."""
+"""Records that cannot be stored are refused with an error that names the record and the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ GOOD = {"x": np.zeros((2, 3), np.uint8), "y": 1}
         (None, "record 1 is NoneType; the first is a mapping"),
     ],
 )
-def test_a_record_unlike_the_first_is_named_with_both_kinds(second: Any, message: str, tmp_path: Path) -> None:
+def test_a_record_unlike_the_first_raises_an_error_that_describes_both(
+    second: Any, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(presave.StoreError, match=message):
         presave.write(tmp_path / "s", [GOOD, second])
     assert not list(tmp_path.iterdir())
@@ -42,7 +44,7 @@ def test_a_record_unlike_the_first_is_named_with_both_kinds(second: Any, message
         ({"x": object()}, "record 0: field 'x' has dtype object, which cannot be stored"),
         ({"x": "text"}, "record 0: field 'x' has dtype <U4, which cannot be stored"),
         ({"x": np.datetime64("2020-01-01")}, r"dtype datetime64\[D\], which cannot be stored"),
-        ({"x": np.zeros((3, 0))}, r"record 0: field 'x' has shape \(3, 0\), which holds nothing"),
+        ({"x": np.zeros((3, 0))}, r"record 0: field 'x' has shape \(3, 0\), which has no elements"),
         ({"x": [[1], [2, 3]]}, "record 0: field 'x' is not an array"),
         ({}, "record 0 is dict; a record is a mapping"),
         ([1, 2], "record 0 is list; a record is a mapping"),
@@ -62,7 +64,7 @@ def test_a_first_record_that_cannot_be_stored_is_refused(first: Any, message: st
         ([GOOD], {"jobs": 0}, "jobs must be at least 1"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused(
+def test_impossible_arguments_are_refused(
     records: list[Mapping[str, Any]], settings: dict[str, int], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(presave.StoreError, match=message):
@@ -73,8 +75,8 @@ def test_a_call_that_makes_no_sense_is_refused(
 @pytest.mark.parametrize(
     ("records", "ragged", "message"),
     [
-        ([GOOD], ["z", "x"], "ragged names 'z', which record 0 does not have"),
-        ([GOOD], ["y"], "record 0: field 'y' is one number, which cannot be ragged"),
+        ([GOOD], ["z", "x"], "ragged contains 'z', which record 0 does not have"),
+        ([GOOD], ["y"], "record 0: field 'y' is a scalar, which cannot be ragged"),
         (
             [GOOD, {**GOOD, "x": np.zeros(3, np.uint8)}],
             ["x"],
@@ -83,10 +85,10 @@ def test_a_call_that_makes_no_sense_is_refused(
         ([GOOD, {**GOOD, "x": np.zeros((1, 1))}], ["x"], "record 1: field 'x' is float64 of shape"),
         ([GOOD, {**GOOD, "y": np.zeros(2, int)}], ["x"], r"record 1: field 'y' is int64 of shape \(2,\)"),
         ([{"x": np.array(["text"])}], ["x"], "record 0: field 'x' has dtype <U4, which cannot be stored"),
-        ([{"x": np.zeros((0, 2))}], [], r"record 0: field 'x' has shape \(0, 2\), which holds nothing to store"),
+        ([{"x": np.zeros((0, 2))}], [], r"record 0: field 'x' has shape \(0, 2\), which has no elements to store"),
     ],
 )
-def test_a_record_that_does_not_fit_its_ragged_fields_is_named(
+def test_a_record_that_does_not_fit_its_ragged_fields_is_refused(
     records: list[Any], ragged: list[str], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(presave.StoreError, match=message):
@@ -94,7 +96,7 @@ def test_a_record_that_does_not_fit_its_ragged_fields_is_named(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_array_of_another_shape_is_refused_with_the_argument_that_allows_it(tmp_path: Path) -> None:
+def test_the_error_for_another_shape_names_the_argument_that_allows_it(tmp_path: Path) -> None:
     records = [GOOD, {**GOOD, "x": np.zeros((3, 2), np.uint8)}]
     with pytest.raises(presave.StoreError, match=r"pass ragged=\['x'\]"):
         presave.write(tmp_path / "s", records)

@@ -1,4 +1,4 @@
-"""An interrupted write goes on after its last whole shard, and ends with the bytes of an uninterrupted one."""
+"""An interrupted write continues after its last complete shard and gives the bytes of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_SECONDS = 60
 
 
 class Counted:
-    """Records of 40 bytes that count how often each is read; the one called `broken` raises."""
+    """Records of 40 bytes that count how often each is read; record `broken` raises."""
 
     def __init__(self, broken: int | None = None) -> None:
         self.broken = broken
@@ -52,14 +52,14 @@ def _bytes(folder: Path) -> dict[str, bytes]:
 
 
 def _whole(tmp_path: Path, name: str) -> dict[str, bytes]:
-    """The bytes of a write that nothing interrupts."""
+    """Return the bytes of an uninterrupted write."""
     _write(tmp_path / "whole", Counted(), name)
     return _bytes(tmp_path / "whole")
 
 
 @every_format
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_after_an_error_the_same_call_reads_only_what_is_missing_and_gives_the_same_bytes(
+def test_after_an_error_the_same_call_reads_only_missing_records_and_gives_the_same_bytes(
     name: str, jobs: int, tmp_path: Path
 ) -> None:
     broken = COUNT - 3
@@ -71,14 +71,14 @@ def test_after_an_error_the_same_call_reads_only_what_is_missing_and_gives_the_s
     assert _bytes(tmp_path / "s") == _whole(tmp_path, name)
     resumed = seen[-1].resumed
     assert resumed > 0
-    # Record 0 is looked at once more, for the fields.
+    # Record 0 is read once more, to infer the schema.
     assert sum(again.reads.values()) == COUNT - resumed + 1
     assert {again.reads[number] for number in range(COUNT - 10, COUNT)} == {1}
     assert not list(tmp_path.glob(".*"))
 
 
 @every_format
-def test_a_write_that_is_interrupted_after_every_shard_reads_each_record_once(name: str, tmp_path: Path) -> None:
+def test_a_write_interrupted_after_every_shard_reads_each_record_once(name: str, tmp_path: Path) -> None:
     def interrupt(_: presave.Progress) -> None:
         raise KeyboardInterrupt
 
@@ -121,7 +121,7 @@ def _kill_in_the_middle(target: Path, name: str) -> None:
 
 
 @every_format
-def test_after_sigkill_the_same_call_in_another_process_goes_on_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+def test_after_sigkill_the_same_call_in_another_process_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     _kill_in_the_middle(tmp_path / "s", name)
     records = Counted()
     _write(tmp_path / "s", records, name)
@@ -130,7 +130,7 @@ def test_after_sigkill_the_same_call_in_another_process_goes_on_to_the_same_byte
     assert sorted(records.reads) == [0, *range(before, COUNT)]
 
 
-def test_ragged_fields_go_on_to_the_same_bytes_too(tmp_path: Path) -> None:
+def test_an_interrupted_write_of_ragged_fields_gives_the_same_bytes(tmp_path: Path) -> None:
     def records(broken: int) -> presave.RecordSequence:
         class Ragged(Counted):
             def __getitem__(self, index: int) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _flip(file: Path) -> None:
 @every_format
 @pytest.mark.parametrize("damage", [Path.unlink, _truncate, _flip], ids=["missing", "truncated", "flipped"])
 @pytest.mark.parametrize("part", ["data", "marker"])
-def test_a_left_over_shard_that_is_damaged_is_written_again(
+def test_a_damaged_shard_of_an_interrupted_write_is_written_again(
     name: str, damage: Callable[[Path], None], part: str, tmp_path: Path
 ) -> None:
     with pytest.raises(OSError, match="fire"):
@@ -174,7 +174,7 @@ def test_a_left_over_shard_that_is_damaged_is_written_again(
     assert size - 1 not in again.reads
 
 
-def test_a_left_over_marker_that_was_edited_is_not_believed(tmp_path: Path) -> None:
+def test_a_shard_with_an_edited_marker_is_written_again(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="fire"):
         _write(tmp_path / "s", Counted(COUNT - 1), "npy")
     marker = tmp_path / ".s.partial" / "00001.done.json"
@@ -185,12 +185,12 @@ def test_a_left_over_marker_that_was_edited_is_not_believed(tmp_path: Path) -> N
     assert _bytes(tmp_path / "s") == _whole(tmp_path, "npy")
 
 
-def test_a_shard_that_is_done_after_its_write_was_given_up_is_taken_back_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_shard_completed_after_its_write_was_given_up_is_removed(tmp_path: Path) -> None:
     def commit_late(folder: Path) -> None:
         with ShardFolder(folder, 0, range(3)) as shard:
             file = shard.path / "x.npy"
             file.write_bytes(b"rows")
-            for note in folder.glob("*"):  # as `discard`, which cannot remove a folder that is written to
+            for note in folder.glob("*"):  # like `discard` while a worker still writes into the folder
                 if note.is_file():
                     note.unlink()
             shard.commit([file], 3, {}, ())
@@ -200,7 +200,7 @@ def test_a_shard_that_is_done_after_its_write_was_given_up_is_taken_back_and_lea
     assert list(tmp_path.iterdir()) == []
 
 
-def test_notes_that_no_plan_belongs_to_are_not_believed(tmp_path: Path) -> None:
+def test_markers_without_a_plan_are_ignored(tmp_path: Path) -> None:
     with PartialStore(tmp_path / "store", {}) as unfinished, ShardFolder(unfinished.folder, 0, range(3)) as shard:
         shard.commit([], 0, {}, (Skipped(0, "of another store"),))
     (unfinished.folder / "plan.json").unlink()

@@ -1,4 +1,4 @@
-"""What a write finds beside its target is gone on with only if it is the beginning of the same store, and nobody's."""
+"""A write continues a partial store only if it has the same plan and no other process is writing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_SECONDS = 60
 
 
 class Described(list):
-    """60 records of 8 bytes, of which the one called `broken` raises."""
+    """60 records of 8 bytes; record `broken` raises."""
 
     stage = "resize"
     fingerprint = "0123"
@@ -39,7 +39,7 @@ class Described(list):
 
 
 def _interrupted(folder: Path) -> Path:
-    """Where a store would be, beside 5 of its 6 shards."""
+    """Return the target of a write that was interrupted after 5 of its 6 shards."""
     with pytest.raises(OSError, match="fire"):
         presave.write(folder / "s", Described(55), shard_nbytes=80)
     return folder / "s"
@@ -65,7 +65,7 @@ OTHER_PLANS: dict[str, tuple[Described, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("records", "settings", "difference"), OTHER_PLANS.values(), ids=OTHER_PLANS)
-def test_the_beginning_of_another_store_is_refused_with_the_difference_and_kept(
+def test_the_beginning_of_another_store_is_kept_and_the_error_names_the_difference(
     records: Described, settings: dict[str, Any], difference: str, tmp_path: Path
 ) -> None:
     target = _interrupted(tmp_path)
@@ -80,7 +80,7 @@ def test_the_beginning_of_another_store_is_refused_with_the_difference_and_kept(
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "lzf"}], ids=str)
-def test_another_compression_is_another_store(options: dict[str, str], tmp_path: Path) -> None:
+def test_a_partial_store_with_another_compression_is_refused(options: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(OSError, match="fire"):
         presave.write(tmp_path / "s", Described(55), format="hdf5", shard_nbytes=80, options={"compression": "gzip"})
     with pytest.raises(presave.StoreError, match=r"options was {'compression': 'gzip'} and is"):
@@ -91,7 +91,7 @@ def test_another_compression_is_another_store(options: dict[str, str], tmp_path:
 def test_a_damaged_plan_is_refused(plan: bytes, tmp_path: Path) -> None:
     target = _interrupted(tmp_path)
     (tmp_path / ".s.partial" / "plan.json").write_bytes(plan)
-    with pytest.raises(presave.StoreError, match=r"its plan\.json is damaged; delete it, or"):
+    with pytest.raises(presave.StoreError, match=r"its plan\.json is damaged; delete that folder, or"):
         presave.write(target, Described(), shard_nbytes=80)
 
 
@@ -122,7 +122,7 @@ def _process_in_the_middle(target: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def test_while_one_process_writes_a_second_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+def test_a_second_process_that_writes_the_same_store_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
     target = tmp_path / "s"
     with _process_in_the_middle(target) as process:
         with pytest.raises(presave.StoreError, match=r"another process is writing .*s \(in .*\.s\.partial\)"):
@@ -135,10 +135,10 @@ def test_while_one_process_writes_a_second_is_refused_and_disturbs_nothing(tmp_p
     assert [each.name for each in tmp_path.iterdir()] == ["s"]
 
 
-def test_the_place_of_a_killed_process_is_free_at_once_and_what_it_left_is_not_in_the_store(tmp_path: Path) -> None:
+def test_after_a_killed_process_another_can_write_and_its_leftovers_are_not_in_the_store(tmp_path: Path) -> None:
     target = tmp_path / "s"
     with _process_in_the_middle(target) as process:
-        # As a worker leaves it that is killed while it writes: a file in a folder of its own, and one not yet named.
+        # What workers leave if they are killed while they write: a file in a worker's folder, and a temporary file.
         (tmp_path / ".s.partial" / "00005.abcdefgh").mkdir()
         (tmp_path / ".s.partial" / "00005.abcdefgh" / "x-00005.npy").write_bytes(b"half a f")
         (tmp_path / ".s.partial" / ".00005.done.json.abcdefgh").write_bytes(b"{")
@@ -153,7 +153,7 @@ def test_the_place_of_a_killed_process_is_free_at_once_and_what_it_left_is_not_i
     )
 
 
-def test_what_a_worker_adds_at_the_last_moment_is_not_in_the_store(
+def test_a_file_that_a_worker_adds_at_the_last_moment_is_not_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush = partial_store.flush
@@ -169,13 +169,13 @@ def test_what_a_worker_adds_at_the_last_moment_is_not_in_the_store(
     assert [each.name for each in tmp_path.iterdir()] == ["s"]
 
 
-def test_a_store_has_the_mode_of_any_new_folder(tmp_path: Path) -> None:
+def test_a_store_has_the_permissions_of_any_new_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     presave.write(tmp_path / "s", Described()).close()
     assert (tmp_path / "s").stat().st_mode == (tmp_path / "folder").stat().st_mode
 
 
-def test_a_store_that_another_process_finished_meanwhile_is_not_touched(tmp_path: Path) -> None:
+def test_a_store_that_another_process_completed_meanwhile_is_not_changed(tmp_path: Path) -> None:
     presave.write(tmp_path / "s", Described()).close()
     with (
         pytest.raises(presave.StoreError, match="another process has just written it"),
@@ -187,7 +187,7 @@ def test_a_store_that_another_process_finished_meanwhile_is_not_touched(tmp_path
 
 
 @pytest.mark.parametrize("then", [Path.mkdir, lambda folder: None], ids=["made anew", "gone"])
-def test_a_folder_that_another_process_took_away_before_it_was_locked_is_not_written_to(
+def test_a_folder_that_another_process_removed_before_it_was_locked_is_not_written_to(
     then: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_away(descriptor: int, operation: int) -> None:

@@ -1,4 +1,4 @@
-"""Free space is looked at before anything is written."""
+"""Free space is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import presave
 
 
 def _free(nbytes: int) -> Any:
-    """What `shutil.disk_usage` returns for a disk of which `nbytes` are free."""
+    """Return what `shutil.disk_usage` returns for a disk with `nbytes` bytes free."""
     return type(shutil.disk_usage("/"))(10**9, 10**9 - nbytes, nbytes)
 
 
 class Sized(list):
-    """Records that say when one is read after the first."""
+    """Records of which only the first may be read."""
 
     def __getitem__(self, index: Any) -> Any:
         assert index == 0, "read on although the disk is full"
         return super().__getitem__(index)
 
 
-def test_a_disk_with_too_little_room_is_refused_before_the_second_record(
+def test_a_disk_with_too_little_room_is_refused_before_the_second_record_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = Sized({"x": np.zeros(125_000)} for _ in range(40))  # 1 MB each
@@ -44,7 +44,7 @@ def test_a_disk_with_too_little_room_is_refused_before_the_second_record(
     assert not list((tmp_path / "deep").iterdir())
 
 
-def test_a_write_that_goes_on_needs_room_only_for_what_is_missing(
+def test_a_continued_write_needs_room_only_for_the_missing_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(list):

@@ -1,4 +1,4 @@
-"""Store.rows_by_shard: the arrays that rows lie in, for loops that do more than copy them."""
+"""Store.rows_by_shard: the arrays that hold records, for loops that do more than copy rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gather_by_shard(store: presave.Store, indices: list[int]) -> np.ndarray:
     ("format", "options"), [*((name, {}) for name in presave.formats()), ("hdf5", {"compression": "gzip"})]
 )
 @pytest.mark.parametrize("indices", [[], [22], [3, 4, 5], [20, 1, 20, 7, 0, 22, 2]], ids=repr)
-def test_the_rows_of_each_shard_put_into_their_slots_are_a_gather(
+def test_copying_the_rows_of_each_shard_into_their_slots_equals_gather(
     tmp_path: Path, format: str, options: dict[str, str], indices: list[int]
 ) -> None:
     with write(tmp_path / "store", format, **options) as store:
@@ -44,7 +44,7 @@ def test_the_rows_of_each_shard_put_into_their_slots_are_a_gather(
 
 
 @pytest.mark.parametrize("format", ["npy", "hdf5", "torch", "safetensors"])
-def test_mapped_formats_give_the_whole_shard_without_a_copy(tmp_path: Path, format: str) -> None:
+def test_mapped_formats_yield_the_whole_shard_without_a_copy(tmp_path: Path, format: str) -> None:
     with write(tmp_path / "store", format) as store:
         ((first, _, _),) = store.rows_by_shard("features", [0])
         ((again, rows, _),) = store.rows_by_shard("features", [1])
@@ -53,7 +53,7 @@ def test_mapped_formats_give_the_whole_shard_without_a_copy(tmp_path: Path, form
         assert rows.tolist() == [1]
 
 
-def test_a_store_in_memory_is_not_the_callers_to_write_to(tmp_path: Path) -> None:
+def test_arrays_of_a_store_in_memory_are_read_only(tmp_path: Path) -> None:
     write(tmp_path / "store", "npy").close()
     with presave.open_store(tmp_path / "store", cache="ram") as store:
         ((array, _, _),) = store.rows_by_shard("features", [0])
@@ -63,7 +63,7 @@ def test_a_store_in_memory_is_not_the_callers_to_write_to(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("field", ["words", "labels"])
-def test_fields_without_rows_of_one_shape_are_refused_and_the_others_named(tmp_path: Path, field: str) -> None:
+def test_ragged_and_unknown_fields_raise_an_error_that_lists_the_fixed_ones(tmp_path: Path, field: str) -> None:
     store = write(tmp_path / "store", "npy")
     with store, pytest.raises(presave.StoreError, match=f"has no fixed field '{field}'; it has features"):
         store.rows_by_shard(field, [0])
@@ -73,7 +73,7 @@ def test_wrong_indices_and_closed_stores_are_refused_at_the_call(tmp_path: Path)
     with write(tmp_path / "store", "npy") as store:
         with pytest.raises(IndexError, match="record 23 of"):
             store.rows_by_shard("features", [23])
-        with pytest.raises(TypeError, match="one row of whole numbers"):
+        with pytest.raises(TypeError, match="indices must be integers with one axis"):
             store.rows_by_shard("features", np.array([True, False]))
     with pytest.raises(presave.StoreError, match="is closed"):
         store.rows_by_shard("features", [0])

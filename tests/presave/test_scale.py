@@ -1,4 +1,4 @@
-"""What is in memory does not grow with the number of records."""
+"""Memory use does not grow with the number of records."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ALLOWED_NBYTES = 100_000
 
 @pytest.fixture
 def _traced() -> Iterator[None]:
-    etl.load_kernels()  # otherwise imported in the background, at any moment
+    etl.load_kernels()  # otherwise a background thread imports them at any moment
     tracemalloc.start()
     yield
     tracemalloc.stop()
 
 
 def _store(folder: Path, name: str, records: int) -> Path:
-    """A store of `records` records of 9 bytes, in 4 shards that are made at once and not record by record."""
+    """Make a store of `records` records of 9 bytes in 4 shards, without `presave.write`, which would be slow."""
     folder.mkdir()
     schema = {field.name: field for field in FIELDS}
     shards = []
@@ -66,15 +66,15 @@ def _peak_nbytes(folder: Path, order: np.ndarray | None) -> int:
 
 @pytest.mark.usefixtures("_traced")
 @pytest.mark.parametrize("name", presave.formats())
-def test_opening_needs_no_more_memory_for_a_hundred_times_the_records(name: str, tmp_path: Path) -> None:
+def test_opening_a_hundred_times_the_records_needs_no_more_memory(name: str, tmp_path: Path) -> None:
     few, many = (_store(tmp_path / str(count), name, count) for count in (FEW, MANY))
-    _peak_nbytes(few, None)  # modules that are imported when first used
+    _peak_nbytes(few, None)  # imports the modules that are imported when first used
     assert _peak_nbytes(many, None) - _peak_nbytes(few, None) < ALLOWED_NBYTES
 
 
 @pytest.mark.usefixtures("_traced")
-@pytest.mark.parametrize("name", sorted(set(presave.formats()) - {"pickle"}))  # which reads whole batches
-def test_gathering_a_batch_needs_no_more_memory_for_a_hundred_times_the_records(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(set(presave.formats()) - {"pickle"}))  # pickle reads whole shards
+def test_gathering_a_batch_from_a_hundred_times_the_records_needs_no_more_memory(name: str, tmp_path: Path) -> None:
     few, many = (_store(tmp_path / str(count), name, count) for count in (FEW, MANY))
     order = np.random.default_rng(0).integers(0, FEW, 128)
     _peak_nbytes(few, order)
@@ -109,7 +109,7 @@ def test_a_write_holds_one_shard_and_not_the_data_set(tmp_path: Path) -> None:
     before, _ = tracemalloc.get_traced_memory()
     presave.write(tmp_path / "s", Large(), ragged=["r"], shard_nbytes=4 << 20).close()
     _, peak = tracemalloc.get_traced_memory()
-    # Of the 80 MiB: a shard, its ragged values once more while they are put together, and a record.
+    # Not 80 MiB, but a shard, a copy of its ragged values while they are concatenated, and a record.
     assert peak - before < 12 << 20
 
 
@@ -118,7 +118,7 @@ def test_a_conversion_holds_one_shard_and_not_the_data_set(tmp_path: Path) -> No
     records = [{"x": np.full(1 << 20, number, np.uint8)} for number in range(48)]
     presave.write(tmp_path / "s", records, shard_nbytes=4 << 20).close()
     del records
-    for name in sorted(set(presave.formats()) - {"pickle"}):  # whose shards have 128 records
+    for name in sorted(set(presave.formats()) - {"pickle"}):  # its shards always have 128 records
         presave.convert(tmp_path / "s", tmp_path / f"warm-{name}", format=name, shard_nbytes=4 << 20).close()
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""With on_error="skip" bad records are left out and listed, and everything else is stored."""
+"""With on_error="skip", records that fail are left out and listed, and all others are stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARD_NBYTES = 16 * 50
 
 
 class Spoiled:
-    """300 records of 16 bytes; those in `bad` raise, those in `unlike` have another shape."""
+    """300 records of 16 bytes; records in `bad` raise, and records in `unlike` have another shape."""
 
     def __init__(self, bad: Iterable[int] = (), unlike: Iterable[int] = ()) -> None:
         self.bad = frozenset(bad)
@@ -49,7 +49,7 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     [{7}, {0, 1}, {COUNT - 1}, set(range(128)), set(range(256, 300)), {0, *range(50, 150), 299}, set(range(1, 300))],
     ids=["one", "first", "last", "first shards", "last shards", "shards in the middle", "all but the first"],
 )
-def test_bad_records_are_listed_with_number_and_cause_and_all_others_stored(
+def test_bad_records_are_listed_with_index_and_cause_and_all_others_stored(
     name: str, bad: set[int], tmp_path: Path
 ) -> None:
     seen: list[presave.Progress] = []
@@ -62,7 +62,7 @@ def test_bad_records_are_listed_with_number_and_cause_and_all_others_stored(
     assert presave.verify(tmp_path / "s") == []
 
 
-def test_a_record_unlike_the_first_is_skipped_with_what_is_wrong(tmp_path: Path) -> None:
+def test_a_record_unlike_the_first_is_skipped_with_the_reason(tmp_path: Path) -> None:
     with _write(tmp_path / "s", Spoiled(unlike={40})) as store:
         (skipped,) = store.manifest.skipped
         assert skipped.record == 40
@@ -71,7 +71,7 @@ def test_a_record_unlike_the_first_is_skipped_with_what_is_wrong(tmp_path: Path)
 
 
 @pytest.mark.parametrize("first", [None, {"x": "text", "y": 0}, {}, {"x": np.zeros((0, 3)), "y": 0}], ids=str)
-def test_a_first_record_that_cannot_be_stored_does_not_say_what_the_others_must_be(first: Any, tmp_path: Path) -> None:
+def test_the_schema_is_not_inferred_from_a_first_record_that_cannot_be_stored(first: Any, tmp_path: Path) -> None:
     class OddFirst(Spoiled):
         def __getitem__(self, index: int) -> dict[str, Any]:
             return first if index == 0 else super().__getitem__(index)
@@ -81,13 +81,13 @@ def test_a_first_record_that_cannot_be_stored_does_not_say_what_the_others_must_
         assert store.gather([0, 298])["y"].tolist() == [1, 299]
 
 
-def test_when_all_are_bad_there_is_no_store_and_the_first_cause_is_said(tmp_path: Path) -> None:
+def test_if_all_records_are_bad_there_is_no_store_and_the_error_names_the_first_cause(tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match="all 300 records failed; the first: OSError: file 0 is gone"):
         _write(tmp_path / "s", Spoiled(range(COUNT)))
     assert not list(tmp_path.iterdir())
 
 
-def test_records_that_turn_bad_after_the_first_look_leave_nothing_that_later_writes_believe(tmp_path: Path) -> None:
+def test_records_that_turn_bad_after_the_schema_leave_nothing_to_later_writes(tmp_path: Path) -> None:
     class TurnsBad(Spoiled):
         reads = 0
 
@@ -105,9 +105,7 @@ def test_records_that_turn_bad_after_the_first_look_leave_nothing_that_later_wri
 
 @every_format
 @pytest.mark.parametrize("interrupt_at", [140, 299])
-def test_an_interrupted_write_that_skips_goes_on_to_the_same_store(
-    name: str, interrupt_at: int, tmp_path: Path
-) -> None:
+def test_an_interrupted_write_that_skips_gives_the_same_store(name: str, interrupt_at: int, tmp_path: Path) -> None:
     bad = {0, 49, 50, *range(100, 150), 290}
     records = Spoiled(bad)
     records.interrupt_at = interrupt_at
@@ -126,7 +124,7 @@ def test_skipped_records_stay_listed_through_a_conversion(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ragged", [[], ["x"]])
-def test_an_interrupt_or_lack_of_memory_is_not_skipped(ragged: list[str], tmp_path: Path) -> None:
+def test_interrupts_and_memory_errors_are_not_skipped(ragged: list[str], tmp_path: Path) -> None:
     for error in (KeyboardInterrupt(), SystemExit(2), MemoryError("too large")):
 
         class Stops(Spoiled):
@@ -143,6 +141,6 @@ def test_an_interrupt_or_lack_of_memory_is_not_skipped(ragged: list[str], tmp_pa
             _write(tmp_path / "s", records, ragged=ragged)
 
 
-def test_an_unknown_way_with_errors_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_on_error_is_refused(tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
         presave.write(tmp_path / "s", Spoiled(), on_error="ignore")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Reading an open store: indices, threads, processes, memory, and what is left after closing."""
+"""Reading an open store: indices, threads, processes, memory, and closing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LIMIT_SECONDS = 60
 
 @pytest.fixture(params=presave.formats())
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A store of several shards, also in formats that say how many records one has."""
+    """A store of several shards, also in formats with a fixed number of records in a shard."""
     presave.write(tmp_path / "s", RECORDS, format=request.param, shard_nbytes=38 * 50).close()
     return tmp_path / "s"
 
 
-def test_a_store_is_a_sequence_that_counts_from_both_ends(folder: Path) -> None:
+def test_a_store_is_a_sequence_with_negative_indices(folder: Path) -> None:
     with presave.open_store(folder, trusted=True) as store:
         assert len(store) == COUNT
         assert store[3]["label"] == store[np.int32(3)]["label"] == store[3 - COUNT]["label"] == 3
@@ -39,7 +39,7 @@ def test_a_store_is_a_sequence_that_counts_from_both_ends(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [COUNT, -COUNT - 1, 10**18])
-def test_a_record_that_is_not_there_is_an_index_error_that_says_how_many_are(index: int, folder: Path) -> None:
+def test_a_record_that_does_not_exist_raises_an_index_error_with_the_length(index: int, folder: Path) -> None:
     with (
         presave.open_store(folder, trusted=True) as store,
         pytest.raises(IndexError, match=f"record {index} of .*holds {COUNT}"),
@@ -48,13 +48,13 @@ def test_a_record_that_is_not_there_is_an_index_error_that_says_how_many_are(ind
 
 
 @pytest.mark.parametrize("index", [1.5, "x", None, slice(2), np.array([1, 2])], ids=str)
-def test_an_index_that_is_no_whole_number_is_a_type_error(index: Any, folder: Path) -> None:
+def test_an_index_that_is_not_an_integer_raises_a_type_error(index: Any, folder: Path) -> None:
     with presave.open_store(folder, trusted=True) as store, pytest.raises(TypeError):
         store[index]
 
 
 @pytest.mark.parametrize("indices", [[0, COUNT], [0, -1], np.array([2**63], np.uint64)], ids=str)
-def test_gather_refuses_records_that_are_not_there_before_it_writes_any(indices: Any, folder: Path) -> None:
+def test_gather_refuses_records_that_do_not_exist_before_it_writes_any(indices: Any, folder: Path) -> None:
     out = np.full(len(indices), 77)
     with presave.open_store(folder, trusted=True) as store, pytest.raises(IndexError, match=f"holds {COUNT}"):
         store.gather(indices, {"label": out})
@@ -62,10 +62,10 @@ def test_gather_refuses_records_that_are_not_there_before_it_writes_any(indices:
 
 
 @pytest.mark.parametrize("indices", [[0.5], [True, False], [[0, 1]], 3, ["x"]], ids=str)
-def test_gather_refuses_what_numpy_would_take_for_other_records(indices: Any, folder: Path) -> None:
+def test_gather_refuses_masks_and_everything_else_but_integers_with_one_axis(indices: Any, folder: Path) -> None:
     with (
         presave.open_store(folder, trusted=True) as store,
-        pytest.raises(TypeError, match="indices must be one row of whole numbers"),
+        pytest.raises(TypeError, match="indices must be integers with one axis"),
     ):
         store.gather(indices)
 
@@ -85,7 +85,7 @@ def test_an_out_that_does_not_fit_is_refused(out: dict[str, np.ndarray], message
 
 
 @pytest.mark.parametrize("cache", [None, "ram"])
-def test_a_closed_store_says_so_and_closing_twice_is_nothing(cache: Any, folder: Path) -> None:
+def test_a_closed_store_raises_and_closing_twice_does_nothing(cache: Any, folder: Path) -> None:
     store = presave.open_store(folder, cache=cache, trusted=True)
     store.gather([0])
     store.close()
@@ -95,16 +95,16 @@ def test_a_closed_store_says_so_and_closing_twice_is_nothing(cache: Any, folder:
     assert len(store) == COUNT
 
 
-def test_arrays_that_were_gathered_outlive_the_store(folder: Path) -> None:
+def test_gathered_arrays_outlive_the_store(folder: Path) -> None:
     with presave.open_store(folder, trusted=True) as store:
         gathered = store.gather(range(COUNT))
     shutil.rmtree(folder)
     assert (gathered["x"][:, 0, 0] == range(COUNT)).all()
-    gathered["x"][:] = 0  # and belong to the caller
+    gathered["x"][:] = 0  # and the caller may write to them
 
 
 def test_no_file_is_open_after_close(folder: Path) -> None:
-    # Maps of .npy files end with their last array, HDF5 files with their last handle.
+    # A map of an .npy file is closed with its last array, an HDF5 file with its last handle.
     process = psutil.Process()
     with presave.open_store(folder, trusted=True) as store:
         store.gather(range(COUNT))
@@ -115,7 +115,7 @@ def test_no_file_is_open_after_close(folder: Path) -> None:
     assert not [path for path in held if path.startswith(str(folder))]
 
 
-def test_threads_that_gather_at_once_get_what_one_thread_gets(folder: Path) -> None:
+def test_several_threads_can_gather_at_once(folder: Path) -> None:
     orders = [np.random.default_rng(seed).integers(0, COUNT, 200) for seed in range(40)]
     with presave.open_store(folder, trusted=True) as store, ThreadPoolExecutor(8) as pool:
         for order, gathered in zip(orders, pool.map(store.gather, orders, timeout=LIMIT_SECONDS), strict=True):
@@ -159,7 +159,7 @@ def test_a_store_in_use_reads_the_same_in_forked_processes(folder: Path) -> None
     subprocess.run([sys.executable, "-c", FORKS, str(folder)], check=True, timeout=LIMIT_SECONDS)
 
 
-def test_a_store_in_memory_reads_the_same_and_needs_its_files_no_more(folder: Path) -> None:
+def test_a_store_in_memory_no_longer_needs_its_files(folder: Path) -> None:
     order = [5, COUNT - 1, 5, 0]
     out = np.zeros((4, 3, 5), np.int16)
     with presave.open_store(folder, trusted=True) as store:
@@ -173,7 +173,7 @@ def test_a_store_in_memory_reads_the_same_and_needs_its_files_no_more(folder: Pa
     np.testing.assert_array_equal(out, expected["x"], strict=True)
 
 
-def test_a_store_that_does_not_fit_into_memory_says_what_it_needs(
+def test_a_store_that_does_not_fit_into_memory_raises_an_error_with_its_size(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = COUNT * (3 * 5 * 2 + 8)
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_named_when_it_is_read(damage: str, folder: Path) -> N
         last.write_bytes(b"")
     elif damage == "missing":
         last.unlink()
-    else:  # the last shard is the shorter one
+    else:  # the last shard has fewer records than the first
         shutil.copy(last.with_name(last.name.replace(last.stem[-5:], "00000")), last)
     with presave.open_store(folder, trusted=True) as store:
         assert store[0]["label"] == 0

@@ -1,4 +1,4 @@
-"""Reading a store that comes from somebody else runs nothing of theirs and looks at no file but its own."""
+"""Reading a store that is not trusted runs no code from it and opens no file outside it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
 
 
 class Mark:
-    """Unpickling it makes the folder `path`."""
+    """An object that creates the folder `path` when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,26 +37,26 @@ class Mark:
 
 @pytest.fixture
 def malicious(tmp_path: Path) -> Path:
-    """A pickle store that makes the folder `ran` beside it when it is unpickled, with a manifest that fits."""
+    """A pickle store with a matching manifest that creates the folder `ran` beside it when it is unpickled."""
     presave.write(tmp_path / "s", RECORDS, format="pickle").close()
     file = tmp_path / "s" / "batch-00000.pickle"
-    file.write_bytes(pickle.dumps({"x": Mark(tmp_path / "ran"), "room": bytes(1000)}))  # as much as the records take
+    file.write_bytes(pickle.dumps({"x": Mark(tmp_path / "ran"), "room": bytes(1000)}))  # large enough for the records
     _accept(tmp_path / "s", file)
     return tmp_path / "s"
 
 
 def _accept(folder: Path, file: Path) -> None:
-    """Have the manifest say that `file` is as it is now, as somebody would who forges a store."""
+    """Update the manifest to match the present content of `file`, as a forger would."""
     manifest = load_manifest(folder)
     stored = StoredFile(file.name, file.stat().st_size, checksum_file(file))
     shard = replace(manifest.shards[0], files=(stored,))
     save_manifest(replace(manifest, shards=(shard,)), folder)
 
 
-def test_a_pickle_store_opens_only_when_trusted_and_says_why(tmp_path: Path) -> None:
+def test_a_pickle_store_opens_only_if_trusted_and_the_error_says_why(tmp_path: Path) -> None:
     presave.write(tmp_path / "s", RECORDS, format="pickle").close()
     with pytest.raises(
-        presave.StoreError, match=r"reading it runs whatever code somebody put into it\. Pass trusted=True"
+        presave.StoreError, match=r"reading it runs any code that its author put into it\. Pass trusted=True"
     ):
         presave.open_store(tmp_path / "s")
     with pytest.raises(presave.StoreError, match="trusted=True"):
@@ -74,7 +74,7 @@ def test_opening_without_trust_runs_nothing(settings: dict[str, Any], malicious:
     assert not (malicious.parent / "ran").exists()
 
 
-def test_the_malicious_store_of_these_tests_would_run(malicious: Path) -> None:
+def test_the_malicious_store_runs_its_code_if_trusted(malicious: Path) -> None:
     with pytest.raises(presave.StoreError), presave.open_store(malicious, trusted=True) as store:
         store.gather([0])
     assert (malicious.parent / "ran").is_dir()
@@ -91,7 +91,7 @@ def test_verify_needs_no_trust(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect", "convert"])
-def test_no_command_runs_what_is_in_a_store_unless_told_to_trust_it(
+def test_no_command_runs_code_in_a_store_without_trust(
     command: str, malicious: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = [str(malicious.parent / "t"), "--format", "npy"] if command == "convert" else []
@@ -113,7 +113,7 @@ def test_code_in_a_torch_file_is_refused_and_not_run(tmp_path: Path) -> None:
         store.gather([0])
     assert not (tmp_path / "ran").exists()
     torch.load(file, weights_only=False)
-    assert (tmp_path / "ran").exists()  # the file would have run
+    assert (tmp_path / "ran").exists()  # the file does contain code
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_code_in_a_torch_file_is_refused_and_not_run(tmp_path: Path) -> None:
     [torch.zeros(5, 3, dtype=torch.bfloat16), torch.zeros(5, 3).to_sparse(), torch.zeros(5, 3, requires_grad=True)],
     ids=["bfloat16", "sparse", "requires_grad"],
 )
-def test_tensors_that_numpy_has_not_are_refused(tensor: torch.Tensor, tmp_path: Path) -> None:
+def test_tensors_without_a_numpy_equivalent_are_refused(tensor: torch.Tensor, tmp_path: Path) -> None:
     presave.write(tmp_path / "s", RECORDS, format="torch").close()
     file = tmp_path / "s" / "shard-00000.pt"
     torch.save({"x": tensor}, file)
@@ -203,7 +203,7 @@ def _nothing(file: h5py.File, secret: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_hdf5_data_that_are_not_plainly_in_the_file_are_refused(
+def test_hdf5_data_that_are_not_plain_data_sets_in_the_file_are_refused(
     make: Callable[[h5py.File, Path], None], message: str, tmp_path: Path
 ) -> None:
     presave.write(tmp_path / "s", RECORDS, format="hdf5").close()

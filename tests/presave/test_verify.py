@@ -18,7 +18,7 @@ import presave
 
 @pytest.fixture(scope="module", params=presave.formats())
 def store_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 3 shards or more. Not to be written to: see `copy`."""
+    """A store of 3 shards or more, shared by the tests. A test that changes files uses `copy`."""
     folder = tmp_path_factory.mktemp("verify") / "s"
     records = [
         {"x": np.arange(6, dtype=np.int16) * i, "y/z": i, "ragged": np.ones((i % 2, 2), np.uint8)} for i in range(300)
@@ -34,7 +34,7 @@ def copy(store_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def flipped_copy(store_folder: Path) -> Iterator[Path]:
-    """A copy for property tests, which put back what they change."""
+    """A copy for property tests, which restore each file that they change."""
     with tempfile.TemporaryDirectory() as folder:
         yield shutil.copytree(store_folder, Path(folder) / "s")
 
@@ -53,7 +53,7 @@ def test_a_whole_store_has_no_faults_and_every_byte_is_counted(store_folder: Pat
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_one_flipped_bit_in_a_data_file_is_found_and_that_file_named(flipped_copy: Path, data: st.DataObject) -> None:
+def test_one_flipped_bit_in_a_data_file_is_a_fault_that_names_the_file(flipped_copy: Path, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(_data_files(flipped_copy)))
     content = file.read_bytes()
     position = data.draw(st.integers(0, len(content) - 1))
@@ -69,7 +69,7 @@ def test_one_flipped_bit_in_a_data_file_is_found_and_that_file_named(flipped_cop
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_one_flipped_bit_in_the_manifest_is_an_error_that_names_it(flipped_copy: Path, data: st.DataObject) -> None:
+def test_one_flipped_bit_in_the_manifest_raises_an_error_that_names_it(flipped_copy: Path, data: st.DataObject) -> None:
     file = flipped_copy / "manifest.json"
     content = file.read_bytes()
     changed = bytearray(content)
@@ -84,9 +84,7 @@ def test_one_flipped_bit_in_the_manifest_is_an_error_that_names_it(flipped_copy:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_reading_a_damaged_file_fails_with_no_other_error_than_one_that_names_it(
-    flipped_copy: Path, data: st.DataObject
-) -> None:
+def test_reading_a_damaged_file_raises_at_most_an_error_that_names_it(flipped_copy: Path, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(_data_files(flipped_copy)))
     content = file.read_bytes()
     changed = bytearray(content)
@@ -98,7 +96,7 @@ def test_reading_a_damaged_file_fails_with_no_other_error_than_one_that_names_it
     file.write_bytes(changed)
     try:
         with warnings.catch_warnings(), presave.open_store(flipped_copy, trusted=True) as store:
-            warnings.simplefilter("ignore")  # numpy may take a damaged header for one of Python 2
+            warnings.simplefilter("ignore")  # NumPy may mistake a damaged header for one of Python 2
             store.gather(range(len(store)))
             store.view(0, 50)
     except presave.StoreError as error:  # a changed value is not an error here, but verify's find
@@ -108,7 +106,7 @@ def test_reading_a_damaged_file_fails_with_no_other_error_than_one_that_names_it
 
 
 @pytest.mark.parametrize("kept", [0, 1, -1])
-def test_a_truncated_file_is_named_with_both_sizes(kept: int, copy: Path) -> None:
+def test_a_truncated_file_is_a_fault_with_both_sizes(kept: int, copy: Path) -> None:
     file = _data_files(copy)[0]
     content = file.read_bytes()
     file.write_bytes(content[:kept])
@@ -130,7 +128,7 @@ def test_all_faults_are_listed_missing_grown_and_extra(copy: Path) -> None:
     ]
 
 
-def test_two_files_that_changed_places_are_both_found(copy: Path) -> None:
+def test_two_swapped_files_are_two_faults(copy: Path) -> None:
     first, second = (
         file
         for file in _data_files(copy)

@@ -1,4 +1,4 @@
-"""A range of records can be seen in place: read-only, and without a copy where the format is mapped."""
+"""Store.view: a range of records, read-only, and without a copy if the format is memory-mapped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _arrays(view: dict[str, Any]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("part", ["whole shard", "inside a shard", "across shards", "everything", "nothing"])
-def test_a_view_shows_what_gather_returns_and_can_not_be_written_to(part: str, store: presave.Store) -> None:
+def test_a_view_equals_a_gather_and_is_read_only(part: str, store: presave.Store) -> None:
     low, high = _second_shard(store)
     first, last = {
         "whole shard": (low, high),
@@ -51,9 +51,7 @@ def test_a_view_shows_what_gather_returns_and_can_not_be_written_to(part: str, s
 
 
 @pytest.mark.parametrize("cache", [None, "ram"])
-def test_a_view_inside_a_shard_is_no_copy_where_the_format_is_mapped_or_all_is_in_memory(
-    cache: Any, store: presave.Store
-) -> None:
+def test_two_views_inside_a_shard_share_memory(cache: Any, store: presave.Store) -> None:
     low, high = _second_shard(store)
     with presave.open_store(store.path, cache=cache, trusted=True) as opened:
         pairs = list(zip(_arrays(opened.view(low, high)), _arrays(opened.view(low, high)), strict=True))
@@ -68,7 +66,7 @@ def test_views_outlive_the_store(store: presave.Store) -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2), (0, COUNT + 1), (COUNT + 1, COUNT + 1)])
-def test_a_view_of_records_that_are_not_there_is_refused(first: int, last: int, store: presave.Store) -> None:
+def test_a_view_of_records_that_do_not_exist_is_refused(first: int, last: int, store: presave.Store) -> None:
     with pytest.raises(IndexError, match=f"records {first} to {last} of .*, which holds {COUNT}"):
         store.view(first, last)
 
@@ -79,7 +77,7 @@ def test_a_view_of_a_closed_store_is_refused(store: presave.Store) -> None:
         store.view(0, 1)
 
 
-def test_elements_counts_what_gather_will_need_for_any_records(store: presave.Store) -> None:
+def test_elements_counts_the_elements_of_any_records(store: presave.Store) -> None:
     order = np.random.default_rng(0).integers(0, COUNT, 500)
     assert store.elements(order) == {"r": sum(RECORDS[number]["r"].size for number in order)}
     assert store.elements([]) == {"r": 0}

@@ -1,4 +1,4 @@
-"""A store is written whole or not at all."""
+"""A store is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_SECONDS = 60
 
 
 class Failing:
-    """`count` records of 40 bytes, of which `broken` raises `error`."""
+    """`count` records of 40 bytes; record `broken` raises `error`."""
 
     def __init__(self, broken: int, error: BaseException, count: int = 100) -> None:
         self.broken = broken
@@ -42,7 +42,7 @@ class Failing:
 
 
 class WhoWrites:
-    """Records that say which process made them."""
+    """Records that hold the identifier of the process that made them."""
 
     def __len__(self) -> int:
         return 20
@@ -72,15 +72,15 @@ def test_an_error_in_a_record_is_raised_and_leaves_no_store(
 
 @every_format
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_an_error_before_the_first_whole_shard_leaves_nothing_behind(name: str, jobs: int, tmp_path: Path) -> None:
+def test_an_error_before_the_first_complete_shard_leaves_nothing_behind(name: str, jobs: int, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="fire"):
         presave.write(tmp_path / "s", Failing(57, OSError("fire")), format=name, jobs=jobs, shard_nbytes=1 << 20)
     assert not list(tmp_path.iterdir())
 
 
 @every_format
-def test_no_worker_spoils_a_store_whose_write_was_given_up_and_gone_on_with(name: str, tmp_path: Path) -> None:
-    # Shards of one record: at the moment of the error the other workers are creating files.
+def test_workers_of_a_failed_write_do_not_spoil_the_next_one(name: str, tmp_path: Path) -> None:
+    # With shards of one record, the other workers are creating files at the moment of the error.
     for broken in range(2, 12):
         target = tmp_path / str(broken)
         with pytest.raises(OSError, match="fire"):
@@ -113,7 +113,7 @@ def test_workers_stop_soon_after_an_error_in_another_shard(tmp_path: Path) -> No
 
 
 @every_format
-def test_nothing_stands_at_the_path_until_the_store_is_whole(name: str, tmp_path: Path) -> None:
+def test_nothing_is_at_the_path_until_the_store_is_complete(name: str, tmp_path: Path) -> None:
     target, seen = tmp_path / "s", []
 
     def look(progress: presave.Progress) -> None:
@@ -159,7 +159,7 @@ def test_an_existing_target_is_refused_and_left_as_it_is(there: str, tmp_path: P
 
 
 @pytest.mark.usefixtures("_loky")
-def test_processes_of_joblib_write_the_same_bytes_as_threads(tmp_path: Path) -> None:
+def test_joblib_processes_write_each_record_and_the_same_bytes_every_time(tmp_path: Path) -> None:
     with presave.write(tmp_path / "s", WhoWrites(), jobs=2, shard_nbytes=16 * 5) as store:
         writers = set(store.gather(range(20))["process"].tolist())
         assert store.gather(range(20))["index"].tolist() == list(range(20))
@@ -192,7 +192,7 @@ presave.write(sys.argv[1], Endless(), format=sys.argv[2], shard_nbytes=80)
 
 @every_format
 @pytest.mark.parametrize("target", ["photos.store", "photos[1]"])
-def test_a_killed_write_leaves_a_folder_that_open_store_explains(name: str, target: str, tmp_path: Path) -> None:
+def test_after_a_killed_write_open_store_explains_what_is_left(name: str, target: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / target), name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -204,14 +204,14 @@ def test_a_killed_write_leaves_a_folder_that_open_store_explains(name: str, targ
     with pytest.raises(presave.StoreError) as missing:
         presave.open_store(tmp_path / target)
     assert str(missing.value) == (
-        f"{tmp_path / target} does not exist: a write of it was interrupted and left {partial}; write again, which "
-        "goes on from there"
+        f"{tmp_path / target} does not exist: a write of it was interrupted and left {partial}; write again to "
+        "continue from there"
     )
-    with pytest.raises(presave.StoreError, match="is a store half written: it has no manifest"):
+    with pytest.raises(presave.StoreError, match="is an incomplete store: it has no manifest"):
         presave.open_store(partial)
 
 
-def test_a_store_that_cannot_be_opened_once_it_is_written_is_said_to_be_whole(
+def test_if_a_written_store_cannot_be_opened_the_error_says_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_descriptors(path: Path, *_: Any, **__: Any) -> Any:
@@ -224,7 +224,7 @@ def test_a_store_that_cannot_be_opened_once_it_is_written_is_said_to_be_whole(
         monkeypatch.setattr(os, "open", out_of_descriptors)
 
     monkeypatch.setattr(PartialStore, "finish", finish_and_run_out)
-    with pytest.raises(presave.StoreError, match="store is written, and whole, but cannot be opened"):
+    with pytest.raises(presave.StoreError, match="store is written and complete but cannot be opened"):
         presave.write(tmp_path / "store", [{"x": 1}])
     monkeypatch.undo()
     assert presave.verify(tmp_path / "store") == []
