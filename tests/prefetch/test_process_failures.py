@@ -113,8 +113,8 @@ def test_workers_that_are_killed_while_they_wait_within_an_epoch_cost_no_error(f
         before = set(multiprocessing.active_children())
         batches = iter(iterator)
         got = [next(batches).labels.tolist()]
-        crew = iterator._running()._crew  # type: ignore[union-attr, misc]
-        while not (crew._jobs and crew._jobs[0].is_done):
+        crew = iterator._running()._prefetcher  # type: ignore[union-attr, misc]
+        while not (crew._pending and crew._pending[0].is_done):
             time.sleep(0.01)
         pids = {int(worker.pid) for worker in iterator._pool.workers}  # type: ignore[union-attr, arg-type]
         for pid in pids:
