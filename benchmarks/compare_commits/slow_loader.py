@@ -1,4 +1,4 @@
-"""A loader that is slower by a known share, so that the A/A study knows which change is to be found."""
+"""A loader that is slower by a known share, so that the A/A study knows which change should be found."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class SlowLoader:
-    """Does what another loader does, and takes a share longer to load each chunk.
+    """A wrapper around another loader that takes longer, by a share, to load each chunk.
 
-    It burns CPU time of its own thread, so that a busy machine does not make it slower still. It takes the place of the
-    loader of any commit, whatever other methods that one has.
+    It burns CPU time of its own thread, so that a busy machine does not make it slower still. It can wrap the loaders
+    of every commit, since it passes on all attributes but `load`.
 
     Parameters
     ----------
     loader : Loader
-        The loader of an iterator, of the commit that is measured.
+        The loader of an iterator of the measured commit.
     share : float
         Time to add, as a share of the time that `loader` takes.
     """
