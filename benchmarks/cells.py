@@ -168,7 +168,7 @@ GRID_AXES = tuple(name for name, axis in AXES.items() if axis.in_grid)
 
 @dataclass(frozen=True)
 class Profile:
-    """What is measured, and how long: an entry of `profiles.json`.
+    """An entry of `profiles.json`: how much is measured.
 
     Attributes
     ----------
