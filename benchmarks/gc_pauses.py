@@ -90,7 +90,7 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
     Raises
     ------
     MemoryError
-        If there is no room for so many objects.
+        If that many objects might not fit into memory.
     RuntimeError
         If the process ended without an answer.
     """

@@ -133,8 +133,8 @@ def test_commits_that_load_other_batches_are_not_compared(commits: Commits) -> N
 def test_the_files_are_those_of_the_commit_and_are_kept(commits: Commits) -> None:
     first = extract(commits.same, commits.scratch.folder)
     assert first.folder == commits.scratch.folder / ".asv/commits" / commits.same
-    assert (first.folder / "etl/loading/loading.py").read_text() == commits.scratch.git(
-        "show", f"{commits.same}:etl/loading/loading.py"
+    assert (first.folder / "etl/loading/batch_plan.py").read_text() == commits.scratch.git(
+        "show", f"{commits.same}:etl/loading/batch_plan.py"
     )
     assert not (first.folder / "benchmarks").exists()
     before = (first.folder / "etl/__init__.py").stat().st_ino
