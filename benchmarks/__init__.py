@@ -1,4 +1,4 @@
-"""Benchmarks: the clock, the workloads, asv's suites, and the commands that measure beside asv.
+"""Benchmarks: the clock, the workloads, asv's suites, and commands that measure without asv.
 
 asv runs this folder as it is in the working tree against the `etl` and `presave` of every commit. So everything that
 decides how a metric is taken is here, and it uses only the public interface of those two packages.

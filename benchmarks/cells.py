@@ -12,7 +12,7 @@ from typing import Any
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
-# Raised when the way to take a metric changes: asv then drops the older results instead of comparing the two.
+# Incremented when the method of a metric changes: asv then drops older results instead of comparing them with new ones.
 METHOD_VERSION = 2
 
 
@@ -125,8 +125,8 @@ class Cell:
 
 
 BASE = Cell()
-# Presaved batches are there before anything waits for them, so the settings of loading ahead only show if every batch
-# is decoded. Batches are small, so that an epoch of profile "quick" has 16, twice as many as are ever loaded ahead.
+# Presaved batches are loaded before anything waits for them. So settings of loading ahead have an effect only if every
+# batch is decoded. Batches are small: an epoch of profile "quick" has 16, twice as many as are ever loaded ahead.
 DECODING = Cell(strategy="async-raw", batch_size=8)
 
 
@@ -141,8 +141,8 @@ class Axis:
     base : Cell
         The base point.
     in_grid : bool
-        Whether the grid crosses this axis with others. An axis that means nothing for some strategies is left out: the
-        grid would measure most of its cells several times over.
+        Whether the grid crosses this axis with others. An axis that has no effect on some strategies is left out, since
+        the grid would measure most of its cells several times.
     """
 
     values: tuple[str | int, ...]
@@ -168,7 +168,7 @@ GRID_AXES = tuple(name for name, axis in AXES.items() if axis.in_grid)
 
 @dataclass(frozen=True)
 class Profile:
-    """The amount of measuring, as `profiles.json` has it by name.
+    """An entry of `profiles.json`: how much is measured.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class Profile:
     seconds_per_figure : float
         Seconds for each part of the measurement in each process.
     grid : bool
-        Whether every combination of the axes in the grid is measured, too, and not only one axis at a time.
+        Whether every combination of the axes in the grid is measured in addition to one axis at a time.
     strategies, axes : tuple of str
         The strategies that are compared, and the axes that are varied.
     setting_rounds : int
@@ -232,7 +232,7 @@ def chosen_profile() -> Profile:
 
 
 def cells_to_measure(profile: Profile) -> list[Cell]:
-    """Return the base point of each axis of the profile and all its other values; with `grid` all combinations, too."""
+    """Return the cells at all values of the profile's axes, and with `grid` those of all combinations, each once."""
     cells = [cell_at(axis, value) for axis in profile.axes for value in values_in(profile, axis)]
     if profile.grid:
         crossed = [axis for axis in GRID_AXES if axis in profile.axes]
@@ -247,5 +247,5 @@ def cell_at(axis: str, value: str | int) -> Cell:
 
 
 def values_in(profile: Profile, axis: str) -> tuple[str | int, ...]:
-    """Return the values of `axis` that the profile measures: a profile chooses strategies, and takes all else."""
+    """Return the values of `axis` that the profile measures: its strategies, or all values of any other axis."""
     return profile.strategies if axis == "strategy" else AXES[axis].values

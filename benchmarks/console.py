@@ -32,9 +32,9 @@ def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequenc
     table, console
         The table, and the console to print it on.
     keys : int
-        Columns, counted from the left, that name a row and are in every table.
+        Columns, counted from the left, that name a row and are repeated in every table.
     first : sequence of str
-        Headings of columns that are in the first table.
+        Headings of the columns that go into the first table.
     """
     tables.print_table(table, console, keys=keys, first=first)
 

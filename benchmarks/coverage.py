@@ -1,7 +1,7 @@
 """Count how often `etl compare` finds a difference between equal strategies: `python -m benchmarks.coverage SOURCE`.
 
 It compares `raw` with `raw` under another name, again and again. At most one in twenty intervals of 95% should exclude
-a ratio of 1. An interrupted study goes on.
+a ratio of 1. An interrupted study continues when it is run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.measuring.statistics import CONFIDENCE, MIN_ROUNDS, Interval
 from benchmarks.measuring.values import JsonValues
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
-# Standard deviations of the normal distribution that hold 95%.
+# A normal distribution has 95% of its mass within this many standard deviations of its mean.
 DEVIATIONS = 1.96
 
 
@@ -56,22 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.samples or FOLDER / f"{Path(options.source).name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    asked_for = [str(Path(options.source).absolute()), "--strategies", "raw,again=raw"]
+    compare_arguments = [str(Path(options.source).absolute()), "--strategies", "raw,again=raw"]
     for name in ("rounds", "records", "batch_size", "size", "budget"):
-        asked_for += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        compare_arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     try:
-        study = read(path, asked_for)
+        study = read(path, compare_arguments)
         while len(study.runs) < options.runs:
             took = statistics.median(each.seconds for each in study.runs) if study.runs else options.budget
             left = (options.runs - len(study.runs)) * took / 60
             errors.print(f"{len(study.runs) + 1} of {options.runs}, {left:.0f} minutes left", highlight=False)
-            study = Study(asked_for, [*study.runs, compare_once(asked_for)])
+            study = Study(compare_arguments, [*study.runs, compare_once(compare_arguments)])
             keep(path, study)
     except StudyError as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
-        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        errors.print("Interrupted; the same command continues from here.", highlight=False)
         return 130
     wide_console().print(describe(study.runs), highlight=False, soft_wrap=True)
     return 0

@@ -31,7 +31,7 @@ BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE = 64, 224, 3
 THREADS = 2
 DECODERS = {"turbo": "simplejpeg", "pillow": "PIL"}
 MEASURING_TIMEOUT_SECONDS = 3600
-# Share of the decoder's rate that is aimed at.
+# The share of the decoder's rate to reach.
 AIM = 0.85
 
 
@@ -65,16 +65,16 @@ def decoder_alone(decoder: str) -> str:
 
 
 def make_operations(photographs: Path, threads: int) -> dict[str, Operation]:
-    """Return an epoch and the decoder alone, for each decoder that is installed; each operation was run once."""
+    """Return an epoch and the decoder alone, for each decoder that is installed. Each has been run once, to warm up."""
     source = etl.ImageFolder(photographs)
-    encoded = [source[number]["features"] for number in range(len(source))]
+    encoded = [source[index]["features"] for index in range(len(source))]
     operations: dict[str, Operation] = {}
     for name, library in DECODERS.items():
         if name not in etl.stages.DECODERS or importlib.util.find_spec(library) is None:
             continue
         stage = etl.image_pipeline(IMAGE_SIZE, name).until("decode")
         operations[decoder_alone(name)] = lambda stage=stage: in_threads(  # type: ignore[misc]
-            lambda number: stage({"features": encoded[number]}), len(encoded), threads
+            lambda index: stage({"features": encoded[index]}), len(encoded), threads
         )
         operations[name] = make_epoch(source, name, threads)
     if hasattr(etl, "load_kernels"):
@@ -109,19 +109,19 @@ def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation
 
 
 def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
-    """Call `work` with every number below `count`, shared out to threads in turn.
+    """Call `work` with every index below `count`, distributed over threads in turn.
 
     Parameters
     ----------
     work : callable
-        Is called with one number.
+        Called with one index.
     count, threads : int
-        Numbers and threads.
+        The numbers of indices and of threads.
     """
 
     def take(first: int) -> None:
-        for number in range(first, count, threads):
-            work(number)
+        for index in range(first, count, threads):
+            work(index)
 
     running = [threading.Thread(target=take, args=(first,)) for first in range(threads)]
     for thread in running:

@@ -29,8 +29,8 @@ class EndToEnd(ABC):
         f"One epoch trains a small residual network on {PROFILE.samples} photographs at {PROFILE.image_size} x "
         f"{PROFILE.image_size}: batches of 32, float32, on the CPU, unless it says otherwise. All have the same CPUs: "
         "plain strategies compute with all of them; async strategies give one of them to the thread that loads, if "
-        "there are two. Cells that should train on the same bytes were checked to do so. The "
-        f"median of several fresh processes. {SMALLER}"
+        "there are two. Cells that should train on the same bytes were checked to do so. Values are "
+        f"medians of several fresh processes. {SMALLER}"
     )
 
     def setup_cache(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ if PROFILE.grid:
 
     @explained
     class Grid(EndToEnd):
-        """Every combination of the axes that mean something for every strategy."""
+        """Every combination of the axes that have an effect on every strategy."""
 
         params = [list(values_in(PROFILE, axis)) for axis in GRID_AXES]
         param_names = list(GRID_AXES)
@@ -205,7 +205,7 @@ if PROFILE.grid:
 
 
 class Presaving(ABC):
-    """The price, paid once, of the presaved strategies: writing a store. A subclass chooses the axis."""
+    """The one-time cost of the presaved strategies: writing a store. A subclass chooses the axis."""
 
     timeout = 60
     version = PROFILE.version
@@ -230,7 +230,7 @@ class Presaving(ABC):
 
     def track_write_time(self, cache: dict[str, Any], value: str) -> dict[str, Any]:
         """Seconds to make and write a store, with two jobs."""
-        # As samples, so that those of several passes are pooled and a comparison knows their spread.
+        # As samples, so that asv pools those of several passes and knows their spread when it compares.
         return as_samples([self._cost(cache["data"].write_seconds, cache, value)])
 
     def track_store_size(self, cache: dict[str, Any], value: str) -> int:
@@ -249,7 +249,7 @@ class Presaving(ABC):
 
 @explained
 class PresavingByFormat(Presaving):
-    """The price, paid once, of the presaved strategies: all photographs are decoded, resized and written, in each
+    """The one-time cost of the presaved strategies: all photographs are decoded, resized and written, in each
     format. Base point: npy.
     """
 
@@ -259,7 +259,7 @@ class PresavingByFormat(Presaving):
 
 @explained
 class PresavingByStage(Presaving):
-    """The price, paid once, of the presaved strategies: all photographs are read, and written in format npy after each
+    """The one-time cost of the presaved strategies: all photographs are read, and written in format npy after each
     stage of the pipeline: read, decode, resize, normalise. Base point: resize.
     """
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gather [--rows N] [--rounds N]     prints the table
 
-Everything is warm, and every operation is measured in every round, so that ratios are of the same minute.
+Everything is warm. Every operation is measured in every round, so that both sides of a ratio are of the same minute.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ROWS, BATCH, SIDE = 256, 64, 224
 PASSES = 5
 SEED = 0
 THREADS = 2
-# The library that a format is read with, which may be missing.
+# The library that each format is read with; it may not be installed.
 NEEDS = {"npy": "numpy", "hdf5": "h5py", "pickle": "pickle", "torch": "torch", "safetensors": "safetensors"}
 ORDERS = ("sequential", "shuffled")
 KERNELS = ("numba", "numpy")
 # The names of the operations in which two threads share the work of a kernel.
 TWO_THREADS = {kernel: f"{kernel}, two threads" for kernel in KERNELS}
-# The operation whose speed is the limit of another; memcpy, unless it is among these.
+# The limit of each operation: another one, whose speed it cannot exceed. It is memcpy for all that are not listed.
 LIMITS: dict[str, str | None] = {
     "memcpy": None,
     "fill": None,
@@ -48,7 +48,7 @@ LIMITS: dict[str, str | None] = {
     **{together: kernel for kernel, together in TWO_THREADS.items()},
 }
 MEASURING_TIMEOUT_SECONDS = 3600
-# Aims of the direct run: an operation, its limit, and the share of the limit's speed that it is to reach.
+# Aims, shown in the printed table: by operation and limit, the share of the limit's speed to reach.
 AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8, ("numba", "fill"): 0.8}
 
 
@@ -78,7 +78,7 @@ class Gather:
 
 @explained
 class GatherNormalised:
-    """The same rows gathered, cast and normalised to float32 channels first, into a buffer, by one thread."""
+    """Rows of 224 x 224 x 3 bytes gathered, cast and normalised to float32, channels first, by one thread."""
 
     params = [list(KERNELS)]
     param_names = ["kernel"]
@@ -98,7 +98,7 @@ class GatherNormalised:
 
 @explained
 class SecondThread:
-    """The same by two threads, each with batches of its own: at best 0.5, on two free cores."""
+    """Rows gathered and normalised by two threads, each with batches of its own: at best 0.5, on two free cores."""
 
     params = [list(KERNELS)]
     param_names = ["kernel"]
@@ -117,7 +117,7 @@ class SecondThread:
 
 
 def measure_operations(folder: Path, rows: int, rounds: int) -> Timings:
-    """Check and time all operations that there are at this commit and on this machine.
+    """Check and time all operations that this commit and this machine support.
 
     Parameters
     ----------
@@ -153,14 +153,14 @@ def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, 
             np.copyto(out, images[first : first + BATCH])
 
     def gather(store: presave.Store, order: str) -> None:
-        for numbers in _batches(len(store), order):
-            store.gather(numbers, {"features": out})
+        for indices in _batches(len(store), order):
+            store.gather(indices, {"features": out})
 
     def take() -> None:
-        for numbers in _batches(len(images), "shuffled"):
-            images.take(numbers, 0, out, "clip")
+        for indices in _batches(len(images), "shuffled"):
+            images.take(indices, 0, out, "clip")
 
-    # The speed of a compiled loop over the rows of one array.
+    # `take` shows the speed of a compiled loop over the rows of one array.
     operations: dict[str, Operation] = {"memcpy": memcpy, "take, in memory": take}
     for name, store in stores.items():
         for order in ORDERS:
@@ -186,8 +186,8 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
     normalise = etl.stages.Normalise()
 
     def load(kernel: str, batches: Sequence[np.ndarray], out: np.ndarray) -> None:
-        for numbers in batches:
-            etl.gather_normalised(store, numbers, normalise, out, kernel=kernel)
+        for indices in batches:
+            etl.gather_normalised(store, indices, normalise, out, kernel=kernel)
 
     def load_in_threads(kernel: str) -> None:
         parts = [batches[thread::THREADS] for thread in range(THREADS)]
@@ -208,10 +208,10 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
 
 
 def _batches(rows: int, order: str) -> list[np.ndarray]:
-    numbers = np.arange(rows)
+    indices = np.arange(rows)
     if order == "shuffled":
-        np.random.default_rng(SEED).shuffle(numbers)
-    return list(numbers.reshape(-1, BATCH))
+        np.random.default_rng(SEED).shuffle(indices)
+    return list(indices.reshape(-1, BATCH))
 
 
 def show(results: Timings, rows: int, console: Console) -> None:

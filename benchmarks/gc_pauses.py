@@ -2,7 +2,7 @@
 
     python -m benchmarks.gc_pauses [--most N] [--shapes NAME,...]     prints the table
 
-Each value is the median of several `gc.collect()` in a process of its own that holds so many objects, and hardly
+Each value is the median of several `gc.collect()` in a process of its own that holds that many objects, and hardly
 anything else. "frozen" is the same after `gc.freeze()`.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.console import comma_separated, print_table, wide_console
 
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
 REPEATS = 5
-# "Performance Issues", step 4, of the documents, for a JVM.
+# What the source documents say of a JVM: "Performance Issues", step 4.
 JVM_GUIDE = {
     10_000: "short",
     100_000: "noticeable, 50 to 250 ms",
@@ -32,7 +32,7 @@ JVM_GUIDE = {
     1_000_000: "can be a bottleneck",
     10_000_000: "several seconds",
 }
-# Of one object with what it holds, on a 64-bit CPython: a heap for which memory has no room is refused.
+# Upper bound for one object and what it holds, on a 64-bit CPython. A heap that might not fit into memory is refused.
 MAX_NBYTES_EACH = 600
 
 
@@ -62,10 +62,10 @@ def linked(count: int) -> Any:
     return chain
 
 
-# Functions that make so many objects that the collector tracks.
+# Each function makes the given number of objects that the collector tracks.
 SHAPES: dict[str, Callable[[int], Any]] = {
     "empty lists": lambda count: [[] for _ in range(count)],
-    # A dictionary of nothing but numbers and text is not tracked before Python 3.14: this holds a list, which is.
+    # Before Python 3.14 a dictionary of nothing but numbers and text is not tracked, so each one holds a list.
     "records": lambda count: [{"label": number, "features": [number]} for number in range(count // 2)],
     "instances": lambda count: [Instance(number) for number in range(count)],
     "slotted instances": lambda count: [Slotted(number) for number in range(count)],
@@ -90,7 +90,7 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
     Raises
     ------
     MemoryError
-        If there is no room for so many objects.
+        If that many objects might not fit into memory.
     RuntimeError
         If the process ended without an answer.
     """
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gc_pauses", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--most", type=int, default=COUNTS[-1], metavar="N", help=f"objects, at most (default: {COUNTS[-1]:,})"
+        "--most", type=int, default=COUNTS[-1], metavar="N", help=f"maximum number of objects (default: {COUNTS[-1]:,})"
     )
     parser.add_argument(
         "--shapes",
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
     table.add_column("objects", justify="right")
     for name in (*shapes, "frozen, any shape"):
         table.add_column(name, justify="right")
-    table.add_column("the documents, of a JVM")
+    table.add_column("a JVM, by the documents")
     for count in (each for each in COUNTS if each <= options.most):
         found = [pause(name, count) for name in shapes]
         frozen = max(max(each["frozen"]) for each in found)

@@ -41,7 +41,7 @@ class Conditions(JsonValues):
     data : Data
         The photographs and stores.
     min_seconds : float
-        Each part is measured for at least so long, and for at least one epoch.
+        Each part is measured for at least this long, and for at least one epoch.
     cpus : tuple of int
         The CPUs, by number, that the process and everything it starts may run on.
     """
@@ -90,7 +90,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     data : Data
         The photographs and stores that they read.
     profile : Profile
-        Decides how many rounds there are, and how long each lasts.
+        Decides the number of rounds, and the duration of each part of a measurement.
 
     Raises
     ------
@@ -116,9 +116,9 @@ def cpus_of_cells() -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        If FAIR_ETL_CPUS is not a number of CPUs that there are.
+        If FAIR_ETL_CPUS is not a number from 1 to the number of CPUs that this process may use.
     """
-    # joblib knows what the container pays for, whatever commit of etl is installed.
+    # joblib respects the CPU quota of the container. etl does so, too, but not at every commit.
     available = sorted(os.sched_getaffinity(0))[: joblib.cpu_count()]
     wanted = os.environ.get(CPUS_VARIABLE, str(len(available)))
     if not wanted.isdecimal() or not 0 < int(wanted) <= len(available):
@@ -143,7 +143,7 @@ def check_same_work(results: CellResults) -> None:
 
 
 class CellServer(FreshServers):
-    """A context manager with a server of `prepare`; each time it is entered, it starts another one."""
+    """A context manager around a server of `prepare`; each time that it is entered, another server is started."""
 
     def __init__(self, conditions: Conditions) -> None:
         super().__init__(lambda: _start_server(conditions))

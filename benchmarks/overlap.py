@@ -43,7 +43,7 @@ AIM = 0.98
 @explained
 class Overlap:
     """An epoch of photographs, decoded by two threads or processes, beside compute that is a wait. `etl_over_compute`
-    is the time to load an epoch over that of all waits.
+    is the time to load an epoch divided by the sum of its waits.
     """
 
     params = [list(WORKERS), list(RATIOS_IN_ASV)]
@@ -86,7 +86,7 @@ class Machinery:
         return as_samples(cache["empty batch"])
 
     def track_first_batch_over_plain(self, cache: Timings) -> dict[str, Any]:
-        """Seconds to the first batch of a new iterator, over those of the plain one."""
+        """Seconds to the first batch of a new asynchronous iterator, over those of a plain one."""
         return as_samples(cache["first batch"])
 
     track_empty_batch.unit = "seconds"  # type: ignore[attr-defined]
@@ -234,7 +234,7 @@ def measure_example() -> Iterator[tuple[float, float]]:
 
 
 def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Timings:
-    """Measure the wall time over the least that the cores could take, with training on the same cores.
+    """Measure training on the cores that also load: its wall time over the least possible, and its overlap.
 
     Parameters
     ----------

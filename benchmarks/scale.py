@@ -1,7 +1,7 @@
 """The cost of opening a store and reading from it, with few and with very many records: `python -m benchmarks.scale`.
 
-Each metric is taken in several fresh processes. Opening is to take less than 50 ms, and no more memory for many records
-than for few. The order of an epoch is to take at most 8 bytes a record.
+Each metric is taken in several fresh processes. The aims: opening takes less than 50 ms, and no more memory for many
+records than for few; the order of an epoch takes at most 8 bytes a record.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measure(path: Path) -> dict[str, float]:
-    """Measure the store at `path`: first times and pages, then once more with every allocation traced."""
+    """Measure the store at `path`: first seconds and pages, then again with every allocation traced."""
     process = psutil.Process()
     # Private pages, which the kernel counts on request; its running count of resident pages lags behind.
     before = process.memory_full_info().uss

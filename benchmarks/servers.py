@@ -17,7 +17,7 @@ from benchmarks.measuring.processes import Server
 
 ROOT = Path(__file__).parents[1]
 ISOLATED_MAIN = Path(__file__).with_name("isolated_main.py")
-# For one cell, with all of its metrics.
+# Enough for all metrics of one cell.
 TIMEOUT_SECONDS = 900.0
 LIBRARIES = ("h5py", "numba", "PIL.Image", "torch")
 
@@ -54,7 +54,7 @@ def start_server(
 
 
 def import_everything() -> None:
-    """Import torch, numba and all else that a measurement needs, in a random order: importing takes longer than it."""
+    """Import torch, numba and everything else that a measurement needs, in random order."""
     import_in_drawn_order(name for name in LIBRARIES if importlib.util.find_spec(name) is not None)
     load_kernels()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
@@ -64,7 +64,10 @@ def import_everything() -> None:
 
 
 def load_kernels() -> None:
-    """Load etl's compiled loops, if numba is installed: half a second, most of it before the first function."""
+    """Load etl's compiled loops, if numba is installed, which takes half a second.
+
+    At commits without `etl.load_kernels` an empty function is compiled, since most of that time is numba's start-up.
+    """
     import etl
 
     if hasattr(etl, "load_kernels"):

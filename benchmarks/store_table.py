@@ -29,6 +29,7 @@ from benchmarks.write_sample import Photographs
 BATCH_SIZE = 64
 RAW = "raw"
 
+# Format and last stage before writing; (RAW, "") decodes in every epoch.
 Cell = tuple[str, str]
 # One round: seconds to write, bytes on disk, seconds of an epoch warm and cold (None if pages stayed in the cache).
 Sample = dict[str, "float | None"]
@@ -36,7 +37,7 @@ Sample = dict[str, "float | None"]
 
 @dataclass(frozen=True)
 class Loading:
-    """The iterators of the table. All load the same photographs in the same order, finished to float32."""
+    """The iterators of the table. All load the same photographs in the same order, as normalised float32."""
 
     photographs: Photographs
 

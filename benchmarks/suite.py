@@ -20,17 +20,17 @@ Suite = TypeVar("Suite", bound="type[Any]")
 
 
 def in_rounds(operations: Mapping[str, Operation], rounds: int, passes: int = 1) -> Timings:
-    """Time operations in interleaved rounds, so that their ratios are of the same minute of the machine.
+    """Time operations in interleaved rounds, so that a change of the machine's speed affects all of them.
 
     Parameters
     ----------
     operations : mapping of str to callable
-        The operations, by name. The order is another one in every pass.
+        The operations, by name. Every pass shuffles them.
     rounds : int
         Samples of each.
     passes : int
-        How often each is timed for a sample. The sample is the fastest: an operation does the same work each time, to
-        which whatever else runs on the machine can only add.
+        Timings for each sample. The sample is the fastest of them: an operation always does the same work, and other
+        processes can only slow it down.
     """
     timed = Rounds(operations, lambda name, _: _seconds(operations[name]), seed=SEED)
     timed.run(rounds * passes)
@@ -75,11 +75,11 @@ def require(timings: Timings, *operations: str) -> None:
 
 
 def explained(suite: Suite) -> Suite:
-    """Have asv's pages show docstrings instead of source, which says little about what was measured; a decorator.
+    """Decorate a suite so that asv's pages show docstrings instead of source, which says little about what is measured.
 
-    The pages show the docstring of the metric and of the suite, and the suite's `page_note` if it has one. asv puts
-    them on the page as HTML, so they hold no angle brackets. Give the suite a `version`: without one asv takes the text
-    for the code, and a changed word for another benchmark.
+    The pages show the docstring of the metric and of the suite, and the suite's `page_note` if it has one. asv inserts
+    them as HTML, so they must hold no angle brackets. Give the suite a `version`: without one asv takes the docstrings
+    for the code, and treats a suite with a changed word as another benchmark.
     """
     about = [_paragraph(suite), *([suite.page_note] if hasattr(suite, "page_note") else [])]
     for name, function in inspect.getmembers(suite, inspect.isfunction):

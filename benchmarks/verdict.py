@@ -13,8 +13,8 @@ from benchmarks.measuring.turns import Pairs
 
 # A change must be larger than this.
 EQUIVALENCE_MARGIN = 0.01
-# Confidence of one metric's interval. 20 comparisons of commits have 160 intervals: one such set in 20 would have a
-# wrong one by chance.
+# Confidence of one metric's interval. 20 comparisons of commits have 160 intervals together. By chance, one such set in
+# 20 has a wrong interval.
 CONFIDENCE = 1 - 0.05 / 160
 
 Key = TypeVar("Key", bound=Hashable)
@@ -42,9 +42,9 @@ class Verdict:
     pairs : int
         Pairs of processes.
     outcome : Outcome
-        What follows.
+        The conclusion.
     log_ratios : list of float
-        log(B / A) of every pair, from which the verdict can be reached again.
+        log(B / A) of every pair, from which the verdict can be recomputed.
     """
 
     a: float
@@ -92,8 +92,8 @@ def judge(
 ) -> Verdict:
     """Return the verdict on one metric.
 
-    It is a change if the whole interval is outside the equivalence margin, the same if all of it is inside, and
-    otherwise not clear.
+    The metric has changed if the whole interval is outside the equivalence margin, is the same if all of it is inside,
+    and is otherwise not clear.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from benchmarks.measuring.device import OneInFlight
 from benchmarks.measuring.values import JsonValues
 
 DATA_VARIABLE = "FAIR_ETL_DATA"
-# Raised when the photographs change, so that no history mixes two sets of them.
+# Incremented when the photographs change, so that no history mixes two sets of them.
 DATA_VERSION = 1
 SEED = 0
 # Jobs that write a store.
@@ -43,7 +43,7 @@ class Data(JsonValues):
     classes, records : int
         How many there are of each.
     stores : dict of str to str
-        Paths, by `Cell.store`, as all that follow.
+        Path of each store, by `Cell.store`, as in all further attributes.
     write_seconds : dict of str to float
         Seconds to write each store.
     store_nbytes : dict of str to int
@@ -112,7 +112,7 @@ def _make_store(cell: Cell, data: Data, path: Path) -> None:
         )
         with open_store(path, cell.presave_format) as store:
             data.store_nbytes[cell.store] = store.nbytes
-    except Exception:  # noqa: BLE001 - reported by the metrics of this store; those of the others are taken
+    except Exception:  # noqa: BLE001 - reported by the metrics of this store; other stores are measured
         data.failures[cell.store] = traceback.format_exc()
         return
     data.stores[cell.store] = str(path)

@@ -203,11 +203,11 @@ def show_writers(
 
 
 def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photographs, folder: str) -> WriteMetrics:
-    """Take one sample in a fresh process; empty if `python` does not have the writer."""
+    """Take one sample in a fresh process; return an empty dict if `python` does not have the writer."""
     request = {"writer": writer, "jobs": jobs, "photographs": photographs.__dict__, "folder": folder}
     environment = dict(os.environ)
     if python != sys.executable:
-        # The same code of this project in both interpreters; the other need not have it installed.
+        # Both interpreters use this project's code from here; the other one need not have it installed.
         environment["PYTHONPATH"] = str(Path(inspect.getfile(etl)).parents[1])
     done = subprocess.run(
         [python, str(ISOLATED_MAIN), "write_sample:main"],

@@ -17,7 +17,7 @@ from rich.text import Text
 
 # Width of a pipe or a file: enough for the widest table with long names.
 FILE_WIDTH = 250
-# Text wraps in columns of at least this width before its column moves to another table.
+# Columns of text shrink to this width before a column moves to another table.
 TEXT_WIDTH = 30
 # Columns of text are never narrower than this.
 MIN_TEXT_WIDTH = 8
@@ -30,7 +30,7 @@ _PLAIN = str.maketrans({"█": "#", "▒": "+", "░": ".", "–": "-", "−": "
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar in a cell of a table, as long as there is room for.
+    """A bar in a cell of a table, scaled to the width of its column.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class _Width:
     natural : int
         Without wrapping.
     shared : int
-        The narrowest that makes room for other columns.
+        The narrowest to which it shrinks before a column moves to another table.
     whole : int
         The narrowest that breaks no word.
     minimum : int
@@ -157,7 +157,7 @@ def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int
     headline = _packed(columns, keys, order, room)[0]
     rest = order[len(headline) :]
     parts = _packed(columns, keys, rest, room)
-    for narrower in range(room - 1, 0, -1):  # as many tables as that, but as even in width as possible
+    for narrower in range(room - 1, 0, -1):  # no more tables than that, but as even in width as possible
         evened = _packed(columns, keys, rest, narrower)
         if len(evened) > len(parts):
             break

@@ -1,7 +1,7 @@
 """Count how often compare_commits is wrong: `python -m benchmarks.aa` compares HEAD with itself and with slowed copies.
 
 Each comparison is a whole run of `python -m benchmarks.compare_commits`. The copies load more slowly by a known share.
-An interrupted study goes on.
+An interrupted study continues when it is run again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.measuring.turns import DifferentWork
 from benchmarks.verdict import EQUIVALENCE_MARGIN
 
 FOLDER = ROOT / ".asv" / "aa"
-# The files that decide about a verdict: a change of any of them begins another study.
+# The files that affect a verdict: a change of any of them begins another study.
 METHOD_FILES = tuple(
     f"benchmarks/{name}"
     for name in (
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
-        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        errors.print("Interrupted; the same command continues from here.", highlight=False)
         return 130
     show(study, EQUIVALENCE_MARGIN, wide_console())
     if options.json is not None:
@@ -92,7 +92,7 @@ def make_missing(study: Study, commit: Commit, seconds: float, console: Console)
 
 
 def digest_of_method(minutes_each: float) -> str:
-    """Return 8 digits that change with everything that decides about a verdict."""
+    """Return 8 hexadecimal digits that change with everything that affects a verdict."""
     digest = hashlib.sha256(repr(minutes_each).encode())
     for name in METHOD_FILES:
         path = ROOT / name
@@ -105,10 +105,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.aa", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--commit", default="HEAD", help="the commit to study (default: HEAD)")
-    parser.add_argument("--same", type=_count, default=20, metavar="N", help="times with itself (default: 20)")
-    parser.add_argument("--slowed", type=_count, default=10, metavar="N", help="times with each copy (default: 10)")
+    parser.add_argument("--same", type=_count, default=20, metavar="N", help="comparisons with itself (default: 20)")
     parser.add_argument(
-        "--minutes", type=minutes, default=MINUTES, metavar="M", help=f"of each comparison (default: {MINUTES:g})"
+        "--slowed", type=_count, default=10, metavar="N", help="comparisons with each slowed copy (default: 10)"
+    )
+    parser.add_argument(
+        "--minutes", type=minutes, default=MINUTES, metavar="M", help=f"for each comparison (default: {MINUTES:g})"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     return parser.parse_args(arguments)

@@ -21,8 +21,8 @@ from benchmarks.verdict import Outcome, Verdict
 
 SAME = 0.0
 SLOWED = (0.03, 0.05, 0.10)
-# Compared once each: the first finds what the clock of a copy costs by itself, the second the share of each metric that
-# is spent in the code that is slowed.
+# Shares of two more copies, which are compared once each. `CLOCK` shows what the clock of a copy costs by itself, and
+# `TWICE` which share of each metric is spent in the code that is slowed.
 CLOCK, TWICE = 1e-9, 1.0
 CHANGES = (Outcome.SLOWER, Outcome.FASTER)
 
@@ -36,7 +36,7 @@ class Comparison:
     slower : float
         The share by which the copy loads more slowly; 0 is the commit itself.
     number : int
-        Counts the comparisons with this copy.
+        The index of the comparison among those with this copy.
     verdicts : mapping of key to Verdict
         By strategy and metric.
     seconds : float
@@ -50,7 +50,7 @@ class Comparison:
 
 
 class Study:
-    """The comparisons that are wanted and those that were made. An interrupted study goes on.
+    """The comparisons to make and those that were made, which are kept in a file.
 
     Parameters
     ----------
@@ -89,14 +89,14 @@ class Study:
 
 
 def show(study: Study, equivalence_margin: float, console: Console) -> None:
-    """Print how often a change was found in each metric of each copy, and of what size; then the study as a whole.
+    """Print how often, and of what size, a change was found in each metric of each copy; then the study as a whole.
 
     Parameters
     ----------
     study : Study
         The study.
     equivalence_margin : float
-        That of its verdicts.
+        The equivalence margin of its verdicts.
     console : Console
         The console to print on.
     """
@@ -123,7 +123,7 @@ def conclusions(study: Study, equivalence_margin: float) -> list[str]:
 
 
 def detections(comparisons: Sequence[Comparison], key: Key | None, outcomes: Sequence[Outcome]) -> int:
-    """Count the comparisons in which a metric had one of some outcomes.
+    """Count the comparisons in which a metric had one of `outcomes`.
 
     Parameters
     ----------
@@ -141,11 +141,11 @@ def detections(comparisons: Sequence[Comparison], key: Key | None, outcomes: Seq
 
 
 def expected_ratio(study: Study, key: Key, slower: float) -> float | None:
-    """Return the true ratio of a metric of a copy to that of the commit.
+    """Return the true ratio of a metric: that of a copy over that of the commit.
 
     It is the ratio that the copy's clock causes, plus `slower` times the share of the metric that is spent in loading,
-    which the copy that is slower by 100% shows. It is None if these two were not measured, and if loading is hidden
-    behind compute: then the metric does not grow in proportion.
+    which the copy that is slower by 100% shows. It is None if these two copies were not measured. It is also None if
+    loading is hidden behind compute, since then the metric does not grow in proportion.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def _as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Iterator[Comparison]:
-    """Yield the comparisons in the file. An interruption may have cut the last one: it is dropped, and made again."""
+    """Yield the comparisons in the file. One that an interruption has cut short is dropped, and made again."""
     lines = path.read_text().splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         path.write_text("".join(lines[:-1]))

@@ -1,6 +1,6 @@
 """Compare two commits, measured in turns: `python -m benchmarks.compare_commits A B`.
 
-Exit codes: 0 no metric of B is slower, 1 one is, 2 the two cannot be compared.
+Exit codes: 0 no metric of B is slower, 1 at least one is, 2 the commits cannot be compared.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def compare(
     strategies : sequence of str
         Keys of `WORKS`.
     """
-    find_photographs(PHOTOGRAPHS)  # made here, once, rather than by both at the same time
+    find_photographs(PHOTOGRAPHS)  # made here, once, rather than by both servers at the same time
     with progress_bar(f"{a} and {b} in turns", console) as progress:
         pairs = take_turns(a, b, seconds, progress, strategies)
     return judge_all(pairs, equivalence_margin)
@@ -80,12 +80,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare_commits",
         description="Tell whether commit B is slower or faster than commit A, in ETL alone and wall time, by strategy.",
-        epilog="Exit codes: 0 no metric of B is slower, 1 one is, 2 the two cannot be compared.",
+        epilog="Exit codes: 0 no metric of B is slower, 1 at least one is, 2 the commits cannot be compared.",
     )
     parser.add_argument("a", metavar="A", help="a commit, as git names it")
-    parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("b", metavar="B", help="another commit")
     parser.add_argument(
-        "--minutes", type=minutes, default=MINUTES, metavar="M", help=f"of measuring (default: {MINUTES:g})"
+        "--minutes", type=minutes, default=MINUTES, metavar="M", help=f"minutes of measuring (default: {MINUTES:g})"
     )
     parser.add_argument(
         "--dead-zone",
@@ -101,7 +101,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=comma_separated(WORKS, "strategy"),
         default=tuple(WORKS),
         metavar="STRATEGY,STRATEGY",
-        help=f"gives all of the time to some of {', '.join(WORKS)}",
+        help=f"measure only some of {', '.join(WORKS)}, and give them all of the time",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     return parser.parse_args(arguments)

@@ -32,7 +32,8 @@ class Commit:
     folder : path
         The folder with its packages.
     slower : float
-        Load more slowly by this share of the time that loading takes. The A/A study looks for such a change.
+        Share of its time by which loading is slowed down; 0 for the commit itself. The A/A study checks that
+        compare_commits finds such a change.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Commit:
 def extract(name: str, repository: Path = ROOT) -> Commit:
     """Extract the packages of commit `name` below .asv/commits of `repository`, or raise `NoSuchCommit`.
 
-    They are kept there for the next time.
+    They stay there, and are not extracted again.
     """
     resolved = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     sha = resolved.stdout.decode().strip()

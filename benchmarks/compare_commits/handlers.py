@@ -1,8 +1,8 @@
 """The measuring process of one commit: its work, and how it handles requests.
 
 The first request is `{"folder": ..., "strategies": [...]}`: the process writes the stores that these strategies read.
-The process that is forked for a `{"strategy", "slower"}` answers with what it loaded and how long that took. Its turns
-are `{"metric", "epochs", "cpus"}`.
+A request `{"strategy", "slower"}` opens a session in a forked process, which answers with what it loaded and how long
+that took. Each further request `{"metric", "epochs", "cpus"}` is a turn.
 
 Epochs are short, so that a turn of one commit is a moment away from that of the other.
 """
@@ -38,7 +38,7 @@ ETL, WALL = METRICS = ("etl", "wall")
 # millisecond to the next and by not much more within a second, so many short turns average out more than few long ones.
 TURN_SECONDS = 0.002
 MAX_EPOCHS = 100
-# Each commit is on one CPU; what loads ahead has another one.
+# Each commit computes on one CPU; a strategy that loads ahead has another one for that.
 COMPUTE_THREADS = 1
 # Outputs of the layer that stands in for training.
 UNITS = 64
@@ -46,7 +46,7 @@ UNITS = 64
 
 @dataclass(frozen=True)
 class Work:
-    """One epoch: the first `photographs` of `PHOTOGRAPHS`, loaded as `cell` says."""
+    """One epoch: `photographs` of the `PHOTOGRAPHS`, evenly spaced among them, loaded as `cell` says."""
 
     cell: Cell
     photographs: int
@@ -61,7 +61,7 @@ WORKS = {
 
 
 def overlaps(strategy: str, metric: str) -> bool:
-    """Return whether loading and compute go on at the same time while `metric` of `strategy` is measured."""
+    """Return whether loading and compute run at the same time while `metric` of `strategy` is measured."""
     return metric == WALL and WORKS[strategy].cell.is_async
 
 
@@ -157,7 +157,7 @@ class Layer:
 
 
 def make_data(work: Work, folder: Path) -> Data:
-    """Copy the photographs of `work` into `folder`, as different ones as there are, and write its store there."""
+    """Copy the photographs of `work` into `folder`, evenly spaced so that they differ, and write its store there."""
     every = sorted(find_photographs(PHOTOGRAPHS).rglob("*.jpg"))
     photographs = folder / f"{work.cell.strategy}-photographs"
     for path in every[:: len(every) // work.photographs][: work.photographs]:

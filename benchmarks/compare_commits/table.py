@@ -21,7 +21,7 @@ NAMES = {"etl": "ETL alone", "wall": "wall"}
 def show(
     a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float, seconds: float, console: Console
 ) -> None:
-    """Print each metric of both commits, the change, its interval and what follows.
+    """Print each metric of both commits, the change, its interval and the verdict.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def show(
     verdicts : mapping of key to Verdict
         By strategy and metric.
     equivalence_margin : float
-        That of the verdicts.
+        The equivalence margin of the verdicts.
     seconds : float
         Time that the comparison took.
     console : Console
@@ -57,14 +57,14 @@ def show(
     say(
         f"{count} pairs of processes for each metric, in {seconds:.0f} s; intervals of {CONFIDENCE:.2%}.\n"
         f"Changes under {equivalence_margin * 100:.3g}% cannot be told from noise on this machine: a metric is slower "
-        "or faster if its whole interval is beyond that, and the same if all of it is within.",
+        "or faster if its whole interval is outside this margin, and the same if all of it is inside.",
         console,
     )
     say(summary(verdicts), console, "bold")
 
 
 def summary(verdicts: Mapping[Key, Verdict]) -> str:
-    """Return one line that says which metrics of B have changed."""
+    """Return one line with the metrics of B that have changed, and the number of those that are not clear."""
     parts = []
     for outcome in (Outcome.SLOWER, Outcome.FASTER):
         found = [f"{NAMES[metric]} of {name}" for (name, metric), each in verdicts.items() if each.outcome is outcome]

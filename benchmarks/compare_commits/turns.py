@@ -1,4 +1,4 @@
-"""Two commits take turns, so that whatever the machine does meets both."""
+"""Two commits take turns, so that noise of the machine affects both alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
 from benchmarks.servers import start_server
 
-# Fewer pairs could not give an interval of the confidence that is asked for (verdict.py).
+# Fewer pairs give no interval of the confidence that `verdict.py` asks for.
 MIN_ROUNDS = 15
 MAX_SECONDS = 300.0
 # Seconds of turns for each metric of each pair. Pairs of processes differ, so more pairs tell more than longer ones.
@@ -37,16 +37,16 @@ def take_turns(
 ) -> dict[Key, Pairs]:
     """Measure two commits in turns, and return the times of both by strategy and metric.
 
-    In every round each commit is imported anew, with another hash seed and memory layout (`measuring/layout.py`):
-    processes that are forked from one server share its peculiarities.
+    In every round each commit is imported anew, with another hash seed and memory layout (`measuring/layout.py`),
+    because processes that are forked from one server share its peculiarities.
 
     Parameters
     ----------
     a, b : Commit
         The commits.
     seconds : float
-        As many pairs of processes are measured as there is time for; at least `MIN_ROUNDS`, unless a busy machine needs
-        more than `MAX_SECONDS` for them.
+        Time to measure for. At least `MIN_ROUNDS` pairs of processes are measured, unless a busy machine needs more
+        than `MAX_SECONDS` for them.
     progress : Progress
         Called after every round.
     strategies : sequence of str
@@ -57,7 +57,7 @@ def take_turns(
     DifferentWork
         If the commits did not load the same batches.
     MeasurementError
-        If one of them cannot be measured.
+        If one of the commits cannot be measured.
     """
     began = time.monotonic()
     pairs = {(strategy, metric): Pairs() for strategy in strategies for metric in METRICS}
@@ -167,7 +167,10 @@ def _check_same_work(strategy: str, arms: list[Arm], ready: list[dict[str, Any]]
 
 
 def _cpus(number: int, several: bool) -> list[int]:
-    """Return the CPU of a turn, another one in the next round; with one more if loading and compute overlap."""
+    """Return the CPU of a turn, and a second one if loading and compute overlap (`several`).
+
+    The CPU changes every two rounds, so that each arm is the first one once on every CPU.
+    """
     available = sorted(os.sched_getaffinity(0))
     first = available[number // 2 % len(available)]
     return [first, *[cpu for cpu in available if cpu != first][:1]] if several else [first]

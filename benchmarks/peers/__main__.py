@@ -1,7 +1,7 @@
 """Compare the loaders of other projects with this project's, on the same photographs: `python -m benchmarks.peers`.
 
-Each is used as its own documentation says, in an environment of its own below .asv/peers. It is measured only after a
-check that it delivers the same images. An interrupted run goes on where it stopped.
+Each loader is used as its own documentation says, in an environment of its own below .asv/peers. It is measured only
+after a check that it delivers the same images. An interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
 
 FOLDER = ROOT / ".asv" / "peers"
-# The files that decide about a metric: a change of any of them begins another run.
+# The files that affect a metric: a change of any of them begins another run.
 CODE_FILES = ("etl", "presave", "benchmarks/peers", "benchmarks/isolated_main.py", "benchmarks/servers.py")
 
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         missing = measure(loaders, options, samples, interpreters, errors)
     except KeyboardInterrupt:
-        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        errors.print("Interrupted; the same command continues from here.", highlight=False)
         return 130
     show(loaders, samples, missing, wide_console())
     return 0
@@ -124,14 +124,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--task", choices=[*TASKS, "all"], default="all", help="work to compare (default: all)")
     parser.add_argument(
-        "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"some of {', '.join(PEERS)}"
+        "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"only some of {', '.join(PEERS)}"
     )
     parser.add_argument(
         "--python",
         action="append",
         default=[],
         metavar="[NAME=]PYTHON",
-        help="an interpreter that has what a peer needs, or all of them, instead of an environment made for it",
+        help="use this interpreter for a peer, or for all of them, instead of making an environment",
     )
     parser.add_argument("--json", metavar="FILE", help="the file of samples (default: below .asv/peers)")
     return parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """All loaders on the same work: installed, prepared, checked, and measured in interleaved rounds.
 
-The file of samples grows with every sample: an interrupted run goes on where it stopped.
+The file of samples grows with every sample: an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from benchmarks.servers import ROOT, TIMEOUT_SECONDS, start_server
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_TIMEOUT_SECONDS = 3600
-# An epoch from a store is over in a tenth of that, too short for the ticks in which the kernel counts CPU time.
+# An epoch from a store takes a tenth of this, too short for the ticks in which the kernel counts CPU time.
 MIN_SECONDS = 1.0
-# After its answer a loader has so long to end its workers in order and to remove its shared memory.
+# The time that a loader has, after its answer, to end its workers in order and to remove its shared memory.
 ENDING_SECONDS = 10.0
 # The key of the interpreter for all peers that have none of their own.
 ALL = ""
@@ -54,9 +54,9 @@ class Comparison:
     folder : path
         The folder in which environments are made.
     interpreters : mapping of str to str
-        Interpreters that are used instead, by peer; the one under `ALL` is for all peers that have none.
+        Interpreters to use instead of environments, by peer; the one under `ALL` is for all other peers.
     min_seconds : float
-        Loading alone is measured for at least so long.
+        Loading alone is measured for at least this long.
     timeout : float
         Seconds for one answer.
     """
@@ -138,7 +138,7 @@ class Comparison:
         photographs = Path(self.inputs.photographs)
         if loader.prepare is None:
             return photographs
-        # Loaders that read the same files share them; code that has changed writes others.
+        # Loaders that read the same files share them; if the code of `prepare` changes, it writes other files.
         digest = hashlib.sha256(inspect.getsource(loader.prepare).encode()).hexdigest()[:8]
         return photographs.with_name(f"{loader.peer}-{loader.prepare.__name__}-{digest}")
 
@@ -300,7 +300,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def find_reason(output: str) -> str:
-    """Return the line of pip's `output` that says most: the first that names an error and is not boilerplate."""
+    """Return the most informative line of pip's `output`: the first that names an error and is not boilerplate."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     named = [line for line in lines if "error" in line.lower() and not _is_boilerplate(line)]
     return (named or lines or ["it ended without a word"])[0]

@@ -1,7 +1,7 @@
 """NVIDIA DALI on the CPU: docs.nvidia.com/deeplearning/dali.
 
-"For typical use cases, the default DALI configuration performs well out of the box", says "Performance Tuning" there.
-Tried without effect on CPU time: `set_affinity`, `prefetch_queue_depth`, `use_fast_idct`, `exec_dynamic`, the
+Its page "Performance Tuning" says: "For typical use cases, the default DALI configuration performs well out of the
+box". Tried without effect on CPU time: `set_affinity`, `prefetch_queue_depth`, `use_fast_idct`, `exec_dynamic`, the
 experimental decoder, and the reader's `cache_header_information`.
 """
 

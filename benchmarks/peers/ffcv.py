@@ -1,7 +1,7 @@
 """FFCV: docs.ffcv.io. Its loader compiles the pipeline with numba when it is made.
 
-"CPU bottlenecks" in its "Bottleneck Doctor" advises to make own compiled operations. That is what channels first need:
-its `ToTorchImage(channels_last=False)` transposes in torch, outside of what is compiled, and copies twice.
+Its "Bottleneck Doctor", under "CPU bottlenecks", advises writing one's own compiled operations. Channels first needs
+one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and copies twice.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ class LoaderRequest(JsonValues):
     action : str
         `PREPARE` answers with `Prepared`, `SAMPLE` with `LoaderMetrics`, and `CHECK` with nothing.
     module, function : str
-        The user's code.
+        The loader's code, as a user writes it: its `load`, or `prepare`.
     imports : tuple of str
         As `Loader` has them.
     source, folder : str
-        The source of the files, and their folder.
+        As `Loader.prepare` takes them; `Loader.load` takes the folder.
     expected : str
         A .npy of `work.describe` of all photographs.
     records, batch_size, threads : int
@@ -50,7 +50,7 @@ class LoaderRequest(JsonValues):
     channels_last : bool
         As `Loader` has it.
     min_seconds : float
-        Loading alone is measured for at least so long.
+        Loading alone is measured for at least this long.
     scratch : str
         An empty folder to work in.
     """
@@ -104,8 +104,8 @@ class LoaderMetrics(JsonValues):
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Do what a `LoaderRequest` asks for, and answer with the result.
 
-    No session follows. A forked process would lack the threads that libraries start when they are imported. Nor would
-    it end in order, which some libraries need to remove their shared memory.
+    No session follows. A forked process would lack the threads that libraries start when they are imported. It would
+    also skip exit handlers, in which some libraries remove their shared memory.
     """
     return answer(LoaderRequest.from_json(request)), _no_session
 
@@ -119,7 +119,7 @@ class LoadedBatch:
 
     def __init__(self, images: Any, numbers: Any) -> None:
         array = np.asarray(images)
-        # Bytes are read in the order in which they lie: a copy into another layout would cost the loader time.
+        # Bytes are read in their order in memory: a copy into another layout would cost the loader time.
         self._array = array if array.flags.c_contiguous else array.transpose(0, 2, 3, 1)
         self.numbers = numbers
 
@@ -138,7 +138,7 @@ class LoaderEpochs:
         self._loaded = loaded
 
     def __iter__(self) -> Iterator[LoadedBatch]:
-        # No reference to a batch is kept while the next one is asked for: its memory may be used again.
+        # No reference to a batch is kept while the next one is requested: its memory may be used again.
         return map(_loaded_batch, self._loaded)
 
 

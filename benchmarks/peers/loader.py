@@ -1,8 +1,8 @@
 """The tools of a peer's file: `Loader`, which is a row of the table, the arrays to deliver, and memory for batches.
 
 A batch of 64 images has 38.5 MB. New memory of that size comes page by page from the kernel, which costs as much as
-normalising into it, and more in shared memory. So libraries that leave the making of batches to their user get memory
-that is used again, as FFCV and DALI use theirs again. As with those, a batch is valid until the next is asked for.
+normalising into it, and more in shared memory. So libraries whose users make the batches themselves get memory that is
+used again. FFCV and DALI do the same with theirs. As there, a batch is valid until the next one is requested.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Loader:
         The code that a user writes, and nothing else: its lines are counted. `load(folder, batch_size, threads)`
         returns an object that is iterated once an epoch. It yields images, float32 of shape `(batch, 3, 224, 224)`,
         normalised, in the CPU's memory as numpy or torch takes it, and the numbers of the photographs, integers of
-        shape `(batch,)`. A batch is valid until the next is asked for.
+        shape `(batch,)`. A batch is valid until the next one is requested.
     imports : tuple of str
         Modules to import before the clock starts; `module:function` imports the module and calls the function.
     prepare : callable or None
@@ -77,7 +77,7 @@ class Loader:
         `000017/photograph.jpg`, and without `prepare` that folder is loaded itself. For `PRESAVED` it is a .npy of all
         pixels, uint8 of shape `(photographs, 224, 224, 3)`.
     channels_last : bool
-        Whether images lie in memory as `(batch, 224, 224, 3)`, under the shape above.
+        Whether the memory layout is `(batch, 224, 224, 3)`; the shape is as above.
     note : str
         Shown beside the row.
     """
@@ -116,9 +116,9 @@ def normalise(pixels: np.ndarray, image: np.ndarray) -> None:
     """Normalise `pixels`, uint8 of shape `(224, 224, 3)`, into `image`, float32 of shape `(3, 224, 224)`.
 
     It is for libraries that leave arithmetic to their user. A pixel has 256 values, so normalising is a table, as in
-    FFCV's own `NormalizeImage`. Into memory in use, on one core of a Xeon, OpenCV's tables gave 7,800 images/s,
-    `image.copy_(pixels.permute(2, 0, 1)).mul_(scale).add_(shift)` of torch 7,000, the same on a whole batch 5,800, and
-    `np.subtract` and `*=` 4,700. OpenCV lets go of the GIL.
+    FFCV's own `NormalizeImage`. On one core of a Xeon, writing into memory that was used before, OpenCV's tables gave
+    7,800 images/s, torch's `image.copy_(pixels.permute(2, 0, 1)).mul_(scale).add_(shift)` 7,000, the same on a whole
+    batch 5,800, and `np.subtract` with `*=` 4,700. OpenCV releases the GIL.
     """
     import cv2
 
@@ -127,7 +127,7 @@ def normalise(pixels: np.ndarray, image: np.ndarray) -> None:
 
 
 class ReusedBatches:
-    """Memory for the batches of one process's threads. As many are made as are in use at once."""
+    """Memory for the batches of one process's threads. It grows to as many batches as are in use at once."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
@@ -158,9 +158,9 @@ class SharedBatches:
     workers, batch_size : int
         As the DataLoader takes them.
     ahead : int
-        Batches that a worker may have begun before they are asked for. It is `prefetch_factor` for a map-style data
-        set. For an iterable one it is that of all workers together, which fall to the last worker once the others are
-        done. Each worker has one batch more, for the one that is in use.
+        Batches that a worker may have begun before they are requested. It is `prefetch_factor` for a map-style data
+        set. For an iterable data set it is the sum over all workers, since the last worker loads for all once the
+        others are done. Each worker has memory for one batch more, which is in use.
     """
 
     def __init__(self, workers: int, batch_size: int, ahead: int) -> None:

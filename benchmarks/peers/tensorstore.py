@@ -1,6 +1,6 @@
 """TensorStore: google.github.io/tensorstore, a zarr array with a chunk for each photograph.
 
-`read` takes all rows of a batch at once, with threads of its own; two threads ask for batches and normalise them.
+`read` reads all rows of a batch at once, with threads of its own; a pool of threads requests and normalises batches.
 """
 
 from __future__ import annotations

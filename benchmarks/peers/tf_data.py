@@ -1,9 +1,10 @@
 """tf.data: tensorflow.org/guide/data_performance: parallel `map`, `prefetch`, and arithmetic on whole batches.
 
-Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass; the operations by
-themselves take one pass each. Options (tensorflow.org/api_docs/python/tf/data/Options): one thread for each operation,
-because `map` is the parallel one; no fixed order; and no tuning. All numbers are given, and with tuning an iterator
-ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600 images/s became 800.
+Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass; without XLA each of
+these operations is a pass. Options (tensorflow.org/api_docs/python/tf/data/Options): one thread for each operation,
+because `map` is the parallel one; no fixed order; and no tuning. All parallelism is set here, so there is nothing to
+tune. With tuning an iterator ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600
+images/s became 800.
 """
 
 from __future__ import annotations

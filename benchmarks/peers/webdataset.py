@@ -1,5 +1,5 @@
-"""WebDataset: github.com/webdataset/webdataset. Batches are made in the workers, which its FAQ calls more efficient,
-straight into memory that the training process shares (`SharedBatches`).
+"""WebDataset: github.com/webdataset/webdataset. The workers make the batches, which its FAQ calls more efficient, and
+write them into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations

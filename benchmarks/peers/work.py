@@ -27,8 +27,8 @@ class Inputs:
     Attributes
     ----------
     photographs : str
-        The folder of photographs. Each has a sub-folder, `000017/photograph.jpg`: a loader that takes the folder for
-        the class gives the number for the label.
+        The folder of photographs. Each has a sub-folder, `000017/photograph.jpg`, so that a loader that derives the
+        label from the folder returns the number of the photograph.
     images : str
         A .npy of the resized pixels, uint8 of shape `(records, 224, 224, 3)`.
     expected : str
@@ -88,7 +88,7 @@ def check_epochs(
     tolerance: float,
     channels_last: bool = False,
 ) -> None:
-    """Raise `DifferentWork` unless each epoch has every photograph once, with the same pixels, in an order of its own.
+    """Raise `DifferentWork` unless each epoch has every photograph once, with the expected pixels, in another order.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def check_epochs(
     expected : float32 array of shape (records, 3, 50)
         `describe` of all photographs, in the order of their numbers.
     batch_size : int
-        The largest batch.
+        The size of the largest batch.
     tolerance : float
         The largest difference from `expected`.
     channels_last : bool
@@ -128,7 +128,7 @@ def check_batch(images: Any, batch_size: int, channels_last: bool) -> None:
     images : array
         The batch.
     batch_size : int
-        The largest batch.
+        The size of the largest batch.
     channels_last : bool
         As `Loader` has it.
     """

@@ -1,8 +1,8 @@
-"""An asv publisher: puts what asv's pages load from content networks beside them, so that they render offline.
+"""An asv publisher that copies what asv's pages load from content networks into their folder: they render offline.
 
 asv loads it by `"plugins": [".benchmarks.publish.offline_pages"]` and calls it at the end of every `asv publish`. The
-files are in packages of the npm registry. None of them is committed here: `npm pack` takes them from the registry into
-a cache, once for a machine.
+files are in packages of the npm registry. None of them is committed here: `npm pack` downloads them into a cache, once
+for a machine.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Asset:
     package, path : str
         `name@version` of the npm package, and the path inside it.
     integrity : str or None
-        The hash of npm's file, as in HTML: "sha256-" and base64. None if the hash in asv's page holds for both: the
-        network's file is the same, byte for byte.
+        The hash of npm's file, as in HTML: "sha256-" and base64. None if the network's file is the same, byte for byte:
+        then the hash in asv's page is used.
     """
 
     link_ending: str
@@ -97,7 +97,7 @@ ASSETS = (
 
 
 class OfflinePages(OutputPublisher):  # type: ignore[misc]  # asv has no types
-    """Makes the published pages render without a network. If it cannot, it logs a warning and goes on."""
+    """A publisher that makes the pages render without a network. If it cannot, it logs a warning and continues."""
 
     order = 99
 
@@ -230,7 +230,7 @@ def asset_cache() -> Path:
 
 
 def fill_cache(assets: Iterable[Asset], cache: Path) -> dict[Asset, str]:
-    """Fetch the `assets` that `cache` lacks, or has damaged; return the reason for each that cannot be had."""
+    """Fetch the `assets` that are missing or damaged in `cache`; return the reason for each that cannot be fetched."""
     missing: dict[str, list[Asset]] = {}
     for asset in assets:
         if read_cached(asset, cache) is None:
@@ -256,7 +256,7 @@ def fill_cache(assets: Iterable[Asset], cache: Path) -> dict[Asset, str]:
 
 
 def fetch(package: str, wanted: list[Asset], cache: Path) -> dict[Asset, str]:
-    """Download a package with npm, and put files of it into the cache.
+    """Download a package with npm, and copy files of it into the cache.
 
     Parameters
     ----------

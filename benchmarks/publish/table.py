@@ -69,9 +69,9 @@ def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySa
     results_dir : path
         asv's results.
     commit : str
-        Its hash.
+        Hash of the commit.
     profile : Profile
-        The profile that it was measured in.
+        The profile that the commit was measured in.
     """
     wall = f"{SUITE}.track_wall"
     found = [
@@ -99,9 +99,9 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
     measured : StrategySamples
         The samples.
     commit : str
-        Its hash.
+        Hash of the commit.
     profile : Profile
-        The profile that it was measured in.
+        The profile that the commit was measured in.
     console : Console
         The console to print on.
     """

@@ -1,1 +1,1 @@
-"""Runtime settings measured in turns with the default, on workloads that they may matter to."""
+"""Runtime settings measured in turns with the default, on workloads that they may affect."""

@@ -18,7 +18,7 @@ from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.table import as_json, show
 from benchmarks.settings.turns import take_turns
 
-# Fewer pairs could not give an interval of the confidence that is asked for.
+# Fewer pairs give no interval of the confidence that `table.py` asks for.
 ROUNDS = 12
 PAIR_SECONDS = 1.5
 
@@ -26,13 +26,15 @@ PAIR_SECONDS = 1.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return 1 if the settings cannot be compared."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.settings", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"pairs (default: {ROUNDS})")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"pairs of processes (default: {ROUNDS})"
+    )
     parser.add_argument(
         "--only",
         type=comma_separated(AXES, "setting"),
         default=tuple(AXES),
         metavar="NAME,...",
-        help=f"some of {', '.join(AXES)}",
+        help=f"measure only some of {', '.join(AXES)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     options = parser.parse_args(arguments)

@@ -1,9 +1,10 @@
 """The measuring process in which settings are tried: its workloads, and how it handles requests.
 
-The first request is `{"data": ..., "allocator": ...}`. The process that is forked for `{"workload", "setting", "cpus"}`
-answers with the memory that it took and the result of an epoch. Its turns, of about `{"seconds": ...}`, are epochs.
+The first request is `{"data": ..., "allocator": ...}`. A request `{"workload", "setting", "cpus"}` opens a session in a
+forked process, which answers with the memory that it took and the result of an epoch. Each further request
+`{"seconds": ...}` is a turn: epochs for about this long.
 
-The result of an epoch is the same under all settings but dtypes, whose arithmetic differs.
+The result of an epoch is the same under all settings, except for other dtypes, whose arithmetic differs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from benchmarks.workload import SEED, Data, Training, make_iterator, make_pipeli
 # Does one epoch and returns its result.
 Epoch = Callable[[], float]
 
-# After a turn, OpenMP's threads of the other arm go on spinning for a moment.
+# After a turn, the OpenMP threads of the other arm keep spinning for a moment.
 SETTLING_SECONDS = 0.005
 BATCH_SIZE = 32
 PREFETCH_SIZE = 2
@@ -77,7 +78,7 @@ def _turns(workload: Workload, setting: Setting, data: Data, is_one_thread: bool
         etl.runtime.ThreadPolicy(setting.threads) if setting.threads else nullcontext(),
         ExitStack() as stack,
     ):
-        with PeakMemory() as peak:  # sampling takes time, which is not to be in a turn
+        with PeakMemory() as peak:  # sampling takes time, so it is not done in turns
             epoch = stack.enter_context(workload.open(setting, data))
             stack.enter_context(etl.runtime.GcPolicy(setting.garbage_collection))
             result = epoch()
@@ -88,14 +89,14 @@ def _turns(workload: Workload, setting: Setting, data: Data, is_one_thread: bool
         def turn(request: Request) -> Answer:
             epochs = max(1, round(request["seconds"] / seconds))
             time.sleep(SETTLING_SECONDS)
-            etl.runtime.batch_boundary()  # the wait does not belong to the window
+            etl.runtime.batch_boundary()  # a window of the collector does not include the wait
             return {"seconds": seconds_of(lambda: [epoch() for _ in range(epochs)], is_one_thread) / epochs}
 
         yield {"memory": _taken(peak, before, workload.backend), "result": result}, turn
 
 
 def _taken(peak: PeakMemory, before: PeakMemory, backend: str) -> int:
-    """Return the bytes at the peak, of the device that computes."""
+    """Return the peak bytes of the device that computes; on the CPU those above what was taken `before`."""
     if backend == "cuda":
         import torch
 
@@ -104,13 +105,13 @@ def _taken(peak: PeakMemory, before: PeakMemory, backend: str) -> int:
 
 
 def _check_allocator(name: str) -> None:
-    # The dynamic linker goes on without a library that it does not find.
+    # The dynamic linker continues without a library that it does not find.
     if name != DEFAULT and f"lib{name}." not in Path("/proc/self/maps").read_text():
         raise RuntimeError(f"the allocator {name} is not in this process")
 
 
 def warm_up(setting: Setting, data: Data, backend: str) -> None:
-    """Train on one record, so that libraries have the memory that they take once.
+    """Train on one record, so that libraries have allocated the memory that they need once.
 
     Parameters
     ----------
@@ -241,7 +242,7 @@ def _annotation(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload: a context manager that gives its epoch, and the backend that it computes on."""
+    """A workload: a function that returns a context manager around its epoch, and the backend that it computes on."""
 
     open: Callable[[Setting, Data], AbstractContextManager[Epoch]]
     backend: str = "cpu"

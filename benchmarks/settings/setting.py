@@ -59,7 +59,7 @@ class Axis:
         Whether the process is bound to one CPU.
     turn_seconds : float
         A turn is as many epochs as take this long, and at least one. Many short turns average out more than few long
-        ones, but what happens a few times a second has to happen in them.
+        ones, but events of a few times a second have to occur in every turn.
     """
 
     values: tuple[str, ...]
@@ -71,7 +71,7 @@ class Axis:
 
     @property
     def is_of_rare_events(self) -> bool:
-        """True if all turns together count, and not the typical turn."""
+        """True if the total time of all turns is compared, instead of that of the typical turn."""
         return self.turn_seconds >= RARE_SECONDS
 
     def at(self, name: str, value: str) -> Setting:
@@ -88,7 +88,7 @@ TRAINING = on_backend("training", "cpu")
 COMPUTE = tuple(on_backend(name, backend) for backend in BACKENDS for name in ("training", "product"))
 TAKING_MEMORY = (TRAINING, "decoding", "new batches")
 
-# The heap policy on the axes that do not vary it: with glibc's own, the same training took from 0.11 to 0.20 s,
+# The heap policy on the axes that do not vary it. Under glibc's own policy the same training took from 0.11 to 0.20 s,
 # depending on the process.
 QUIET_HEAP = "retain"
 

@@ -43,7 +43,7 @@ class AgainstDefault(ABC):
         return as_samples(ratios)
 
     def track_memory_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
-        """Bytes at the peak, above those that the process had before, over the same under the default."""
+        """Peak memory above that of the process before, over the same under the default."""
         return as_samples(memory_ratios(self._measured(cache, *values)))
 
     def _measured(self, cache: dict[Key, SettingPairs], workload: str, value: str) -> SettingPairs:
@@ -81,7 +81,7 @@ if PROFILE.setting_rounds:
 
     @explained
     class Threads(AgainstDefault):
-        """Threads of `ThreadPolicy`. The default is no policy, so that the libraries take what they find."""
+        """Threads of `ThreadPolicy`. The default is no policy, so that the libraries choose their threads."""
 
         axis = "threads"
         params = _params(axis)

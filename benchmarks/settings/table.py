@@ -14,9 +14,9 @@ from benchmarks.console import print_table, say, say_failure
 from benchmarks.settings.turns import Key, SettingPairs, memory_ratios
 from benchmarks.verdict import Outcome, Verdict, judge_all
 
-# A change must be larger than this: more than the default was ever off from itself.
+# A change must be larger than this: the default has never differed from itself by as much.
 EQUIVALENCE_MARGIN = 0.02
-# Confidence of one interval. The table has 50: all together, one table in 20 would have a wrong one by chance.
+# Confidence of one interval. The table has 50 of them. By chance, one table in 20 has a wrong interval.
 CONFIDENCE = 1 - 0.05 / 50
 # The words of the table: does a setting do anything, and is that good?
 WORDS = {
@@ -35,7 +35,7 @@ def judge_settings(measured: Mapping[Key, SettingPairs]) -> dict[Key, Verdict]:
 
 
 def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console) -> None:
-    """Print each setting, the time of an epoch against the default's, its interval, and what follows.
+    """Print each setting, the time of an epoch over the default's, its interval, and the verdict.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console)
     say(
         f"{count} pairs of processes for each, in {seconds / 60:.0f} minutes; intervals of {CONFIDENCE:.1%}. Time is "
         f"that of an epoch over the default's; within {EQUIVALENCE_MARGIN:.0%} a setting is a placebo. Memory is "
-        "the peak, less what the process had before.",
+        "the peak, above what the process had before.",
         console,
     )
 

@@ -27,7 +27,7 @@ from benchmarks.workload import Data, make_data
 SAMPLES, IMAGE_SIZE = 32, 64
 RESULT_TOLERANCE = 1e-2
 TIMEOUT_SECONDS = 120.0
-# Rare events are measured for so many times as long, to be seen often enough.
+# Workloads of rare events are measured this many times as long, so that enough events occur.
 RARE_FACTOR = 4
 # Field of `Setting`, workload, value.
 Key = tuple[str, str, str]
@@ -46,7 +46,8 @@ class SettingPairs(Pairs):
     failure : str
         Why measuring failed.
     is_of_rare_events : bool
-        Whether the time of all turns together counts, and not that of the typical one: collections are rare and long.
+        Whether the total time of all turns is compared, instead of that of the typical turn: collections are rare and
+        long.
     """
 
     memory: list[tuple[int, int]] = field(default_factory=list)
@@ -56,7 +57,7 @@ class SettingPairs(Pairs):
 
     @property
     def reason(self) -> str:
-        """Reason why there is no verdict; empty if there is one."""
+        """Reason why there is no verdict; empty if there is a verdict."""
         return self.missing or self.failure
 
     @property
@@ -86,7 +87,7 @@ def take_turns(
     rounds : int
         Pairs of processes.
     seconds : float
-        How long each pair takes turns.
+        How long the processes of each pair take turns.
     progress : Progress
         Called after each value.
 
@@ -95,7 +96,7 @@ def take_turns(
     DifferentWork
         If an epoch gave another result under a setting.
     MeasurementError
-        If the default cannot be measured. A setting that fails has the reason in its result.
+        If the default cannot be measured. If a setting fails, its result has the reason.
     """
     measured = {
         key: SettingPairs(
@@ -142,7 +143,7 @@ def _at_workload(
             arm.end_session()
         except MeasurementError as error:
             measured[key].failure = str(error)
-            arms.end(setting)  # what failed may be in the middle of a session
+            arms.end(setting)  # its server may be in the middle of a session
             continue
         measured[key].blocks.append(blocks)
         measured[key].memory.append((ready["memory"], other["memory"]))
@@ -154,8 +155,8 @@ def _refuse(_: tuple[str, str], error: MeasurementError) -> None:
     raise error
 
 
-def _turn(arms: tuple[Server, Server], seconds: float, number: int) -> float:
-    return float(arms[number].ask({"seconds": seconds})["seconds"])
+def _turn(arms: tuple[Server, Server], seconds: float, arm: int) -> float:
+    return float(arms[arm].ask({"seconds": seconds})["seconds"])
 
 
 def _check_same_work(key: Key, is_same_arithmetic: bool, expected: float, result: float) -> None:
@@ -164,7 +165,7 @@ def _check_same_work(key: Key, is_same_arithmetic: bool, expected: float, result
 
 
 class _Arms:
-    """The servers of a round: the default's, the settings', and one for each allocator from its first use on."""
+    """The servers of a round: one for the default, one for the settings, and one for each allocator once it is used."""
 
     base: Server
 
@@ -214,7 +215,7 @@ class _Arms:
 
 
 def _cpus(number: int, is_on_one: bool) -> list[int]:
-    """Return the CPU of a turn, another one in the next round; or all CPUs."""
+    """Return the CPU of a turn, which changes every two rounds, or all CPUs."""
     available = sorted(os.sched_getaffinity(0))
     return [available[number // 2 % len(available)]] if is_on_one else available
 

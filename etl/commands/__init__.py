@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code
     except KeyboardInterrupt:
         print(
-            "etl: interrupted; no incomplete file is in place, and the same call continues after the last whole shard",
+            "etl: interrupted; no incomplete file was left, and the same command continues after the last whole shard",
             file=sys.stderr,
         )
         return 130

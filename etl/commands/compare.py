@@ -32,7 +32,7 @@ PHASES = {
     "profile": "profiling the raw pipeline",
     "write": "presaving",
     "split": "choosing how to split the CPUs",
-    "check": "checking that all load the same",
+    "check": "checking that all strategies load the same",
     "measure": "measuring",
     "trace": "tracing",
 }
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=60.0,
         metavar="TIME",
-        help="about how long the comparison may take (default: 60s)",
+        help="roughly how long the comparison takes (default: 60s)",
     )
     how.add_argument("--rounds", type=int, metavar="N", help="measure N rounds instead, however long they take")
     how.add_argument("--records", type=int, metavar="N", help="measure N records (default: as time allows)")

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read files that are links, and pickle stores, which run the code that they contain",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the new store in FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, help="default: 2000 photographs, or all 1797 digits")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal bytes (default: 0)")
     parser.add_argument("--plain", action="store_true", help="digits: plain IDX files instead of gzip")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was made to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the data in FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
 from etl.training.backends import import_torch
 
-# The least time that is profiled.
+# Training is profiled for at least this long.
 PROFILE_SECONDS = 3.0
 STRATEGIES = ("raw", "async-raw")
 
@@ -53,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure each remedy, which takes about five seconds each",
     )
     parser.add_argument(
-        "--heap", action="store_true", help="objects by type and size, and which type grows from epoch to epoch"
+        "--heap", action="store_true", help="show objects by type and size, and which type grows from epoch to epoch"
     )
-    parser.add_argument("--gc", action="store_true", help="pauses of the garbage collector, by generation")
+    parser.add_argument("--gc", action="store_true", help="show pauses of the garbage collector, by generation")
     parser.add_argument(
         "--profile",
         type=Path,
         metavar="FILE",
-        help="a sampled profile of the training, worker processes included: .svg is a flame graph, .json is for "
+        help="save a sampled profile of the training, worker processes included: .svg is a flame graph, .json is for "
         "speedscope.app, .txt counts stacks",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine the machine or a training, show the findings, and return 1 if one is serious."""
+    """Examine the machine or a training run, show the findings, and return 1 if one is serious."""
     import_torch()
     from etl.doctor import examine
     from etl.doctor.profiling import check_profile_path

@@ -16,7 +16,7 @@ SHOWN_SKIPPED = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE", help="a store of any format; only its manifest is read")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same to FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

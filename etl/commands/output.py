@@ -72,7 +72,7 @@ def check_file_path(path: Path | None, option: str) -> None:
     Raises
     ------
     ValueError
-        If `path` is a folder, or its parent is none.
+        If `path` is a folder, or is in a folder that does not exist.
     """
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
@@ -90,17 +90,17 @@ def save_text(path: Path, text: str) -> None:
     Raises
     ------
     OSError
-        If that fails. The message says why.
+        If the file cannot be written. The message says why.
     """
     data = text.encode()
     try:
         if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
             path.write_bytes(data)
         else:
-            place = path.resolve()  # a link stays one
-            write_atomically(place, data, mode=_mode(place))
+            target = path.resolve()  # a link stays a link
+            write_atomically(target, data, mode=_mode(target))
     except OSError as error:
-        raise explain_disk_error(error, path, f"{len(data):,} bytes were on their way to {path}") from error
+        raise explain_disk_error(error, path, f"{len(data):,} bytes were being written to {path}") from error
 
 
 def _mode(path: Path) -> int:
@@ -132,7 +132,7 @@ def show_warning(message: Warning | str, category: type[Warning], *_: object) ->
 
 
 class Bar:
-    """A progress bar with rate and time left, on standard error; invisible if that is not a terminal."""
+    """A progress bar with rate and remaining time, on standard error; invisible if that is not a terminal."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress

@@ -38,14 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="STAGE",
-        help="the last stage before storing (default: resize for images); read: the encoded bytes as they are",
+        help="the last stage before storing (default: resize for images); `read` stores the encoded bytes as they are",
     )
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     parser.add_argument("--format", choices=presave.formats(), default=presave.formats()[0])
     parser.add_argument("--compression", metavar="NAME", help="hdf5: gzip, lzf, zstd, blosc, blosc2 or lz4")
-    parser.add_argument("--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: by the records)")
+    parser.add_argument(
+        "--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: chosen for the records)"
+    )
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),
@@ -62,10 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=Path,
         metavar="FILE",
-        help="with --scheduler: save to FILE, as JSON, the profile by Dask of each worker that is still running at the "
-        "end: by worker address, a tree of calls with their numbers of samples (10 ms apart by default)",
+        help="with --scheduler: save Dask's profile of each worker that is still running at the end to FILE, as JSON: "
+        "by worker address, a tree of calls with sample counts (one sample every 10 ms by default)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the new store in FILE, as JSON")
     add_source_arguments(parser)
 
 

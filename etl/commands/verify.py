@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE")
     parser.add_argument("--trusted", action="store_true", help="read files that are links, wherever they lead")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the faults to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the faults to FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Demonstration digits: those of scikit-learn, written by 43 people, in MNIST's IDX format."""
+"""Demonstration digits: scikit-learn's digits, handwritten by 43 people, as files in MNIST's IDX format."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _make(target: Path, folder: Path, description: dict[str, Any], fill: Callabl
 def _temporary_folder(target: Path) -> Iterator[Path]:
     """Make a folder beside `target` that is locked during the block, and removed after it unless it was renamed."""
     with ExitStack() as stack:
-        # The parent is locked, so that no other process can remove the folder before it is locked itself.
+        # The parent is locked meanwhile: until the new folder is locked, another process would remove it as a leftover.
         with _locked(target.parent, fcntl.LOCK_EX):
             _remove_leftovers(target)
             folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))

@@ -49,7 +49,7 @@ def photographs(
     seed : int
         Equal seeds give equal bytes with the same version of Pillow.
     progress : callable, optional
-        Called with the number of photographs made so far and of all.
+        Called with the number of photographs made so far, and their total.
 
     Returns
     -------

@@ -29,25 +29,25 @@ def page_count(batch: Any) -> int:
 
 
 def digest_of(batch: Any) -> str:
-    """Return a digest of 128 bits of the shapes, dtypes and bytes of `batch`, as hexadecimal digits."""
+    """Return a 128-bit digest of the shapes, dtypes and bytes of `batch`, as hexadecimal digits."""
     digest = BatchDigest()
     digest.update(batch)
     return digest.hexdigest()
 
 
 def record_digests(batch: Any) -> list[str]:
-    """Return a digest for each record of `batch`: 64 bits of shapes, dtypes and bytes, as hexadecimal digits.
+    """Return a 64-bit digest of the shapes, dtypes and bytes of each record of `batch`, as hexadecimal digits.
 
-    Equal records have equal digests at every position in batches of every size.
+    Equal records have equal digests, whatever their position and the size of the batch.
     """
     arrays = [np.ascontiguousarray(array) for array in batch.arrays()]
     heads = [f"{array.dtype}{array.shape[1:]}".encode() for array in arrays]
     found = []
-    for number in range(len(batch)):
+    for row in range(len(batch)):
         digest = xxhash.xxh3_64()
         for head, array in zip(heads, arrays, strict=True):
             digest.update(head)
-            digest.update(as_bytes(array[number]).data)
+            digest.update(as_bytes(array[row]).data)
         found.append(digest.hexdigest())
     return found
 

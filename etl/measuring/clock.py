@@ -1,9 +1,9 @@
 """The clock: one epoch of an iterable, with the time of every wait and every step.
 
-A training loop on a device does not wait for it after every batch: while the device computes on one batch, the loop
-requests the next. So two things are timed. The loop waits for a batch from the request until the batch can be read at
-memory speed. The device stalls only while it is idle during that wait. If the loop itself computes, on a CPU, the two
-are the same.
+A training loop does not wait for its device after every batch: while the device computes on one batch, the loop
+requests the next. So two durations are measured. The host wait lasts from the request for a batch until the batch can
+be read at memory speed. The stall is the part of that wait in which the device is idle. If the loop itself computes, on
+a CPU, the two are equal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Split(JsonValues):
     first : float
         From the call of `iter` until the first batch is done.
     rest : float
-        All that comes after the first batch.
+        From then until the end of the epoch.
     """
 
     first: float
@@ -105,7 +105,7 @@ class EpochTimes:
     began, done : float64 arrays of shape (batches,)
         When the step of each batch began, and when it was done.
     last_asked, exhausted : float
-        When the request was made that found the iterator exhausted, and when it returned.
+        When the last request, which found the iterator exhausted, was made, and when it returned.
     samples : int
         Records in all batches.
     """
@@ -138,7 +138,7 @@ class EpochTimes:
 
     @property
     def stalled(self) -> np.ndarray:
-        """When compute became idle before each batch was loaded: float64 of shape (batches,)."""
+        """When the stall before each batch began: float64 of shape (batches,), equal to `loaded` if there was none."""
         free = np.concatenate([[self.started], self.done[:-1]])
         stalled: np.ndarray = np.minimum(self.loaded, np.maximum(self.asked, free))
         return stalled
@@ -152,7 +152,7 @@ class EpochTimes:
 
     @property
     def compute(self) -> Split:
-        """The whole time of all steps."""
+        """Durations of the steps."""
         steps = self.done - self.began
         return Split(float(steps[0]), float(steps[1:].sum()))
 
@@ -223,11 +223,11 @@ def seconds_of_step(step: Step, batches: Sequence[Any], seconds: float, min_step
     step : callable or DeviceStep
         Called with each batch.
     batches : sequence of batches
-        They are passed through as a whole, again and again.
+        All of them are passed through, again and again.
     seconds : float
-        How long to go on at least.
+        Minimum duration.
     min_steps : int
-        How many steps to take at least.
+        Minimum number of steps.
     """
     finish = step.finish if isinstance(step, DeviceStep) else None
     if finish is not None:

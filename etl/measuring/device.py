@@ -70,7 +70,8 @@ class OneInFlight:
             return []
         zero, at = self._zero
         marks = [(zero.elapsed_time(began) / 1e3, zero.elapsed_time(ended) / 1e3) for began, ended in self._marks]
-        # This process learns of every mark, and so of the first, a little after the device has reached it.
+        # This process learns of each mark, the zero included, a little after the device has reached it. So the zero was
+        # reached at the earliest time that any mark implies.
         at = min([at, *(known - ended for known, (_, ended) in zip(self._known, marks, strict=True))])
         self._marks, self._known, self._zero = [], [], None
         return [(at + began, at + ended) for began, ended in marks]
@@ -122,7 +123,7 @@ class SimulatedDevice:
 
 
 def wait_until(moment: float) -> None:
-    """Sleep until `time.perf_counter` has reached `moment`, and not less."""
+    """Sleep until `time.perf_counter` has reached `moment`, never less."""
     left = moment - time.perf_counter()
     if left > 0:
         time.sleep(left)

@@ -15,14 +15,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# Blocks of random number and size, allocated before everything else on the heap: fewer and smaller than these.
+# Upper bounds for the number and size of the random blocks that are allocated before everything else on the heap.
 MAX_BLOCKS = 4000
 MAX_BLOCK_NBYTES = 4096
 # Arrays held during a turn, so that the distances between buffers differ from turn to turn.
 GAPS = 5
 MAX_GAP_NBYTES = 200_000
 # Pillow keeps the memory of its images, and all threads share one heap. Otherwise the gaps have no effect: every turn
-# of a process finds the same free block, as large as the image, which is faster or slower than others.
+# of a process gets the same free block of an image's size, and some blocks are faster than others.
 ENVIRONMENT = {"PILLOW_BLOCKS_MAX": "4", "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
 # Environment variables are stored above the stack of a process, so their size moves the stack.
 PADDING_VARIABLE = "FAIR_ETL_PADDING"

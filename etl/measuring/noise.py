@@ -29,6 +29,7 @@ class CpuTimes:
     Attributes
     ----------
     total : float
+        All of it, idle time included.
     steal : float
         Taken by the hypervisor.
     busy : float
@@ -99,7 +100,7 @@ def probe_speed() -> float:
 
 
 def frequencies() -> list[float]:
-    """Return the clock frequency of each CPU in MHz, or nothing if the system does not report it."""
+    """Return the clock frequency of each CPU in MHz, or an empty list if the system does not report it."""
     try:
         return [float(each) for each in re.findall(r"cpu MHz\s*:\s*([\d.]+)", CPU_INFO.read_text())]
     except OSError:

@@ -33,8 +33,8 @@ def drop_from_page_cache(paths: Iterable[Path]) -> int:
     for path in paths:
         if not reports_pages(path):
             raise PermissionError(
-                f"{path}: the kernel tells only its owner, and users who may write to it, which of its pages are in "
-                "memory; compare a copy of your own, or with --cache warm"
+                f"{path}: the kernel shows which of its pages are in memory only to its owner and to users who may "
+                "write to it; compare a copy of your own, or use --cache warm"
             )
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -53,9 +53,9 @@ def release_pages() -> None:
     their pages may have been written to.
     """
     for line in MAPS.read_text(errors="surrogateescape").splitlines():
-        place, permissions, *_ = line.split(maxsplit=2)
+        addresses, permissions, *_ = line.split(maxsplit=2)
         if permissions == "r--s":
-            first, end = (int(each, 16) for each in place.split("-"))
+            first, end = (int(each, 16) for each in addresses.split("-"))
             _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # An error quotes at most this much of what the server wrote to standard error.
 TAIL_NBYTES = 4000
-# Set before libraries start their thread pools, because a server with threads cannot fork. The fork sets the number of
-# compute threads.
+# Set before libraries start their thread pools, because a server with threads cannot fork. The forked process then sets
+# its number of compute threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -38,7 +38,7 @@ class MeasurementError(RuntimeError):
     is_input : bool
         True if the user's input is wrong.
     reason : str
-        What is wrong with it; by default the message.
+        The cause alone, without the name of what was measured; by default the message.
     """
 
     def __init__(self, message: str, text: str = "", is_input: bool = False, reason: str = "") -> None:
@@ -67,7 +67,7 @@ class Server:
     hash_seed : int
         The value of PYTHONHASHSEED, which decides the order of sets of strings.
     environment : mapping of str to str or None
-        Variables to add to the environment of this process; None removes one.
+        Changes to the environment that the server inherits: None removes a variable, a string sets it.
     """
 
     def __init__(
@@ -179,8 +179,8 @@ class Server:
 
     def close(self) -> None:
         """Kill the process and all processes that it has started."""
-        # The whole session, since it is a child of the server that may hang.
-        with contextlib.suppress(ProcessLookupError):  # all of it has ended
+        # The whole session is killed, since a process that hangs may be a child of the server.
+        with contextlib.suppress(ProcessLookupError):  # all of its processes have ended
             os.killpg(self.pid, signal.SIGKILL)
         self._process.communicate()
         self._errors.close()
@@ -204,7 +204,7 @@ class Server:
         return os.fstat(self._errors.fileno()).st_size
 
     def _error(self, event: str) -> MeasurementError:
-        """Return an error with `event`, which happened to the process, and the last line that its session wrote."""
+        """Return an error that says what happened (`event`), and quotes the last line that the session wrote."""
         errors = self._errors.fileno()
         # Both processes share the position in the file, so reading must not move it.
         start = max(self._session_at, self._written() - TAIL_NBYTES)

@@ -40,7 +40,7 @@ class Rounds(Generic[Variant, Sample]):
     samples : dict
         Samples by variant and round.
     failed : dict
-        The reasons by variant that was left out. Its samples are kept.
+        Why each variant that was left out had failed, by variant. Its samples are kept.
     finished : int
         Complete rounds.
     """

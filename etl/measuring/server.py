@@ -5,9 +5,10 @@ every measurement runs in a child forked from that clean state, free of batches,
 measurements. The peculiarities of a server, above all the addresses of its objects, are shared by all of its children:
 the samples of one server count as one independent repetition.
 
-Requests and answers are lines of JSON. The first request prepares the server. Each further one opens a session in a
-forked process, which answers it and the requests that follow, and ends at an empty one. Every answer names the
-instruments that took it: a server of another commit must not measure with that commit's clock.
+Requests and answers are lines of JSON. The first request prepares the server. The next one opens a session in a forked
+process, which answers it and the requests that follow, until an empty request ends the session. Then another session
+can be opened. Every answer names the instruments that took it: a server of another commit must not measure with that
+commit's clock.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ def main() -> None:
 
 
 def serve(name: str) -> None:
-    """Answer requests with the `Prepare` called `name` until standard input ends.
+    """Answer requests with the `Prepare` that `name` (`module:function`) refers to, until standard input ends.
 
-    Random blocks of memory are allocated before its module is imported.
+    Random blocks of memory are allocated before that module is imported.
     """
     answers = _claim_output()
     blocks = draw_blocks()

@@ -89,14 +89,14 @@ def signed_rank_interval(values: Sequence[float], confidence: float) -> tuple[fl
 
 
 def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
-    """Return `above` divided by `below`, by number of the round, for the rounds in which both were measured."""
+    """Return `above / below` for each round in which both were measured; the keys are the numbers of the rounds."""
     return [above[number] / below[number] for number in sorted(above.keys() & below.keys())]
 
 
 def central_mean(values: Sequence[float], by: Sequence[float]) -> float:
     """Return the mean of the `values` whose `by` is in the middle half.
 
-    It is robust like a median, but the central means of parts add up to the central mean of their sum.
+    It is as robust as a median. Unlike medians, the central means of parts add up to the central mean of their sum.
     """
     cut = len(by) // 4
     order = np.argsort(np.asarray(by), kind="stable")[cut : len(by) - cut]

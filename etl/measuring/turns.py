@@ -12,7 +12,7 @@ from pathlib import Path
 
 # The order of A (0) and B (1); every second pair of processes begins with B. A steady drift cancels.
 BLOCKS = ((0, 1, 1, 0), (1, 0, 0, 1))
-# Reading twice how long a thread has waited usually takes a tenth of this.
+# `seconds_of` reads twice how long the thread has waited. Both readings together usually take a tenth of this.
 MAX_READING_SECONDS = 0.0005
 
 # Seconds of A, and of B, in one block of turns: geometric means.
@@ -49,9 +49,9 @@ def take_blocks(take: Callable[[int], float], number: int, seconds: float, min_b
     take : callable
         Takes a turn of A (0) or B (1), and returns its seconds.
     number : int
-        The number of the pair, which decides the arm that begins.
+        The number of the pair, which decides which arm begins.
     seconds : float
-        How long to continue.
+        Duration.
     min_blocks : int
         Blocks to take even if there is no time for them.
     """
@@ -90,7 +90,7 @@ def seconds_of(run: Callable[[], object], is_one_thread: bool) -> float:
 def settle_on(cpus: Sequence[int]) -> None:
     """Move this thread to the first of `cpus`, and then allow it on all of them.
 
-    Otherwise the system may keep one arm beside another busy process for seconds, and not the other arm.
+    Otherwise the system may leave one of the arms, for seconds, on the same CPU as another busy process.
     """
     os.sched_setaffinity(0, cpus[:1])
     os.sched_setaffinity(0, cpus)

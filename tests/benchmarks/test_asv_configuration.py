@@ -1,4 +1,4 @@
-"""What asv reads of this project takes effect, and `benchmarks/` keeps to the public interface."""
+"""asv's configuration takes effect, and `benchmarks/` keeps to the public interface."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_asv_has_every_dependency_of_the_package_and_of_the_benchmarks(conf: Con
 
 def test_every_setting_is_one_that_asv_knows(conf: Config) -> None:
     text = (ROOT / "asv.conf.json").read_text()
-    # asv passes over a key that it does not know, such as one that is misspelt.
+    # asv ignores a key that it does not know, such as a misspelt one.
     source = "\n".join(path.read_text() for path in Path(asv.__file__).parent.rglob("*.py"))
     for setting in re.findall(r'^    "(\w+)":', text, re.MULTILINE):
         assert re.search(rf"\b{setting}\b", source), f"asv reads no setting called {setting}"
@@ -68,7 +68,7 @@ def test_benchmarks_import_only_the_public_interface(module: Path) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
-def test_nothing_but_benchmarks_is_called_like_one(module: Path) -> None:
+def test_only_benchmarks_have_names_that_asv_discovers(module: Path) -> None:
     named = [
         node.name
         for node in ast.walk(ast.parse(module.read_text()))

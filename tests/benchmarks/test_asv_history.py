@@ -1,6 +1,6 @@
 """asv over real commits: a history with a step, and a comparison that finds it.
 
-That two commits of the same code are not told to differ is promised by compare_commits, not by asv.
+asv may report a difference between two commits of equal code; compare_commits promises not to.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ METRICS = ("wall", "etl", "compute", "stall", "peak_memory")
 
 @pytest.fixture(scope="module")
 def compared(history: History) -> subprocess.CompletedProcess[str]:
-    """The slower commit beside the one before it."""
+    """Return asv's comparison of the slower commit with the one before it."""
     return history.compare(history.same, history.slow, reports="Strategy.track_etl('raw')")
 
 
 @pytest.fixture(scope="module")
 def pages(history: History, compared: subprocess.CompletedProcess[str]) -> Path:
-    """The published pages, with the metrics that were taken in turns."""
+    """Return the folder of the published pages, with the metrics of both commits."""
     published = history.scratch.asv("publish")
     assert published.returncode == 0, published.stdout
     return history.scratch.folder / ".asv/html"
 
 
 def read_result(history: History, commit: str, metric: str) -> dict[str, float]:
-    """The value of each strategy that asv recorded for `commit`."""
+    """Return the value of each strategy that asv recorded for `commit`."""
     (file,) = history.scratch.folder.glob(f".asv/results/*/{commit[:8]}-*.json")
     content = json.loads(file.read_text())
     columns = dict(
@@ -93,7 +93,7 @@ def test_the_table_shows_every_strategy_their_ratio_and_where_the_pages_are(hist
     assert str(history.scratch.folder / ".asv/html") in shown.stdout
 
 
-def test_the_table_says_what_presaving_cost_where_that_was_measured(history: History) -> None:
+def test_the_table_says_what_presaving_cost_if_that_was_measured(history: History) -> None:
     shown = history.scratch.run("benchmarks.publish.table", history.same)
     assert shown.returncode == 0, shown.stdout
     assert "presaving took" in shown.stdout

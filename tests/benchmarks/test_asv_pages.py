@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with"),
 ]
 
-# The metric of each suite that is looked at, and the axis that is its parameter.
+# The metric of each suite that is checked, and the axis that is its parameter.
 METRICS = {
     "end_to_end.PrefetchSize.track_stall": "prefetch_size",
     "end_to_end.Workers.track_wall": "workers",
@@ -46,7 +46,7 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def pages(history: History, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    """Ten commits: the first is measured, the others have its metrics, twice as high from the sixth on."""
+    """Publish ten commits: the first is measured, the others have its metrics, twice as high from the sixth on."""
     folder = tmp_path_factory.mktemp("pages")
     scratch = Scratch(Path(shutil.copytree(history.scratch.folder, folder / "scratch")), history.scratch.data)
     shutil.rmtree(scratch.folder / ".asv/html", ignore_errors=True)
@@ -64,13 +64,13 @@ def pages(history: History, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def add_commit(scratch: Scratch, measured: Path, number: int) -> None:
-    """A commit that changes no code, with the metrics of `measured`, from the sixth commit on as if they had grown."""
+    """Add a commit that changes no code, with the metrics of `measured`; from the sixth commit on they are higher."""
     (scratch.folder / "CHANGELOG.md").write_text(f"Change {number}.\n")
     commit = scratch.commit(f"Change {number}")
     result = json.loads(measured.read_text())
     result["commit_hash"] = commit
     result["date"] += number * DAY_MILLISECONDS
-    # With a little noise, by which asv's detector tells a step.
+    # With a little noise, which asv's detector needs to recognise a step.
     factor = (FACTOR if number >= HIGHER_FROM else 1.0) * (1 + 0.01 * (number % 3))
     for columns in result["results"].values():
         columns[0] = [None if value is None else value * factor for value in columns[0]]
@@ -78,7 +78,7 @@ def add_commit(scratch: Scratch, measured: Path, number: int) -> None:
 
 
 def colours_of(screenshot: Path) -> set[object]:
-    """Those of all pixels, red, green and blue."""
+    """Return the colours of all pixels: red, green and blue."""
     with Image.open(screenshot) as image:
         return {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or []}
 

@@ -21,9 +21,9 @@ from benchmarks.workload import DATA_VARIABLE, Data, make_data, unsupported_reas
 
 LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
 PROFILE = Profile("test", samples=20, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
-# Axes whose base point is told in other words than its value.
+# Axes whose pages describe the base point in other words than its value.
 WORDED = {"prefetch_size": "two ahead", "workers": "one thread"}
-# A store that cannot be written to stands for one that is broken at a commit.
+# A store that cannot be written, like that of a format which is broken at a commit.
 UNWRITABLE = Cell(presave_format="npy", presave_stage="absent")
 CELLS = [Cell(strategy="raw"), *cells_to_measure(PROFILE), UNWRITABLE]
 
@@ -41,7 +41,7 @@ def results(data: Data) -> CellResults:
 
 
 def suites_of_axes() -> dict[str, type]:
-    """The suites with the metrics of an epoch, by their axis."""
+    """Return the suites with the metrics of an epoch, by their axis."""
     found = inspect.getmembers(end_to_end, lambda each: inspect.isclass(each) and not inspect.isabstract(each))
     suites = [suite for _, suite in found if issubclass(suite, end_to_end.EndToEnd)]
     return {suite.param_names[0]: suite for suite in suites if len(suite.param_names) == 1}
@@ -71,7 +71,7 @@ def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(
         if cell != UNWRITABLE:
             assert not isinstance(samples, str), samples
             digests.setdefault(cell.work, set()).add(samples[0].digest)
-    # Batches of 32, and of 8 where something loads ahead.
+    # One digest for batches of 32, and one for batches of 8, on the axes of loading ahead.
     assert [len(each) for each in digests.values()] == [1, 1]
 
 
@@ -86,7 +86,7 @@ def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(dat
             assert store.manifest.format == name.split()[0]
             assert len(store) == 20
             assert data.store_nbytes[name] == store.nbytes
-    # Bytes are four for each of normalised pixels, and fewer compressed.
+    # A normalised pixel has four times as many bytes, and a compressed one fewer.
     assert data.store_nbytes["npy after normalise"] > 3 * data.store_nbytes["npy after resize"]
     assert data.store_nbytes["hdf5 gzip after resize"] < data.store_nbytes["hdf5 after resize"]
 
@@ -106,7 +106,7 @@ def test_a_metric_that_was_not_measured_is_not_available_and_says_why() -> None:
         suite.setup({"results": {}, "missing": {}}, "process 2")
 
 
-def test_what_an_earlier_commit_lacks_is_told_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_earlier_commit_lacks_is_reported_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(unsupported_reason(cell) for cell in cells_to_measure(PROFILE))
 
     def first_write(path: object, records: object, *, format: str = "npy", jobs: int = 1) -> None:
@@ -134,7 +134,7 @@ def test_what_an_earlier_commit_lacks_is_told_cell_by_cell(monkeypatch: pytest.M
 
 @pytest.fixture(scope="module")
 def on_pages() -> dict[str, Any]:
-    """What asv puts on its pages, by the name of the benchmark."""
+    """Return asv's benchmarks by name; the `code` of each is its text on the pages."""
     found = disc_benchmarks(str(Path(end_to_end.__file__).parent))
     return {benchmark.name: benchmark for benchmark in found}
 
@@ -145,7 +145,7 @@ def test_the_pages_say_in_words_what_a_metric_is_and_its_unit(on_pages: dict[str
         metric, *about = benchmark.code.split("\n\n")
         assert metric.endswith("."), name
         assert about, name
-        # The page takes it for HTML.
+        # The page inserts it as HTML.
         assert not set("<>") & set(benchmark.code), name
         assert "def " not in benchmark.code, name
         assert benchmark.unit in ("seconds", "bytes", "ratio"), name

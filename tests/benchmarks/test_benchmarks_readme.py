@@ -1,4 +1,4 @@
-"""What the guide to the benchmarks names is there, and its recipes are short."""
+"""Files and names in the guide to the benchmarks exist, and its recipes are short."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHOSEN = {"workload"}
 
 
 def quoted() -> list[str]:
-    """What stands between backticks."""
+    """Return the texts between backticks."""
     return re.findall(r"`([^`]+)`", README)
 
 

@@ -1,4 +1,4 @@
-"""Two commits against each other: real commits and processes, and the statistics on metrics that are known."""
+"""Two commits against each other: real commits and processes, and statistics of metrics whose truth is known."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_commit_that_loads_more_slowly_is_found(commits: Commits, tmp_path: Pa
     assert loading["ratio"] == pytest.approx(1.6, abs=0.15)
 
 
-def test_other_batches_are_not_compared(commits: Commits) -> None:
+def test_commits_that_load_other_batches_are_not_compared(commits: Commits) -> None:
     compared = commits.scratch.run(COMPARE, commits.same, commits.other, "--only", "presaved")
     assert compared.returncode == 2
     assert "not the same work: in strategy presaved the digest of the batches" in compared.stdout
@@ -132,8 +132,8 @@ def test_other_batches_are_not_compared(commits: Commits) -> None:
 def test_the_files_are_those_of_the_commit_and_are_kept(commits: Commits) -> None:
     first = extract(commits.same, commits.scratch.folder)
     assert first.folder == commits.scratch.folder / ".asv/commits" / commits.same
-    assert (first.folder / "etl/loading/loading.py").read_text() == commits.scratch.git(
-        "show", f"{commits.same}:etl/loading/loading.py"
+    assert (first.folder / "etl/loading/batch_plan.py").read_text() == commits.scratch.git(
+        "show", f"{commits.same}:etl/loading/batch_plan.py"
     )
     assert not (first.folder / "benchmarks").exists()
     before = (first.folder / "etl/__init__.py").stat().st_ino
@@ -177,7 +177,7 @@ def noisy(ratio: float, noise: float, count: int, seed: int = 0) -> list[float]:
     ("ratio", "outcome"),
     [(1.05, Outcome.SLOWER), (0.95, Outcome.FASTER), (1.0, Outcome.SAME), (1.02, Outcome.OPEN), (0.98, Outcome.OPEN)],
 )
-def test_a_change_is_said_only_where_the_interval_is_outside_the_equivalence_margin(
+def test_a_change_is_reported_only_if_the_interval_is_outside_the_equivalence_margin(
     ratio: float, outcome: Outcome
 ) -> None:
     judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, equivalence_margin=0.02)
@@ -186,7 +186,7 @@ def test_a_change_is_said_only_where_the_interval_is_outside_the_equivalence_mar
     assert judged.ratio == pytest.approx(ratio, abs=0.005)
 
 
-def test_noise_hides_a_change_and_a_wider_margin_does() -> None:
+def test_noise_or_a_wider_margin_hides_a_change() -> None:
     assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, equivalence_margin=0.02).outcome is Outcome.OPEN
     assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, equivalence_margin=0.08).outcome is Outcome.SAME
 
@@ -197,7 +197,7 @@ def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
     assert statistics.mean(disturbed) > 0.15
 
 
-def test_too_few_pairs_give_no_interval_and_the_least_number_of_rounds_does() -> None:
+def test_too_few_pairs_give_no_interval_and_the_minimum_number_of_rounds_does() -> None:
     few = judge([0.5, 0.5, 0.5], 1.0, 1.6)
     assert (few.low, few.ratio, few.high) == (0.0, math.exp(0.5), math.inf)
     assert judge([0.5, 0.5, 0.5], 1.0, 1.6).outcome is Outcome.OPEN
@@ -268,7 +268,7 @@ def test_a_slow_loader_does_the_same_and_takes_longer_by_a_share() -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(WORKS))
-def test_a_slow_loader_takes_the_place_of_that_of_every_strategy(strategy: str, tmp_path: Path) -> None:
+def test_a_slow_loader_can_replace_the_loader_of_every_strategy(strategy: str, tmp_path: Path) -> None:
     def loaded(wrap: Callable[[Any], Any] | None) -> str:
         digest = BatchDigest()
         with make_iterator(WORKS[strategy].cell, data, wrap) as iterator:
@@ -287,7 +287,7 @@ def test_a_slow_loader_takes_the_place_of_that_of_every_strategy(strategy: str, 
     assert len(made) == 1
 
 
-def test_a_study_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_a_study_that_was_interrupted_continues(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     study = Study(path, same=2, slowed=1)
     wanted = study.missing
@@ -320,18 +320,18 @@ def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_
     assert detections(study.of(SAME), key, changes) == detections(study.of(SAME), None, changes) == 1
     assert detections(study.of(0.05), key, [Outcome.SLOWER]) == 1
     assert detections(study.of(0.05), wall, [Outcome.SLOWER]) == 0
-    # Of twice the loading time 80% shows in the metric, and the copy's clock takes 2%.
+    # 80% of what is added to the loading time shows in the metric, and the copy's clock adds 2%.
     assert expected_ratio(study, key, 0.05) == pytest.approx(1.06)
     assert expected_ratio(study, wall, 0.05) is None
     assert "off by more than 3.0%; changes under 2.0%" in conclusions(study, 0.02)[0]
 
 
-def test_loading_and_compute_overlap_in_the_wall_time_of_what_loads_ahead_and_nowhere_else() -> None:
+def test_loading_and_compute_overlap_only_in_the_wall_time_of_strategies_that_load_ahead() -> None:
     found = {(strategy, metric) for strategy in WORKS for metric in METRICS if overlaps(strategy, metric)}
     assert found == {("async-raw", "wall"), ("async-presaved", "wall")}
 
 
-def test_a_study_is_of_the_files_that_its_comparisons_are_made_with() -> None:
+def test_a_study_depends_on_all_files_that_its_comparisons_use() -> None:
     files = {name.removeprefix("benchmarks/") for name in METHOD_FILES}
     folder = Path(benchmarks.__file__).parent
     read = [*(folder / "compare_commits").glob("*.py"), *(folder / name for name in files if name.endswith(".py"))]

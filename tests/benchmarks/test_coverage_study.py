@@ -36,7 +36,7 @@ KEPT = Run(Interval(1.0, 0.98, 1.02, 6), 30.0)
 QUICK = ["--rounds", "1", "--records", "40", "--budget", "2"]
 
 
-def test_a_study_goes_on_where_it_stopped_and_takes_no_runs_of_another(
+def test_a_study_continues_where_it_stopped_and_takes_no_runs_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, samples = tmp_path / "digits", tmp_path / "samples.json"
@@ -66,7 +66,7 @@ def test_a_comparison_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypat
     assert not samples.exists()
 
 
-def test_what_is_wrong_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = tmp_path / "samples.json"
     assert main([str(tmp_path / "nothing"), "--samples", str(samples)]) == 2
     assert "nothing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The table of collections by objects: heaps are of the size they say, and freezing takes them out."""
+"""The table of collections by objects: heaps have the size they claim, and collections skip frozen objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_heap_has_as_many_objects_as_it_says(shape: str) -> None:
     assert statistics.median(found["frozen"]) < statistics.median(found["seconds"])
 
 
-def test_what_memory_has_no_room_for_is_refused() -> None:
+def test_a_heap_that_does_not_fit_into_memory_is_refused() -> None:
     objects = psutil.virtual_memory().total // 100
     with pytest.raises(MemoryError, match="are available"):
         gc_pauses.pause("empty lists", objects)

@@ -1,4 +1,4 @@
-"""Published pages carry what asv's own load from content networks."""
+"""Published pages contain the files that asv's own pages load from content networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders of other projects are measured only after they were seen to do the same work, and none goes missing."""
+"""Loaders of other projects are measured only after a check that they do the same work, and all are in the table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from benchmarks.peers.torch_dataloader import PREFETCH_FACTOR
 from benchmarks.peers.work import Inputs, make_inputs
 
 BATCH_SIZE = 8
-# A loader of pixels that does its work, and what could be wrong with it.
+# A correct loader of pixels, and loaders that have one fault each.
 FAKES = """
 import atexit
 import os
@@ -171,7 +171,7 @@ class cleaning_up(good):
         shared.touch()
 
         def remove():
-            time.sleep(0.5)  # longer than a process lives that is killed
+            time.sleep(0.5)  # longer than a killed process would live
             shared.unlink()
 
         atexit.register(remove)
@@ -203,7 +203,7 @@ def inputs(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Input
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loader]:
-    """A loader of pixels out of FAKES."""
+    """Return a function that makes a loader from a class of FAKES."""
     (tmp_path / "fake_loaders.py").write_text(FAKES)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -218,17 +218,20 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loade
 
 @pytest.fixture
 def compare(inputs: Inputs, tmp_path: Path) -> Compare:
-    """Measures loaders in this interpreter; the samples, and the reason for each that is left out."""
+    """Return a function that measures loaders in this interpreter.
+
+    It returns the samples, and the reason for each loader that is left out.
+    """
 
     def run(
-        *loaders: Loader, rounds: int = 1, told: list[str] | None = None, timeout: float = 120
+        *loaders: Loader, rounds: int = 1, actions: list[str] | None = None, timeout: float = 120
     ) -> tuple[Samples, dict[str, str]]:
         compared = Comparison(
             loaders, inputs, BATCH_SIZE, 2, tmp_path, {ALL: sys.executable}, min_seconds=0, timeout=timeout
         )
         samples = Samples(tmp_path / "samples.json", {})
-        steps = [] if told is None else told
-        missing = compared.run(rounds, samples, lambda action, loader: steps.append(f"{action}: {loader.name}"))
+        noted = [] if actions is None else actions
+        missing = compared.run(rounds, samples, lambda action, loader: noted.append(f"{action}: {loader.name}"))
         return samples, missing
 
     return run
@@ -287,7 +290,7 @@ def test_a_loader_that_drops_photographs_only_when_it_is_measured_is_left_out(
     assert samples.metrics_of("presaved/dropping_later") == {}
 
 
-def test_a_loader_that_hangs_is_left_out_with_the_last_that_it_wrote(
+def test_a_loader_that_hangs_is_left_out_with_the_last_line_that_it_wrote(
     compare: Compare, fake: Callable[..., Loader]
 ) -> None:
     _, missing = compare(fake("hanging"), timeout=10)
@@ -296,7 +299,7 @@ def test_a_loader_that_hangs_is_left_out_with_the_last_that_it_wrote(
     }
 
 
-def test_what_a_loader_prints_is_no_answer(compare: Compare, fake: Callable[..., Loader]) -> None:
+def test_output_of_a_loader_is_not_taken_for_an_answer(compare: Compare, fake: Callable[..., Loader]) -> None:
     loader = fake("printing")
     samples, missing = compare(loader)
     assert missing == {}
@@ -342,12 +345,12 @@ def test_each_sample_is_taken_in_a_process_and_a_memory_layout_of_its_own(
 
     monkeypatch.setattr(comparison, "start_server", noting)
     compare(fake("good"), rounds=3)
-    assert len(started) >= 4  # checked, and three samples; prepared, unless another test did so
+    assert len(started) >= 4  # to check, for three samples, and to prepare, unless another test did that
     for drawn in ("pid", "seed", PADDING_VARIABLE):
         assert len({each[drawn] for each in started}) == len(started)
 
 
-def test_a_peer_that_cannot_be_imported_stands_in_the_table_with_the_reason(
+def test_a_peer_that_cannot_be_imported_is_in_the_table_with_the_reason(
     compare: Compare, fake: Callable[..., Loader]
 ) -> None:
     loader = fake("good", imports=("no_such_library",))
@@ -360,11 +363,11 @@ def test_a_peer_that_cannot_be_imported_stands_in_the_table_with_the_reason(
 
 
 def test_an_interrupted_run_measures_only_what_is_missing(compare: Compare, fake: Callable[..., Loader]) -> None:
-    told: list[str] = []
+    actions: list[str] = []
     loader = fake("good")
     first, _ = compare(loader, rounds=1)
-    again, _ = compare(loader, rounds=2, told=told)
-    assert [step for step in told if step.startswith("round")] == ["round 2 of 2: good"]
+    again, _ = compare(loader, rounds=2, actions=actions)
+    assert [action for action in actions if action.startswith("round")] == ["round 2 of 2: good"]
     assert again.metrics_of(loader.key)[0] == first.metrics_of(loader.key)[0]
     assert sorted(again.metrics_of(loader.key)) == [0, 1]
 

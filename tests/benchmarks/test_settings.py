@@ -66,7 +66,7 @@ def test_every_workload_that_an_axis_names_is_there_and_knows_its_backend() -> N
         assert {WORKLOADS[on_backend(name, backend)].backend for name in ("training", "product")} == {backend}
 
 
-def test_what_a_commit_lacks_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unknown heap policy 'shrink'" in unsupported_reason(Setting(heap="shrink"))
     monkeypatch.delattr(etl.runtime, "batch_boundary")
     assert "no batch boundaries" in unsupported_reason(Setting())
@@ -77,11 +77,11 @@ def test_what_a_commit_lacks_is_said_and_not_tried(monkeypatch: pytest.MonkeyPat
 def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, Axis]) -> None:
     axes["heap"] = Axis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",))
     axes["dtype"] = Axis(("float64",), ("product, cpu",))
-    told: list[float] = []
-    results = take_turns(axes, 1, PAIR_SECONDS, told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    # One that fails is shown with the reason, and the others are measured.
+    shares: list[float] = []
+    results = take_turns(axes, 1, PAIR_SECONDS, shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    # A setting that fails is shown with the reason, and the others are measured.
     failed = results.pop(("heap", "new batches", "limit:1"))
     assert "bytes of data already" in failed.failure
     assert not failed.blocks
@@ -97,7 +97,7 @@ def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dic
 
 def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], monkeypatch: pytest.MonkeyPatch) -> None:
     axes["allocator"] = Axis(("jemalloc",), ("new batches",))
-    # The loader of programs warns and goes on.
+    # The dynamic linker warns and continues.
     monkeypatch.setattr(turns.ctypes.util, "find_library", lambda name: "libnothing.so.0")
     results = take_turns(axes, 1, PAIR_SECONDS)
     assert "the allocator jemalloc is not in this process" in results["allocator", "new batches", "jemalloc"].failure
@@ -112,7 +112,7 @@ def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, Axis]) -
         assert len(results["allocator", "new batches", name].blocks) == 1
 
 
-def test_another_result_is_refused_but_that_of_another_dtype() -> None:
+def test_another_result_is_refused_unless_the_dtype_differs() -> None:
     key = ("heap", "decoding", "retain")
     turns._check_same_work(key, True, 1.0, 1.0001)
     turns._check_same_work(key, False, 1.0, 2.0)
@@ -120,7 +120,7 @@ def test_another_result_is_refused_but_that_of_another_dtype() -> None:
         turns._check_same_work(key, True, 1.0, 2.0)
 
 
-def test_a_default_that_cannot_be_measured_ends_it(axes: dict[str, Axis]) -> None:
+def test_an_error_of_the_default_is_raised(axes: dict[str, Axis]) -> None:
     axes["heap"] = Axis((DEFAULT,), ("no such workload",))
     with pytest.raises(MeasurementError, match="the default cannot be measured"):
         take_turns(axes, 1, PAIR_SECONDS)
@@ -141,13 +141,13 @@ def test_a_verdict_says_whether_a_setting_is_real(ratio: float, word: str) -> No
     assert entry["memory_ratios"] == [1.5] * 12
 
 
-def test_what_is_rare_counts_with_all_of_its_time() -> None:
+def test_the_total_time_of_rare_events_counts() -> None:
     pair = [(1.0, 1.0), (1.0, 1.0), (1.0, 7.0)]
     assert SettingPairs([pair]).log_ratios == [0.0]
     assert SettingPairs([pair], is_of_rare_events=True).log_ratios == [pytest.approx(math.log(3))]
 
 
-def test_few_pairs_are_no_verdict() -> None:
+def test_too_few_pairs_give_no_verdict() -> None:
     results = {("heap", "decoding", "retain"): measured(0.5, rounds=3)}
     assert "not clear" in shown(results)
     (entry,) = as_json(results)

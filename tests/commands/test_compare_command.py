@@ -26,7 +26,7 @@ from etl.measuring.instruments import instruments
 from etl.measuring.page_cache import drop_from_page_cache
 from tests.report_schema import SCHEMA, make_schema
 
-# As few records and rounds as make a report.
+# The fewest records and rounds that give a report.
 QUICK = (
     "--rounds",
     "1",
@@ -71,7 +71,7 @@ def result(report: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def test_the_schema_is_what_the_classes_say() -> None:
+def test_the_schema_is_that_of_the_classes() -> None:
     assert json.loads(SCHEMA.read_text()) == make_schema(), "run python tests/report_schema.py"
 
 
@@ -88,7 +88,7 @@ def test_every_strategy_and_format_is_measured(compared: dict[str, Any]) -> None
 
 def test_all_rules_but_the_number_of_rounds_hold(compared: dict[str, Any]) -> None:
     held = {check["rule"]: check["held"] for check in compared["checks"]}
-    # So few batches of so little work are too short for the share of the harness to be judged.
+    # These few, small batches take too little time to judge the share of the harness.
     assert held.keys() == RULES.keys()
     assert {
         rule: held[rule] for rule in ("samples", "compute", "resources", "cache", "cost", "loaded")
@@ -102,7 +102,7 @@ def test_the_parts_are_the_whole(compared: dict[str, Any]) -> None:
         assert sum(parts.values()) - parts["wall_seconds"] == pytest.approx(parts["wall_seconds"])
 
 
-def test_every_stage_of_the_pipeline_is_a_place_to_cut(compared: dict[str, Any]) -> None:
+def test_the_report_has_the_bytes_of_a_store_after_every_stage(compared: dict[str, Any]) -> None:
     stages = [stage["stage"] for stage in compared["stages"]]
     assert stages == ["raw", "read", "decode", "resize", "channels_first", "normalise"]
     nbytes = {stage["stage"]: stage["nbytes"] for stage in compared["stages"]}
@@ -129,7 +129,7 @@ def test_every_strategy_is_predicted_from_the_profile(compared: dict[str, Any]) 
 
 def test_the_timeline_shows_loading_beside_compute(compared: dict[str, Any]) -> None:
     lines = {line["strategy"]: line for line in compared["timelines"]}
-    # Plain: each batch is loaded in a wait, none beside compute. Ahead: some loading goes on beside it.
+    # Plain: each batch is loaded in a wait, none beside compute. Ahead: some are loaded beside compute.
     raw, ahead = lines["raw"], lines["async-raw"]
     assert all(any(start <= load[1] and load[2] <= end for start, end in raw["waits"]) for load in raw["loads"])
     beside = [
@@ -207,7 +207,7 @@ def test_a_model_of_the_callers_own_is_trained(
 def test_simulated_compute_takes_the_given_time(photographs: Path, tmp_path: Path) -> None:
     report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,async-raw", "--compute", "simulated:5ms")
     for each in report["strategies"]:
-        # A wait is never shorter, and on a busy machine ends late.
+        # A wait is never shorter than asked, and on a busy machine it ends late.
         assert 10 * 0.005 <= each["parts"]["compute_alone_seconds"] < 10 * 0.05
     assert "5 ms" in next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
 
@@ -223,7 +223,7 @@ def test_a_plain_strategy_loads_beside_a_device_unless_the_loop_waits_for_every_
     assert ("waited for each step" in evidence) is waits
     if waits:
         assert raw["host_wait_seconds"] == pytest.approx(raw["parts"]["stall_seconds"])
-    else:  # the first batch alone is waited for with nothing to do
+    else:  # the device is idle only while the first batch is loaded
         assert raw["parts"]["stall_seconds"] < raw["host_wait_seconds"] / 2
     assert raw["prediction"]["wall_seconds"] > 0
 
@@ -348,7 +348,7 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
     assert not [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
 
 
-def test_an_interruption_before_the_first_round_is_one(photographs: Path) -> None:
+def test_an_interruption_before_the_first_round_gives_no_report(photographs: Path) -> None:
     def interrupt(progress: ComparisonProgress) -> None:
         if progress.phase == "check":
             os.kill(os.getpid(), signal.SIGINT)

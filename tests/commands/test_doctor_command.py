@@ -23,7 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
 
 
-def test_without_a_source_the_machine_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_source_the_machine_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     assert main(["doctor", "--json", str(report)]) == 0
     content = json.loads(report.read_text())

@@ -27,7 +27,7 @@ def whole(split: Split) -> float:
     return split.first + split.rest
 
 
-def test_plain_has_all_of_loading_in_stall_and_all_of_the_steps_in_compute() -> None:
+def test_without_prefetching_all_loading_is_stall_and_all_steps_are_compute() -> None:
     loading, steps = Delay(0.03), Delay(0.03)
     times = run(loading, steps, prefetch_size=0)
     assert whole(times.stall) >= sum(loading.taken)
@@ -35,13 +35,13 @@ def test_plain_has_all_of_loading_in_stall_and_all_of_the_steps_in_compute() -> 
     assert times.stall.rest >= sum(loading.taken[1:])
     assert whole(times.compute) >= sum(steps.taken)
     assert times.compute.first >= steps.taken[0]
-    # Each delay is in one of them only.
+    # Each delay counts in one of the two only.
     assert whole(times.stall) - sum(loading.taken) < sum(steps.taken)
     assert whole(times.compute) - sum(steps.taken) < sum(loading.taken)
     assert whole(times.wall) >= sum(loading.taken) + sum(steps.taken)
 
 
-def test_ahead_the_stall_is_the_first_batch_and_loading_that_compute_did_not_hide() -> None:
+def test_with_prefetching_the_stall_is_the_first_batch_and_loading_that_compute_did_not_hide() -> None:
     loading, steps = Delay(0.02), Delay(0.06)
     times = run(loading, steps, prefetch_size=2)
     assert times.stall.first >= loading.taken[0]
@@ -50,7 +50,7 @@ def test_ahead_the_stall_is_the_first_batch_and_loading_that_compute_did_not_hid
     assert times.stall.rest < sum(loading.taken[1:])
 
 
-def test_ahead_and_bound_by_loading_the_wall_is_no_shorter_than_loading() -> None:
+def test_with_prefetching_the_wall_is_no_shorter_than_loading() -> None:
     loading, steps = Delay(0.03), Delay(0.01)
     times = run(loading, steps, prefetch_size=2)
     assert whole(times.wall) >= sum(loading.taken) + steps.taken[-1]

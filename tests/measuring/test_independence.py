@@ -15,7 +15,7 @@ import etl.measuring
 NEEDED = ("numpy", "psutil", "xxhash")
 FOLDER = Path(etl.measuring.__file__).parent
 
-# Imports every module of the folder as a package of another name, and says what came with it.
+# Imports every module of the folder as a package of another name, and prints what was imported with it.
 IMPORT_ALL = """
 import importlib, importlib.util, json, pkgutil, sys
 packages, folder = sys.argv[1:]

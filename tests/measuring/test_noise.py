@@ -16,7 +16,7 @@ from etl.measuring.noise import NoiseWatch, cpu_times, frequencies, probe_speed
 from etl.measuring.process_tree import cpu_seconds
 
 BURNT = 0.5
-# Uses so many seconds of CPU time, says so, and waits.
+# Uses `BURNT` seconds of CPU time, says so, and waits.
 BURN = f"""
 import sys, time
 while time.process_time() < {BURNT}:
@@ -24,7 +24,7 @@ while time.process_time() < {BURNT}:
 print("burnt", flush=True)
 sys.stdin.read()
 """
-# Of the clock of the system, and of a process: each may be one short at either end.
+# The clocks of the system and of a process count in ticks: each may be one short at either end.
 TICKS = 4 / os.sysconf("SC_CLK_TCK")
 
 
@@ -56,7 +56,7 @@ def test_a_child_of_a_child_that_has_ended_counts_as_this_process() -> None:
 
 
 def test_time_of_a_busy_child_is_not_that_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The system says that all processes together were at work for one second of four.
+    # According to the system, all processes together were busy for one second of four.
     monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=100, idle=100, steal=0))
     with NoiseWatch() as watch:
         subprocess.run([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
@@ -75,7 +75,7 @@ def test_own_time_is_counted_finer_than_in_ticks() -> None:
 
 
 def test_an_unrelated_process_that_is_busy_counts_as_others() -> None:
-    # Its parent ends at once, so that it is nobody's here.
+    # Its parent ends at once, so that it is no descendant of this process.
     script = '"$0" -c "$1" < "$2" & echo $!'
     before = cpu_times()
     with NoiseWatch() as watch:

@@ -153,7 +153,7 @@ def test_files_of_other_users_are_refused() -> None:
     theirs = Path("/etc/passwd")
     assert not reports_pages(theirs)
     assert pages_outside([theirs]) == 0
-    with pytest.raises(PermissionError, match=r"/etc/passwd: .* tells only its owner.* --cache warm"):
+    with pytest.raises(PermissionError, match=r"/etc/passwd: .* only to its owner.* --cache warm"):
         drop_from_page_cache([theirs])
 
 

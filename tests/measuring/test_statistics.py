@@ -26,7 +26,7 @@ def noisy(count: int, seed: int) -> list[float]:
 
 @pytest.mark.parametrize("count", [6, 7, 8, 13, 20, 41])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_the_ends_are_where_the_signed_rank_test_of_scipy_turns(count: int, confidence: float) -> None:
+def test_the_ends_are_where_the_signed_rank_test_of_scipy_begins_to_reject(count: int, confidence: float) -> None:
     values = noisy(count, seed=count)
     low, centre, high = signed_rank_interval(values, confidence)
     tail = 1 - confidence
@@ -34,7 +34,7 @@ def test_the_ends_are_where_the_signed_rank_test_of_scipy_turns(count: int, conf
     def p_value(supposed: float) -> float:
         return float(stats.wilcoxon(np.array(values) - supposed, method="exact").pvalue)
 
-    # A centre just inside is not rejected, one just outside is.
+    # A supposed centre just inside the interval is not rejected, one just outside is.
     assert p_value(low + 1e-9) > tail >= p_value(low - 1e-9)
     assert p_value(high - 1e-9) > tail >= p_value(high + 1e-9)
     assert low < centre < high
@@ -42,7 +42,7 @@ def test_the_ends_are_where_the_signed_rank_test_of_scipy_turns(count: int, conf
 
 def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
     values = noisy(9, seed=1)
-    means = [(one + other) / 2 for place, one in enumerate(values) for other in values[place:]]
+    means = [(one + other) / 2 for index, one in enumerate(values) for other in values[index:]]
     assert signed_rank_interval(values, 0.95)[1] == pytest.approx(np.median(means))
 
 
@@ -61,7 +61,7 @@ def test_the_interval_contains_the_true_ratio_as_often_as_promised(count: int) -
     random = np.random.default_rng(count)
     intervals = [ratio_interval(random.lognormal(np.log(0.8), 0.1, count).tolist()) for _ in range(TRIALS)]
     held = sum(each.low <= 0.8 <= each.high for each in intervals if each.low is not None and each.high is not None)
-    # With a true coverage of 95%, fewer than 930 of 1,000 intervals happen by chance once in 300 times.
+    # With a true coverage of 95%, fewer than 930 of 1,000 intervals hold the ratio by chance once in 300 times.
     assert held / TRIALS >= 0.93
 
 
