@@ -1,4 +1,4 @@
-"""An object that is pickled once and read by several processes, its large arrays out of memory that they share."""
+"""An object that is pickled once and loaded by several processes, which share the memory of its large arrays."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 ALIGNMENT_NBYTES = 64
-# What is smaller goes into the pickle: finding it again costs more than copying it.
+# Smaller arrays go into the pickle: a separate place for them would cost more than the copy.
 SMALLEST_NBYTES = 64 << 10
 
-# First and last byte of the pickle, and of each array that belongs to it.
+# The first byte, and the byte after the last, of the pickle and of each of its arrays.
 Parts = list[tuple[int, int]]
 
 
 class SharedObject:
-    """`thing` in anonymous memory: `load_shared(fd, parts)` gives a copy of it in another process.
+    """`thing` in anonymous memory, of which `load_shared(fd, parts)` makes a copy in another process.
 
-    Functions and classes of the program's own script go with it. Raises whatever pickling `thing` raises.
+    It may use functions and classes of the program's main script. The constructor raises whatever pickling raises.
     """
 
     def __init__(self, thing: Any) -> None:
@@ -51,14 +51,14 @@ class SharedObject:
             raise
 
     def close(self) -> None:
-        """Close its descriptor; who has loaded it keeps it."""
+        """Close the descriptor. Copies that were loaded stay valid."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def load_shared(fd: int, parts: Parts) -> Any:
-    """The object, whose large arrays are in memory that is copied where it is written to, page by page."""
+    """Return the object. Its large arrays share memory, of which a page is copied when it is written to."""
     view = memoryview(mmap.mmap(fd, parts[-1][1], access=mmap.ACCESS_COPY))
     data, *buffers = (view[first:last] for first, last in parts)
-    return pickle.loads(data, buffers=buffers)  # noqa: S301 - the very bytes that the parent process has made
+    return pickle.loads(data, buffers=buffers)  # noqa: S301 - bytes that the parent process has made

@@ -324,8 +324,8 @@ def test_an_epoch_without_a_good_record_is_an_error_that_names_one_and_what_to_d
     good = quietly(part)
     source.bad = frozenset(range(9))
     message = (
-        r"record 2 of Numbered: failed at stage 'read': number 2 is bad; no record of its batch can be loaded, and "
-        r"none of epoch 1 .* rank 1 of 2 would get a batch fewer than others: .*uneven=\"allow\"\)"
+        r"record 2 of Numbered: failed at stage 'read': number 2 is bad; no other record of its batch or of "
+        r"epoch 1 can be loaded .* rank 1 of 2 would get one fewer than the others: .*uneven=\"allow\"\)"
     )
     with pytest.raises(etl.RecordError, match=message):
         list(part)

@@ -20,7 +20,7 @@ from tests.sequences import NOTHING, Sequences, every_other_step_unsaid, sequenc
         ({"length": 0}, "length must be a whole number of at least 1, not 0"),
         ({"length": 8, "multiple_of": 4}, "length=8 and multiple_of=4: give one of them"),
         ({"fields": "label"}, r"fields is a collection of names, such as \['label'\]"),
-        ({"fields": ["lable"]}, "fields has 'lable'; padded are 'features' and 'label'"),
+        ({"fields": ["lable"]}, "fields has 'lable'; only 'features' and 'label' can be padded"),
     ],
 )
 def test_padding_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -39,7 +39,11 @@ def record(steps: int, **fields: Any) -> etl.Record:
         ([record(2), record(9)], etl.Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
         ([record(2), {"features": np.zeros((2, 3), np.int64)}], etl.Padding(), r"has shape \(2, 3\), the records befo"),
         ([record(2), {"features": np.zeros(2, np.int64)}], etl.Padding(), r"has shape \(2,\), the records before it"),
-        ([record(2), record(2, features_mask=[1])], etl.Padding(), "'features_mask' has 1 steps, what it masks 2"),
+        (
+            [record(2), record(2, features_mask=[1])],
+            etl.Padding(),
+            "has 1 steps, the field that it masks has 2",
+        ),
         ([record(2), record(2, label=1)], etl.Padding(), "it has fields features, label, the records before it featur"),
     ],
 )
@@ -70,5 +74,5 @@ def test_a_stage_that_changes_lengths_and_does_not_say_so_is_found_out(tmp_path:
 def test_lengths_that_are_not_one_for_each_record_are_refused(lengths: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Sequences(sequences())
     monkeypatch.setattr(Sequences, "lengths", lengths)
-    with pytest.raises(ValueError, match="they must be whole numbers, one for each of its 40 records"):
+    with pytest.raises(ValueError, match="they must be integers, one for each of its 40 records"):
         etl.RawIterator(source, NOTHING, padding=etl.Padding())

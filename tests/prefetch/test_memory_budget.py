@@ -67,7 +67,7 @@ def test_an_iterator_that_does_not_tell_the_size_of_batches_is_refused() -> None
             return {}
 
     own: Any = Own()
-    with pytest.raises(ValueError, match="how large batches are, which Own does not tell; use prefetch_size"):
+    with pytest.raises(ValueError, match="the size of batches, which Own does not tell; use prefetch_size"):
         etl.AsyncIterator(own, memory_budget=1000)
 
 
