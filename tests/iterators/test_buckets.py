@@ -164,7 +164,7 @@ def test_a_state_of_other_buckets_is_refused(tmp_path: Path, settings: dict[str,
             iterator.load_state_dict(state)
 
 
-def test_ranks_may_change_where_they_take_as_many_records_together(tmp_path: Path) -> None:
+def test_ranks_may_change_if_a_step_keeps_its_number_of_records(tmp_path: Path) -> None:
     one = make_iterators(tmp_path)["raw"]
     state = one.state_dict()
     two = make_iterators(tmp_path, batch_size=2)["raw"].shard(0, 2)

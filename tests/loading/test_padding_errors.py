@@ -1,4 +1,4 @@
-"""Records and arguments that padding refuses, and what it says of them."""
+"""Records and arguments that padding refuses, and the messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_record_that_cannot_be_padded_is_named(records: list[Any], padding: An
         list(etl.RawIterator(records, NOTHING, 2, padding=padding))
 
 
-def test_what_no_record_can_be_padded_with_is_said_at_the_first() -> None:
+def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
     with pytest.raises(etl.RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
         list(etl.RawIterator([record(2)], NOTHING, 2, padding=etl.Padding(0.5)))
     shared = {"features": (np.zeros(2), np.zeros(3)), "features_mask": np.ones(2)}
@@ -60,7 +60,7 @@ def test_what_no_record_can_be_padded_with_is_said_at_the_first() -> None:
         list(etl.RawIterator([shared], NOTHING, 2, padding=etl.Padding()))
 
 
-def test_a_stage_that_changes_lengths_and_does_not_say_so_is_found_out(tmp_path: Path) -> None:
+def test_a_stage_that_changes_lengths_without_declaring_it_is_detected(tmp_path: Path) -> None:
     pipeline, source = etl.Pipeline([every_other_step_unsaid]), Sequences(sequences())
     with presave.write(tmp_path / "s", etl.records(source, NOTHING), ragged=["features"]) as store:
         raw = etl.RawIterator(source, pipeline, padding=etl.Padding())
