@@ -5,7 +5,7 @@
     train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
     etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
 
-Importing this does not load torch; `backend`, `fit`, `models`, `doctor` and `TorchDataset` do on first use.
+`import etl` does not load torch; `backend`, `fit`, `models`, `doctor` and `TorchDataset` load it on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The EXIF orientation of a photograph, and turning its pixels upright."""
+"""The EXIF orientation of a photograph, and operations that turn its pixels upright."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def orientation_of_image(image: Image.Image) -> Any:
 def orientation_of_jpeg(encoded: np.ndarray) -> Any:
     """Return the orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow would find it.
 
-    It is taken from the EXIF data, or from the XMP data if the EXIF data has none. None if there is none, or the EXIF
-    data is damaged.
+    The orientation in the EXIF data comes first, then that in the XMP data. None if there is neither, or the EXIF data
+    is damaged.
     """
     exif = xmp = b""
     for content in _app1_segments(encoded.data):

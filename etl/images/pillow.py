@@ -10,13 +10,15 @@ from PIL import Image, UnidentifiedImageError
 
 from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
 
-# Formats of plain pixels, whatever the file is named. Some of Pillow's others are languages, and one runs a program.
+# Formats of plain pixels; file names do not matter. Some of Pillow's other formats are languages, and one of them runs
+# a program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 JPEG_FORMATS = ("JPEG", "MPO")
 START_OF_SCAN = b"\xff\xda"
 MIN_SCAN_NBYTES = 10
-# For an image of the largest size allowed, and proportionally more for smaller ones. Encoders write 1 to 12.
+# Most scans of a JPEG image of the largest size allowed, and proportionally more for smaller ones. Encoders write 1 to
+# 12.
 MAX_SCANS = 20
 MAX_16_BITS = (1 << 16) - 1
 
@@ -45,8 +47,8 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
     Raises
     ------
     OSError or ValueError
-        If the bytes are not a whole image, 8 bits cannot hold its pixels, there are more of them than
-        `PIL.Image.MAX_IMAGE_PIXELS`, or a JPEG file has so many scans that decoding it would take as long.
+        If the bytes are not a whole image, 8 bits cannot hold its pixels, it has more pixels than
+        `PIL.Image.MAX_IMAGE_PIXELS`, or it is a JPEG file with so many scans that decoding would take too long.
     """
     try:
         return _open_image(encoded, at_least)

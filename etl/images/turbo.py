@@ -1,4 +1,4 @@
-"""Decoding with libjpeg-turbo (through simplejpeg) and resizing with OpenCV: the fastest known on a CPU."""
+"""Decoding with libjpeg-turbo (through simplejpeg) and resizing with OpenCV, the fastest known way on a CPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COLOURSPACES = ("RGB", "YCbCr", "YCC", "Gray")
 def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.ndarray:
     """Decode an image file to upright RGB pixels.
 
-    The bits are Pillow's, if both use libjpeg-turbo. Files that are not JPEG, are in CMYK, or are damaged are passed to
-    Pillow.
+    The pixels are bit for bit Pillow's if Pillow uses libjpeg-turbo, too. Files that are not JPEG, are in CMYK or are
+    damaged are passed to Pillow.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The part that iterators share that wrap another one and read ahead of what they hand out."""
+"""Base class of iterators that wrap another iterator and read ahead of the caller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from etl.loading.batch_plan import State
 
 
 class AheadIterator(BatchIterator):
-    """Is at the position of the caller, while the wrapped iterator is as far as it was read.
+    """Keeps the caller's position, while the position of the wrapped iterator runs ahead.
 
     A subclass begins each epoch with `_rewind`, sets `_state` with every batch that it hands out, and calls `_align`
     after the last one.
@@ -18,9 +18,9 @@ class AheadIterator(BatchIterator):
     def __init__(self, iterator: BatchIterator) -> None:
         self._iterator = iterator
         self._epoch = iterator.epoch
-        # After the last batch that was handed out.
+        # The state after the last batch that was handed out.
         self._state = iterator.state_dict()
-        # True if the wrapped iterator is further than that.
+        # True if the wrapped iterator may be ahead of `_state`.
         self._has_read_ahead = False
 
     @property
@@ -56,7 +56,7 @@ class AheadIterator(BatchIterator):
         self._iterator.close()
 
     def _end_epoch(self) -> None:
-        """End the epoch that runs: its next batch is a `RuntimeError`."""
+        """End the running epoch: asking it for another batch is a `RuntimeError`."""
         raise NotImplementedError
 
     def _rewind(self) -> State:
@@ -66,7 +66,7 @@ class AheadIterator(BatchIterator):
         return self._iterator.state_dict()
 
     def _align(self) -> None:
-        """Take over the position of the wrapped iterator, of which nothing was read ahead."""
+        """Take over the position of the wrapped iterator, which has not read ahead."""
         self._epoch = self._iterator.epoch
         self._state = self._iterator.state_dict()
         self._has_read_ahead = False

@@ -1,4 +1,4 @@
-"""Strategy `async`: threads or processes load the next batches while the caller computes on this one."""
+"""Strategy `async`: threads or processes load the next batches while the caller computes on the current one."""
 
 from __future__ import annotations
 
@@ -34,48 +34,51 @@ from etl.stages.cursor import ThreadCursor
 class AsyncIterator(AheadIterator):
     """Wraps any iterator and yields the same batches in the same order, loaded ahead of the caller.
 
-    An exception while loading is raised at the batch it belongs to. Leaving the loop ends the threads.
+    An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads.
 
     Parameters
     ----------
     iterator : BatchIterator
-        The iterator to wrap. One of the caller's own is advanced by a single thread.
+        The iterator to wrap. A user-defined iterator is advanced by a single thread.
     prefetch_size : int
-        Batches that are finished or being made besides the one that the caller holds; 0 is the plain iterator.
+        Batches to load ahead of the one that the caller holds, finished or not. 0 turns prefetching off.
     workers : {"thread", "process"}
-        Processes are for sources and stages in Python that hold the interpreter's lock.
+        "process" is for sources and stages in Python that hold the GIL.
     threads : int, optional
-        Threads that share the records of each batch. By default those that a `ThreadPolicy` in force gives to loading;
-        without one, as many as there are CPUs for this process.
+        Threads that share the records of each batch. By default one for each CPU that this process may use, unless a
+        `ThreadPolicy` in force gives loading another number.
     processes : int, optional
-        Processes that share the records of each batch; by default as many as `threads`.
+        Processes that share the records of each batch. The default is that of `threads`.
     start_method : {"forkserver", "spawn"}
-        How processes are started.
+        Method of starting processes, as in `multiprocessing`.
     timeout : float, optional
-        Seconds to wait for a batch. After them it is an error that names the record that a worker is at.
+        Seconds to wait for a batch before an error is raised that names the record that a worker is loading. By default
+        there is no limit.
     memory_budget : int, optional
-        Bytes for all batches, the caller's included. As many are loaded ahead as have room in it, by the size of the
-        first of an epoch.
+        Bytes for all batches, including the caller's. It replaces `prefetch_size`: as many batches are loaded ahead as
+        fit, judged by the first batch of the epoch.
 
     Raises
     ------
     ValueError
-        If the iterator must not be wrapped, or is one of the caller's own and there are processes or a budget; if a
-        source or stage cannot be pickled; for processes on another system than Linux.
+        If an argument is invalid, or the iterator must not be wrapped; if a user-defined iterator is combined with
+        processes or `memory_budget`; if a source or stage cannot be pickled for processes; for processes on a system
+        other than Linux; at the start of an epoch, if `memory_budget` is too small for two batches.
 
     Notes
     -----
-    Processes are started by the constructor and end with this object. Each has a copy of the source and the stages as
-    they were then, and writes records into memory that it shares with this process. The constructor does not wait until
-    they run: they import what they need meanwhile. A process that is killed is an error at its batch that names the
-    record it was at. So is one that hangs, which is killed after `timeout`. The next epoch has others.
+    The constructor starts the processes and returns while they still import what they need. They end with this object.
+    Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
+    shares with this process. If a process is killed, its batch raises an error that names the record it was loading. A
+    process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes in their
+    place.
 
     This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
-    loading threads have finished the record they are at, and until a kernel that is being loaded is there, so that the
-    child inherits no lock that is held. It does not wait longer than five seconds for a record and a minute for a
-    kernel: then there is a `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. It
-    may begin one of its own with threads, but not with these processes; doing so is a `RuntimeError`. It may make
-    iterators of its own. Its end does not affect these processes.
+    loading threads have finished their current records, and until a kernel that is being loaded is ready, so that the
+    child inherits no held lock. It waits at most five seconds for a record and a minute for a kernel, and then gives a
+    `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. It may begin an epoch of its
+    own with threads; with these processes that is a `RuntimeError`. It may make new iterators. When it ends, these
+    processes live on.
     """
 
     async_unsupported_reason = "it is asynchronous already"
@@ -115,14 +118,14 @@ class AsyncIterator(AheadIterator):
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
         self._worker_pool: WorkerPool | None = None
-        # The memory that worker processes share; None: that of the wrapped iterator.
+        # The memory that worker processes share. If None, batches are in the wrapped iterator's memory.
         self._buffers: BufferPool | None = None
         loader = self._source.loader
         if workers == "process":
             self._check_processes()
         if memory_budget is not None and loader is None:
             raise ValueError(
-                f"memory_budget needs to know how large batches are, which {type(iterator).__name__} does not tell; "
+                f"memory_budget needs the size of batches, which {type(iterator).__name__} does not tell; "
                 "use prefetch_size"
             )
         if self.processes and loader is not None:
@@ -132,12 +135,12 @@ class AsyncIterator(AheadIterator):
 
     @property
     def prefetch_size(self) -> int:
-        """Batches loaded ahead; 0 is off."""
+        """Batches to load ahead of the caller; 0 if prefetching is off."""
         return self._prefetch_size
 
     @property
     def threads(self) -> int:
-        """Threads that load; 0 if the caller's own does, or processes do."""
+        """Number of loading threads; 0 if prefetching is off or processes load."""
         if self._prefetch_size == 0 or self._workers == "process":
             return 0
         if self._source.loader is None:
@@ -146,7 +149,7 @@ class AsyncIterator(AheadIterator):
 
     @property
     def processes(self) -> int:
-        """Processes that load; 0 if threads do."""
+        """Number of loading processes; 0 if prefetching is off or threads load."""
         if self._prefetch_size == 0 or self._workers == "thread":
             return 0
         return self._processes or default_loader_threads()
@@ -170,7 +173,7 @@ class AsyncIterator(AheadIterator):
         else:
             self._source.hold_batches(prefetch_size + 1)
         self._state, self._after, self._has_read_ahead = state, None, True
-        # Nothing of this object: the prefetcher, which its threads hold, must not keep it alive.
+        # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = partial(self._source.name_error, cursor)
         prefetcher: Prefetcher = (
             ThreadPrefetcher(plans, prefetch_size, name_error, self.threads)
@@ -182,7 +185,7 @@ class AsyncIterator(AheadIterator):
         return epoch
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
-        """Have threads make batches in memory from `allocate(nbytes)`; processes have memory of their own."""
+        """Let threads put batches into memory from `allocate(nbytes)`; processes have memory of their own."""
         self._source.allocate_with(allocate)
 
     def state_dict(self) -> State:
@@ -214,12 +217,11 @@ class AsyncIterator(AheadIterator):
     def _check_processes(self) -> None:
         if self._source.loader is None:
             raise ValueError(
-                f"workers='process' needs an iterator whose batches can be made in parts, such as RawIterator and "
-                f"PresavedIterator; {type(self._iterator).__name__} makes them itself, which one thread can do: use "
-                "workers='thread'"
+                f"workers='process' needs an iterator whose batches can be loaded in parts, such as RawIterator and "
+                f"PresavedIterator; {type(self._iterator).__name__} makes whole batches itself: use workers='thread'"
             )
         if sys.platform != "linux":
-            raise ValueError("workers='process' needs Linux, for memory without a name; use workers='thread'")
+            raise ValueError("workers='process' needs Linux, for anonymous shared memory; use workers='thread'")
 
     def _end_epoch(self) -> None:
         epoch = self._running() if self._running is not None else None
@@ -232,7 +234,7 @@ class AsyncIterator(AheadIterator):
         self._after = None
 
     def _end_whole_epoch(self, skipped: SkippedRecords) -> None:
-        """Go on to the next epoch: the last batch was handed out."""
+        """Advance to the next epoch, after the last batch was handed out."""
         try:
             self._source.end_epoch(skipped)
         finally:  # warnings may be errors
@@ -276,12 +278,12 @@ class _Epoch(Iterator[Batch]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stop loading and wait for the threads; at most the records they are at are finished first."""
+        """Stop loading and wait for the threads, which finish at most their current records."""
         self._finalizer()
 
 
 def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyPlan]]:
-    """Return how many batches to load ahead, so that they and the caller's have room in `budget` bytes, and `plans`."""
+    """Return how many batches to load ahead, so that they and the caller's fit into `budget` bytes, and all plans."""
     first = next(plans, None)
     if not isinstance(first, BatchPlan):
         return 1, plans

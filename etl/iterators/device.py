@@ -1,4 +1,4 @@
-"""Batches on the device, copied one ahead of compute and finished there."""
+"""Batches on a device, copied while it computes; the rest of the pipeline can run there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 OnDevice = Callable[["torch.Tensor"], "torch.Tensor"]
-# Batches copied ahead of the one that is computed with: one hides the copy if compute takes longer.
+# Batches copied ahead of the one in use: one is enough to hide the copy if compute takes longer.
 AHEAD = 1
 
 
@@ -38,9 +38,9 @@ class DeviceIterator(AheadIterator):
     backend : Backend or str
         The device, as `etl.backend` names it.
     finish : Pipeline, optional
-        The rest of the pipeline, to be done on the device. If `iterator` ends before "channels_first" or "normalise",
-        uint8 is copied, a quarter of the bytes of float32; the device makes floats of it, with the bits that the stages
-        give. Floating features have the iterator's dtype in the end.
+        The rest of the pipeline, to run on the device. If `iterator` ends before "channels_first" or "normalise", uint8
+        is copied, a quarter of the bytes of float32. The device's results are bit for bit those of the stages. Floating
+        features are converted to the iterator's dtype at the end.
 
     Raises
     ------
@@ -49,8 +49,8 @@ class DeviceIterator(AheadIterator):
 
     Notes
     -----
-    If the device can read memory of the host itself, loading threads write batches into such memory; batches of
-    processes are copied there first.
+    If the device can read host memory directly, loading threads write batches into such memory. Batches from loading
+    processes are copied into it first.
     """
 
     async_unsupported_reason = "it is on the device already; wrap the iterator inside it"
@@ -85,7 +85,7 @@ class DeviceIterator(AheadIterator):
                     is_ended = True
                 else:
                     sent.append((self._backend.send(batch), self._iterator.state_dict()))
-                    del batch  # its memory is free for another as soon as it is copied
+                    del batch  # its memory can be reused as soon as it is copied
             if not sent:
                 break
             arriving, self._state = sent.popleft()
@@ -96,7 +96,10 @@ class DeviceIterator(AheadIterator):
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
         """Return an iterator over the part of each epoch that belongs to `rank`, on the same device.
 
-        See `BatchIterator.shard`.
+        Parameters
+        ----------
+        rank, world_size, uneven
+            See `BatchIterator.shard`.
         """
         part = self._iterator.shard(rank, world_size, uneven)
         part.set_epoch(self._epoch)
@@ -138,7 +141,7 @@ def _channels_first(features: torch.Tensor) -> torch.Tensor:
 
 
 def _normalise(stage: Normalise) -> OnDevice:
-    # Copied to each device once, and not with every batch.
+    # Copied to each device once, not with every batch.
     constants: dict[torch.device, list[torch.Tensor]] = {}
 
     def normalise(features: torch.Tensor) -> torch.Tensor:
@@ -149,7 +152,7 @@ def _normalise(stage: Normalise) -> OnDevice:
                 torch.from_numpy(each).to(features.device) for each in (stage.offset, stage.scale)
             ]
         offset, scale = constants[features.device]
-        # Contiguous before it is made four times as large; a copy, because the batch's own memory is not to change.
+        # Made contiguous while it is still uint8, a quarter of the size. A copy, because the batch must not change.
         return features.contiguous().to(torch.float32, copy=True).sub_(offset).mul_(scale)
 
     return normalise

@@ -1,4 +1,4 @@
-"""The part that iterators over numbered records share: epochs, positions, resuming and sharding."""
+"""Base class of iterators that load records by index: epochs, positions, resuming and sharding."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class IndexedIterator(BatchIterator):
     sampler : Sampler
         Chooses the records of each batch.
     loader : Loader
-        Loads them.
+        Loads these records.
     dtype : str
         The dtype of floating features.
     reuse : bool
-        Use the memory of a batch again when nothing refers to the batch.
+        Reuse the memory of a batch when nothing refers to the batch any more.
     """
 
     async_supported = True
@@ -74,12 +74,12 @@ class IndexedIterator(BatchIterator):
 
     @property
     def loader(self) -> Loader:
-        """Loads its records, in threads or processes of any kind."""
+        """The loader of the records, for threads and processes to share."""
         return self._loader
 
     @property
     def reuse(self) -> bool:
-        """True if the memory of a batch is used again."""
+        """True if the memory of a batch is reused."""
         return self._pool.reuse
 
     def __len__(self) -> int:
@@ -112,21 +112,22 @@ class IndexedIterator(BatchIterator):
         self.end_epoch(skipped)
 
     def wrap_loader(self, wrap: Callable[[Loader], Loader]) -> None:
-        """Load with `wrap(loader)` from now on: a loader that watches or slows the one that it wraps."""
+        """Load with `wrap(loader)` from now on, for instance to watch or slow down the loader."""
         self._loader = wrap(self._loader)
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
-        """Make batches from now on in memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
+        """From now on, put batches into memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
         self._pool = BufferPool(self._pool.reuse, self._pool.max_free, allocate)
 
     def hold_batches(self, batches: int) -> None:
-        """Keep the memory of so many batches, besides the caller's own, to use it again in this epoch."""
+        """Keep the memory of this many batches, besides the one that the caller holds, for reuse in this epoch."""
         self._pool.max_free = batches + 1
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[AnyPlan]:
-        """Begin the next epoch, which ends the one before, and yield its batches, to be loaded.
+        """Begin the next epoch, which ends the one before, and yield a plan for each of its batches.
 
-        `cursor` is set to a record that has to be loaded in order to plan; `pool` is memory to use instead of its own.
+        `cursor` is set to each record that has to be loaded to plan a batch. Arrays come from `pool`, if given, instead
+        of the iterator's own memory.
         """
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed")
@@ -139,7 +140,7 @@ class IndexedIterator(BatchIterator):
         return plan_epoch(self._sampler, self._loader, self._epoch, self._position, pool, cursor)
 
     def end_epoch(self, skipped: SkippedRecords) -> None:
-        """Go on to the next epoch, and warn of the records that this one has skipped."""
+        """Advance to the next epoch, and warn about the records that this epoch has skipped."""
         ended = self._epoch
         self._epoch += 1
         self._position = 0
@@ -149,9 +150,11 @@ class IndexedIterator(BatchIterator):
     def fill(self, plan: AnyPlan) -> Batch | None:
         """Return a batch of repeated records in place of `plan`, whose records were all skipped.
 
-        This rank then gets as many batches as the others; None if it need not. The batch has as many records as `plan`,
-        from the start of the epoch or from the first place after it at which there is a good one: the same for every
-        strategy, and after a resume. Raises `RecordError` if the epoch has no good record.
+        This rank then gets as many batches as the others. None if ranks may get different numbers.
+
+        The epoch's order is divided into windows of `plan.rows` records. The batch holds the records that can be loaded
+        of the first window that has any, so it is the same for every strategy, and after a resume. Raises `RecordError`
+        if no record of the epoch can be loaded.
         """
         if not self._sampler.has_equal_ranks:
             return None
@@ -218,11 +221,11 @@ class _Filler:
         self._loader = loader
         self._ranks = f"rank {sampler.rank} of {sampler.world_size}"
         self._order = sampler.order(epoch)
-        # The place of the first good ones, by how many are taken at once: bad ones are tried once an epoch.
+        # The start of the first window with a good record, by window size, so that bad records are tried once an epoch.
         self._first: dict[int, int] = {}
 
     def fill(self, bad: AnyPlan, pool: BufferPool) -> Batch:
-        """Return a batch in place of `bad`, marked as repeated; raises `RecordError` if there is none."""
+        """Return a batch in place of `bad`, marked as repeated; raises `RecordError` if no record can be loaded."""
         cursor = ThreadCursor()
         size = bad.rows
         for first in range(self._first.get(size, 0), len(self._order), size):
@@ -236,8 +239,8 @@ class _Filler:
                 return plan.batch
         error = bad.skipped[0]
         cause = (
-            f"{error.cause}; no record of its batch can be loaded, and none of epoch {self.epoch} to put in its place, "
-            f"without which {self._ranks} would get a batch fewer than others: repair the records, or call "
+            f"{error.cause}; no other record of its batch or of epoch {self.epoch} can be loaded in its place, and "
+            f"without this batch {self._ranks} would get one fewer than the others: repair the records, or call "
             'shard(..., uneven="allow")'
         )
         raise RecordError(error.source, error.record, error.stage, error.name, cause)

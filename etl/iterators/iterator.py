@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 class BatchIterator(Protocol):
     """Yields the batches of one epoch each time it is iterated.
 
-    After an epoch `epoch` is one higher, so that the next one has another order. An epoch that was left early starts
-    again from its first batch. There is one epoch at a time: beginning another ends the one before.
+    A finished epoch increases `epoch` by one, so that the next epoch has another order. After a loop that was left
+    early, the next loop starts the same epoch again, from its first batch. Only one epoch runs at a time: beginning
+    another ends the one before.
 
-    It is a context manager, which closes it.
+    As a context manager it closes itself on exit.
     """
 
     async_supported: bool
@@ -27,7 +28,7 @@ class BatchIterator(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Records of a batch; the last of an epoch may have fewer."""
+        """Records in a batch; the last batch of an epoch may have fewer."""
 
     @property
     def dtype(self) -> str:
@@ -35,29 +36,29 @@ class BatchIterator(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being iterated, or is next."""
+        """The running epoch; between epochs, the next one."""
 
     def __len__(self) -> int:
-        """Return the batches of one whole epoch; of a shard, those of its rank."""
+        """Return the number of batches in a whole epoch; for a shard, those of its rank."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one, from its first batch."""
+        """Make the next loop start at the first batch of `epoch`."""
 
     def state_dict(self) -> State:
         """Return the position after the last batch that was handed out, as JSON values."""
 
     def load_state_dict(self, state: State) -> None:
-        """Resume at `state`: the next epoch is the rest of the one in which it was taken.
+        """Resume at `state`: the next loop yields the rest of the epoch in which `state` was taken.
 
-        The state of one of several ranks is that of all of them, if all have been handed as many batches. Any number of
-        ranks may load it: each record that was left comes once, besides those that are marked as repeated. If ranks
-        have been handed different numbers of batches, the state with the smallest position repeats records, and the one
-        with the largest leaves records out. The ranks that load the state decide what `drop_last` and `uneven="drop"`
-        leave out.
+        With several ranks, the state of any rank will do, if all ranks have received the same number of batches. Any
+        number of ranks may load it: each remaining record comes once, besides those that are marked as repeated. If
+        ranks have received different numbers of batches, the state with the smallest position repeats records, and the
+        state with the largest leaves records out. What `drop_last` and `uneven="drop"` leave out depends on the ranks
+        that resume, not on those that saved.
 
-        Raises `ValueError` if `state` was taken from other records or with another seed, `shuffle` or buckets.
+        Raises `ValueError` if `state` was taken with another number of records, seed, `shuffle` or buckets.
         """
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> BatchIterator:
@@ -69,12 +70,12 @@ class BatchIterator(Protocol):
         Parameters
         ----------
         rank : int
-            This process's number, from 0 to `world_size - 1`.
+            This process's rank, from 0 to `world_size - 1`.
         world_size : int
-            Processes that share each epoch; with 1 nothing is repeated or left out.
+            Processes that share each epoch. With 1, nothing is repeated or left out.
         uneven : {"pad", "drop", "allow"}
-            Sharing of the last step of an epoch, if its `left` records cannot be divided by `world_size`. `drop_last`
-            leaves that step out in any case.
+            Sharing of the last step of an epoch, if its `left` records cannot be divided by `world_size`. With
+            `drop_last`, that step is always left out.
 
             - "pad": each rank gets `ceil(left / world_size)` records. The missing ones, at most `world_size - 1`, are
               repeated from the start of the epoch and marked in `Batch.repeated`.
@@ -84,13 +85,14 @@ class BatchIterator(Protocol):
         Raises
         ------
         ValueError
-            If there is no such rank, `uneven` is none of the three, or this iterator is a shard already.
+            If there is no such rank, `uneven` is unknown, or this iterator is a shard already.
 
         Notes
         -----
-        With `on_error="skip"` a batch from which some records are left out is smaller. One of which no record is left
-        is replaced, unless `uneven` is "allow": by as many records from the start of the epoch, loaded in the thread
-        that asks for the batch, and all marked as repeated. It is a `RecordError` if the epoch has no good record.
+        With `on_error="skip"`, a batch is smaller by the records that it skips. If it skips all of them, it is replaced
+        unless `uneven` is "allow": by as many records from the start of the epoch, all marked as repeated. They are
+        loaded in the thread that asks for the batch. If no record of the epoch can be loaded, a `RecordError` is
+        raised.
 
         Examples
         --------
@@ -104,7 +106,7 @@ class BatchIterator(Protocol):
         """
 
     def close(self) -> None:
-        """End its threads and processes and close its files; iterating it afterwards is an error."""
+        """End the iterator's threads and processes and close its files. Iterating it afterwards is a `RuntimeError`."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The part of an iterator that loads ahead of the caller needs."""
+"""The interface through which `AsyncIterator` loads the batches of an iterator ahead of the caller."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Prefetchable(Protocol):
     Attributes
     ----------
     loader : Loader or None
-        Loads the records of a batch, in chunks; None if batches come whole, which one thread can do.
+        Loads the records of a batch, in chunks. None if batches can only be made whole, by one thread.
     reuse : bool
-        The memory of a batch may be used again.
+        True if the memory of a batch may be reused.
     """
 
     @property
@@ -32,32 +32,33 @@ class Prefetchable(Protocol):
     def reuse(self) -> bool: ...
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[AnyPlan]:
-        """Begin the next epoch and yield its batches, to be loaded.
+        """Begin the next epoch and yield a plan for each of its batches.
 
-        `cursor` is set to a record that has to be loaded in order to plan; `pool` is memory to use instead of its own.
+        `cursor` is set to each record that has to be loaded to plan a batch. Arrays come from `pool`, if given, instead
+        of the iterator's own memory.
         """
 
     def state_after(self, after: Any) -> State:
-        """Return the state at `after`, the end of a plan."""
+        """Return the state of the iterator after a batch, from the `after` of its plan."""
 
     def end_epoch(self, skipped: SkippedRecords) -> None:
-        """Go on to the next epoch, and warn of the records that this one has skipped."""
+        """Advance to the next epoch, and warn about the records that this epoch has skipped."""
 
     def hold_batches(self, batches: int) -> None:
-        """Keep the memory of so many batches, besides the caller's own, to use it again."""
+        """Keep the memory of this many batches, besides the one that the caller holds, for reuse."""
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
-        """Make batches in memory from `allocate(nbytes)`."""
+        """Put batches into memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
 
     def fill(self, plan: AnyPlan) -> Batch | None:
-        """Return a batch in place of one whose records were all skipped; None if there need not be one."""
+        """Return a batch in place of `plan`, whose records were all skipped; None if none is needed."""
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
         """Return an error for `cause` that names the record at `cursor`, or `cause` if there is none."""
 
 
 class WholeBatches:
-    """An iterator of the caller's own as a `Prefetchable`: its batches come whole."""
+    """A user-defined iterator as a `Prefetchable`: each batch comes whole."""
 
     loader = None
     reuse = False
@@ -66,26 +67,26 @@ class WholeBatches:
         self._iterator = iterator
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[ReadyBatch]:  # noqa: ARG002
-        """Begin the next epoch and yield its batches."""
+        """Begin the next epoch and yield its batches, already loaded."""
         batches = iter(self._iterator)
         return (ReadyBatch(batch, self._iterator.state_dict()) for batch in batches)
 
     def state_after(self, after: State) -> State:
-        """Return `after`, which is a state."""
+        """Return `after`, which already is a state."""
         return after
 
     def end_epoch(self, skipped: SkippedRecords) -> None:
-        """Nothing to do: the iterator has ended its epoch."""
+        """Do nothing: the iterator has ended its epoch itself."""
 
     def hold_batches(self, batches: int) -> None:
-        """Nothing to do: the iterator has its own memory."""
+        """Do nothing: the iterator has its own memory."""
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
-        """Nothing to do: the iterator has its own memory."""
+        """Do nothing: the iterator has its own memory."""
 
     def fill(self, plan: AnyPlan) -> None:
-        """Nothing to do: the iterator leaves out no batch."""
+        """Do nothing: the iterator leaves out no batch."""
 
     def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:  # noqa: ARG002
-        """Return `cause`: the records are the iterator's own affair."""
+        """Return `cause`: the iterator's records are unknown."""
         return cause

@@ -1,4 +1,4 @@
-"""Strategy `presaved`: arrays are gathered from a store, and the rest of the pipeline is applied."""
+"""Strategy `presaved`: records are gathered from a store, and the rest of the pipeline is applied."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from etl.stages.pipeline import Pipeline
 
 
 class PresavedIterator(IndexedIterator):
-    """Yields batches of the records of a store, finished by the rest of the pipeline that wrote it.
+    """Yields batches of records from a store, after the rest of the pipeline that wrote the store.
 
     Parameters
     ----------
     store : presave.Store, str or Path
-        The store. One given as a path is closed with the iterator.
+        The store, or its path. A store that is given by its path is closed with the iterator.
     pipeline : Pipeline
-        The stages after those that the store was written with: `pipeline.after(stage)`.
+        The stages after those that the store was written with: `pipeline.after(stage)`. An empty pipeline fits any
+        store.
     batch_size, shuffle, seed, dtype, drop_last, reuse, on_error, padding, bucket_records
-        See `RawIterator`. The store knows the lengths of records, unless a stage that is left changes them.
+        See `RawIterator`. Lengths of records come from the store, unless a remaining stage changes them.
 
     Raises
     ------
     ValueError
-        If another pipeline wrote the store, or it was split after another stage; and as `RawIterator` does.
+        If another pipeline wrote the store, or the pipeline was split after another stage; and as for `RawIterator`.
     StoreError
         If there is no store, or it is damaged.
     """
@@ -67,9 +68,14 @@ class PresavedIterator(IndexedIterator):
         super().__init__(sampler, loader, dtype, reuse=reuse)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> PresavedIterator:
-        """Return an iterator over the part of each epoch that belongs to `rank`; see `BatchIterator.shard`.
+        """Return an iterator over the part of each epoch that belongs to `rank`.
 
-        The store remains this one's to close.
+        Closing it does not close the store.
+
+        Parameters
+        ----------
+        rank, world_size, uneven
+            See `BatchIterator.shard`.
         """
         part: PresavedIterator = super().shard(rank, world_size, uneven)
         part._owns_store = False
@@ -90,9 +96,9 @@ def make_padder(
     Parameters
     ----------
     store : presave.Store
-        Its ragged fields are padded, unless a stage of `pipeline` makes them equal in size.
+        The store, whose ragged fields are padded unless a stage of `pipeline` makes them equal in size.
     pipeline : Pipeline
-        The stages that are left.
+        The stages that are still to be applied.
     padding : Padding
         How batches are padded.
     lengths : Lengths or None

@@ -20,41 +20,43 @@ class RawIterator(IndexedIterator):
     Parameters
     ----------
     source : sequence of records
-        Mappings with `features` and `label`; tuples of arrays if a record has several inputs or labels.
+        The records: mappings with `features` and `label`. Either is a tuple of arrays if a record has several inputs or
+        labels.
     pipeline : Pipeline
         The stages that each record goes through.
     batch_size : int
-        Records of a batch. The last one of an epoch may have fewer.
+        Records in a batch. The last batch of an epoch may have fewer.
     shuffle : bool
-        Draw an order for every epoch.
+        Shuffle the records, in another order for every epoch.
     seed : int
         Seeds the order and random stages, together with the epoch.
     dtype : {"float16", "bfloat16", "float32", "float64"}
         The dtype of floating features, labels and masks.
     drop_last : bool
-        Leave out a last batch that is not whole.
+        Leave out an incomplete last batch.
     reuse : bool
-        Use the memory of a batch again when nothing refers to the batch any more.
+        Reuse the memory of a batch when nothing refers to the batch any more.
     on_error : {"raise", "skip"}
-        Raise an error for a record that fails, or leave it out of its batch; a `UserWarning` at the end of the
-        epoch names them.
+        Raise `RecordError` for a record that fails, or leave the record out of its batch. A `UserWarning` at the end of
+        the epoch then says how many were skipped, with the first errors.
     padding : Padding, optional
-        Allows records of different lengths.
+        Pads records of different lengths, which are an error without it.
     bucket_records : int, optional
-        Sort windows of so many records of the epoch's order by length and shuffle the batches of each, so that batches
-        hold similar lengths and little padding. Needs `padding`.
+        Sort windows of this many records by length and shuffle the batches of each window, so that a batch holds
+        similar lengths and little padding. Needs `padding`.
 
     Raises
     ------
     ValueError
-        If the batch size is below 1, the dtype is unknown, or there are buckets and lengths are not known.
+        If the source is empty, an argument is invalid, or there are buckets and lengths are unknown.
     RecordError
-        At the batch of a record that fails.
+        While iterating, at the batch of a record that fails.
 
     Notes
     -----
-    Lengths are those of `source.lengths` (int64, the steps of each record, or such an array for each field), unless a
-    stage changes them. If they are not known, one thread loads a batch to find them out.
+    Lengths come from `source.lengths`, unless a stage changes them: an integer array with the steps of each record, or
+    a mapping of field name to such an array. If they are unknown, a single thread loads all records of a batch to find
+    the longest.
     """
 
     def __init__(

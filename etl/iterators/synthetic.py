@@ -1,4 +1,4 @@
-"""The upper bound: the same batch again and again, so that loading costs nothing."""
+"""The upper bound on speed: the same batch again and again, so that loading costs nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SyntheticIterator(IndexedIterator):
     Parameters
     ----------
     shape : tuple of int
-        The shape of one record's features; those of a batch have shape `(batch_size, *shape)`.
+        The shape of one record's features; a batch has features of shape `(batch_size, *shape)`.
     classes : int
-        Labels are int64 from 0 to `classes - 1`.
+        Number of classes. Labels are int64 from 0 to `classes - 1`.
     batches : int
         Batches of an epoch.
     batch_size : int
@@ -61,7 +61,10 @@ class SyntheticIterator(IndexedIterator):
 
     @classmethod
     def repeating(cls, batch: Batch, batches: int) -> SyntheticIterator:
-        """Return an iterator that yields `batch` so many times; the dtype is that of its first floating array."""
+        """Return an iterator whose epochs yield `batch` `batches` times.
+
+        Its dtype is that of the first floating array.
+        """
         dtypes = [name for array in batch.arrays() for name, dtype in DTYPES.items() if array.dtype == dtype]
         iterator = cls((1,), 1, batches, len(batch), dtype=(dtypes or ["float32"])[0])
         iterator._batch = batch
@@ -70,7 +73,10 @@ class SyntheticIterator(IndexedIterator):
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> SyntheticIterator:
         """Return an iterator that yields the same batch `batches` times on every rank.
 
-        No record is marked as repeated, whatever `uneven` is.
+        Parameters
+        ----------
+        rank, world_size, uneven
+            See `BatchIterator.shard`. No record is marked as repeated, whatever `uneven` is.
         """
         Sampler(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size, uneven=uneven)
         part = SyntheticIterator.repeating(self._batch, len(self))

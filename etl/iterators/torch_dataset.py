@@ -35,8 +35,8 @@ class TorchDataset(IterableDataset[Any]):
     iterator : BatchIterator
         Any iterator whose batches are arrays.
     marks_repeated : bool
-        Add a last part to every tuple, a bool tensor of shape `(batch,)` that is True for repeated records, so that an
-        evaluation can leave them out: `correct[~repeated]`. Otherwise tuples are the same on one rank and on several.
+        Add a last part to every tuple: a bool tensor of shape `(batch,)` that is True for repeated records, so that an
+        evaluation can leave them out: `correct[~repeated]`. By default tuples are the same on one rank and on several.
 
     Raises
     ------
@@ -47,7 +47,7 @@ class TorchDataset(IterableDataset[Any]):
     def __init__(self, iterator: BatchIterator, *, marks_repeated: bool = False) -> None:
         self.iterator = iterator
         self._marks_repeated = marks_repeated
-        # The epoch that was begun; the iterator itself would begin one that was left early again.
+        # The epoch that was begun last. After a loop that was left early, the iterator alone would repeat it.
         self._begun: int | None = None
         self._is_resumed = False
 
@@ -56,7 +56,7 @@ class TorchDataset(IterableDataset[Any]):
         return len(self.iterator)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        # A generator: an epoch begins with its first batch, not when a loop asks whether this can be iterated at all.
+        # A generator, so that the epoch begins when the first batch is asked for, not when iter() is called.
         if get_worker_info() is not None:
             raise RuntimeError(IN_A_WORKER)
         if self._begun == self.iterator.epoch:

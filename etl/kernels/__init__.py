@@ -1,4 +1,4 @@
-"""Kernels: compiled loops over pixels that read and write memory once, and the same in numpy."""
+"""Kernels: compiled loops over pixels that read and write memory once, with equivalents in numpy."""
 
 from etl.kernels.normalise import CHANNELS, KERNELS, find_normalise_rows, load_kernels
 

@@ -1,4 +1,4 @@
-"""Normalising rows of pixels: numba's loop once it is loaded; numpy's until then, or if there is no numba."""
+"""Normalising rows of pixels, with numba once it is loaded, and with numpy until then or if numba is missing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NormaliseRows = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
-    """Return the loop for `kernel`: "auto", "numba" or "numpy". All give the same bits.
+    """Return the function for `kernel`: "auto", "numba" or "numpy". All give the same bits.
 
-    "auto" never waits. It begins to load numba in a thread, which takes 0.6 s, and returns numpy's loop until that is
-    done. Raises `ValueError` for an unknown kernel, and `ImportError` for "numba" if it is not installed.
+    "auto" never waits. It begins to load numba in a thread, which takes 0.6 s, and returns `normalise_rows` until that
+    is done. Raises `ValueError` for an unknown kernel, and `ImportError` for "numba" if numba is not installed.
     """
     if kernel not in KERNELS:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
@@ -38,7 +38,8 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
 def load_kernels() -> bool:
     """Wait until the compiled loops are loaded; return False if numba is not installed.
 
-    Otherwise they load in the background, during the first batches. For measurements, and for servers that fork.
+    Call it before a measurement, or in a server before it forks. Without this call, the loops load in the background
+    during the first batches.
     """
     for compiled in (_COMPILED, mapped_rows.COMPILED):
         compiled.wait()
@@ -61,7 +62,7 @@ def normalise_rows(
     slots : int64 array of shape (count,)
         Indices into `out`.
     offset, scale : float32 array of shape (3,)
-        Number to subtract and factor, for each channel.
+        Value to subtract from each channel, and factor to multiply the difference by.
     """
     offset, scale = offset[:, None, None], scale[:, None, None]
     for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):

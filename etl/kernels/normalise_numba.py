@@ -1,4 +1,4 @@
-"""Normalising rows of pixels by a loop that numba compiles. Imported on first use, since it loads numba."""
+"""Normalising rows of pixels in a loop that numba compiles. Imported on first use, since this loads numba."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from etl.stages.fields import unflatten
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Records of one training step; `features, labels = batch` unpacks it.
+    """The records of one training step; `features, labels = batch` unpacks them.
 
-    From an iterator the arrays are numpy, from `Backend.put` tensors. The first axis of each counts records.
+    Iterators yield numpy arrays; `Backend.put` returns tensors. The first axis of every array counts records.
 
     Attributes
     ----------
@@ -22,10 +22,11 @@ class Batch:
     labels : array, tuple of arrays or None
         The labels; None if records have none.
     features_mask, labels_mask : array of shape (batch, steps), tuple of these or None
-        1 for a time step of data and 0 for padding. None if nothing is padded; in a tuple, for an input that is not.
+        1 for a time step of data and 0 for padding. None if nothing is padded; a tuple has None for each array that is
+        not padded.
     repeated : bool array of shape (batch,) or None
         True for a record that is repeated only so that all ranks get the same number of batches (see
-        `BatchIterator.shard`). None if there is no such record.
+        `BatchIterator.shard`). None if no record of the batch is repeated.
     """
 
     features: Any
@@ -57,7 +58,10 @@ class Batch:
 
 
 def make_batch(arrays: Mapping[str, Any], repeated: Any = None) -> Batch:
-    """Return the batch of `arrays`, named as the flat fields of a record; without a label, its labels are None."""
+    """Return a batch of `arrays`, which are named as `etl.stages.fields.flatten` names them.
+
+    `labels` is None if there is no label.
+    """
     record = arrays if "features" in arrays and arrays.keys() <= {"features", "label"} else unflatten(arrays)
     return Batch(
         record["features"], record.get("label"), record.get("features_mask"), record.get("labels_mask"), repeated

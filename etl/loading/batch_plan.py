@@ -1,4 +1,4 @@
-"""A batch that is being made: its records, its arrays, and the loader that fills them."""
+"""A batch that is being loaded: its records, its arrays, and the loader that fills them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from presave import Record
 
 # The position of an iterator, as JSON values.
 State = dict[str, Any]
-# For each field of a batch the shape of one record's value, and the dtype.
+# Shape of one record's value and dtype in the batch, by field name.
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype]]
-# A record after the pipeline, with flat fields, or the error that it ended with.
+# A record after the pipeline, with flat fields (see `etl.stages.fields`), or the error of a record that failed.
 Finished = Record | RecordError
-# The smallest chunk of a batch that is worth handing to a worker: one record, an even share for each worker, or all.
+# The smallest chunk of a batch that is worth handing to a worker: one record, an even share for each worker, or the
+# whole batch.
 Granularity = Literal["record", "share", "batch"]
 
 NONE_FINISHED: Mapping[int, Finished] = {}
@@ -39,9 +40,9 @@ class BatchSpec:
     Attributes
     ----------
     fields : mapping of str to (shape, dtype)
-        For each field the shape of one record's value, and the dtype in the batch.
+        The shape of one record's value, and the dtype in the batch, for each field.
     finished : mapping of int to record or RecordError
-        Records that had to be loaded to find that out, by index; `Loader.load` takes them over.
+        Records that had to be loaded to learn shapes and dtypes, by record index. `Loader.load` reuses them.
     """
 
     fields: Fields
@@ -49,14 +50,21 @@ class BatchSpec:
 
 
 class Loader(Protocol):
-    """Loads any records of a data set into arrays. Threads share one; worker processes get a pickled copy."""
+    """Loads records of a data set into arrays. Threads share one loader; each worker process gets a pickled copy."""
 
     granularity: Granularity
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
-        """Return the arrays for a batch of the records `indices`, an int64 array.
+        """Return the names, shapes and dtypes of the arrays for a batch.
 
-        Sets `cursor` and raises as `load` does if it has to load records to find that out.
+        Parameters
+        ----------
+        indices : int64 array of shape (rows,)
+            The records of the batch.
+        epoch : int
+            Seeds random stages, together with the iterator's seed.
+        cursor : Cursor
+            Updated as in `load` if records must be loaded to learn their shapes. Errors are then those of `load`, too.
         """
 
     def load(
@@ -78,10 +86,10 @@ class Loader(Protocol):
         out : mapping of str to array of shape (rows, ...)
             One array for each field.
         cursor : Cursor
-            Set before each record and stage, so that a watchdog can name what hangs. Loading stops before the next
-            record when it is cancelled.
+            Updated before each record and stage, so that a watchdog can name what hangs. Loading stops before the next
+            record if `cursor.cancelled`.
         finished : mapping of int to record or RecordError
-            Records that `plan` has loaded already.
+            Records that `plan` has loaded already, by record index.
 
         Returns
         -------
@@ -99,33 +107,33 @@ class Loader(Protocol):
 
 
 class Position(NamedTuple):
-    """The end of a batch: its epoch, and how many records of it, over all ranks, come before."""
+    """The end of a batch: its epoch, and the number of records of that epoch, over all ranks, up to there."""
 
     epoch: int
     records: int
 
 
 class BatchPlan:
-    """A batch in the making, whose rows are loaded in any order and in chunks.
+    """A batch that is being loaded, in chunks of rows and in any order.
 
-    `batch` is there from the beginning: loading fills its arrays. If rows were skipped, `drop_skipped` ends it.
+    `batch` exists from the start; loading fills its arrays. If rows were skipped, call `drop_skipped` at the end.
 
     Parameters
     ----------
     loader : Loader
-        Loads its records.
+        Loads the records.
     indices : int64 array of shape (rows,)
-        Its records.
+        The records of the batch.
     epoch : int
-        The epoch that it belongs to.
+        The epoch that the batch belongs to.
     pool : BufferPool
-        The memory for its arrays.
+        The memory for the arrays.
     capacity : int
-        Records that the memory has room for, so that a smaller last batch can use the memory of any other.
+        Records that the memory has room for, so that a smaller last batch can reuse the memory of any other.
     cursor : Cursor
-        Set to a record that has to be loaded in order to plan.
+        Set to each record that has to be loaded to plan the batch.
     repeated : int
-        How many of its last records are repeated ones, which are marked in the batch.
+        Number of records at the end of the batch that are repeated. `Batch.repeated` marks them.
     after : Position, optional
         The position of the iterator after this batch.
     """
@@ -159,7 +167,15 @@ class BatchPlan:
         self.batch: Batch | None = make_batch(self.arrays, marks)
 
     def load(self, first: int, last: int, cursor: Cursor) -> None:
-        """Load the rows from `first` up to `last`; raises `RecordError` if one fails."""
+        """Load rows of the batch; raises `RecordError` if a record fails and is not to be skipped.
+
+        Parameters
+        ----------
+        first, last : int
+            The first row, and the row after the last one.
+        cursor : Cursor
+            See `Loader.load`.
+        """
         out = {}
         for name, array in self.arrays.items():
             out[name] = array[first:last]
@@ -168,7 +184,7 @@ class BatchPlan:
             self.skipped[first + row] = error
 
     def drop_skipped(self) -> None:
-        """Leave the rows that were skipped out of `batch`, which is None if nothing is left."""
+        """Remove the skipped rows from `batch`, which becomes None if no row is left."""
         kept = [row for row in range(self.rows) if row not in self.skipped]
         marks = np.array(kept) >= self.rows - self.repeated
         arrays = {name: array[kept] for name, array in self.arrays.items()}
@@ -177,14 +193,14 @@ class BatchPlan:
 
 
 class ReadyBatch:
-    """A batch that is there already, in place of a `BatchPlan`: it has no rows to load.
+    """A finished batch that takes the place of a `BatchPlan`; it has no rows to load.
 
     Parameters
     ----------
     batch : Batch
         The batch.
     after : Position or State, optional
-        The position of the iterator after it.
+        The position of the iterator after this batch.
     """
 
     def __init__(self, batch: Any, after: Any = None) -> None:
@@ -195,7 +211,13 @@ class ReadyBatch:
         self.skipped: dict[int, RecordError] = {}
 
     def load(self, first: int, last: int, cursor: Cursor) -> None:
-        """Load nothing."""
+        """Load nothing.
+
+        Parameters
+        ----------
+        first, last, cursor
+            Ignored.
+        """
 
     def drop_skipped(self) -> None:
         """Drop nothing."""
@@ -207,22 +229,22 @@ AnyPlan = BatchPlan | ReadyBatch
 def plan_epoch(
     sampler: Sampler, loader: Loader, epoch: int, position: int, pool: BufferPool, cursor: Cursor
 ) -> Iterator[BatchPlan]:
-    """Yield the batches of the rest of an epoch, to be loaded.
+    """Yield a plan for each batch in the rest of an epoch.
 
     Parameters
     ----------
     sampler : Sampler
         Decides which records are in which batch.
     loader : Loader
-        Loads them.
+        Loads the records.
     epoch : int
-        Number of the epoch.
+        The epoch.
     position : int
-        Records of the epoch, over all ranks, that come before.
+        Records of the epoch, over all ranks, that earlier batches held.
     pool : BufferPool
         The memory for batches.
     cursor : Cursor
-        Set to a record that has to be loaded in order to plan a batch.
+        Set to each record that has to be loaded to plan a batch.
     """
     for indices, repeated, after in sampler.batches(epoch, position):
         yield BatchPlan(loader, indices, epoch, pool, sampler.batch_size, cursor, repeated, Position(epoch, after))
@@ -236,7 +258,7 @@ class SkippedRecords:
         self._first: list[RecordError] = []
 
     def add(self, plan: AnyPlan) -> None:
-        """Add the records that one batch skipped, except repeated ones, which belong to another batch."""
+        """Add the records that one batch skipped, except repeated ones, which are counted in another batch."""
         errors = [error for row, error in sorted(plan.skipped.items()) if row < plan.rows - plan.repeated]
         self._count += len(errors)
         self._first += errors[: max(0, MAX_SHOWN - len(self._first))]

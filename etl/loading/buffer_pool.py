@@ -1,4 +1,4 @@
-"""Memory for batches, used again when nothing refers to the batch that was in it any more."""
+"""Batch memory that is reused once nothing refers to the batch in it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 
 import numpy as np
 
-# Below this a fresh array costs less than keeping an old one (malloc serves it without a system call).
+# Below this size a fresh array costs less than keeping an old one (malloc serves it without a system call).
 MIN_NBYTES = 64 << 10
 
 
 class BufferPool:
-    """Hands out arrays for batches, and takes their memory back when the last reference to one is gone.
+    """Hands out arrays for batches, and takes back the memory of an array when the last reference to it is gone.
 
-    A batch is the caller's for as long as anything refers to it, a view or a tensor that shares its memory included:
-    keeping a batch needs no copy and no call. Filling memory that was used before saves page faults: a fresh batch of
-    38 MB took 2.5 times as long to fill.
+    A batch stays valid while anything refers to it, including a view or a tensor that shares its memory. Callers that
+    keep a batch need not copy it. Reused memory saves page faults: a batch of 38 MB took 2.5 times as long to fill in
+    fresh memory.
 
     Parameters
     ----------
     reuse : bool
-        Use memory again. Without it every array is a fresh one.
+        Reuse memory. If False, every array is fresh.
     max_free : int
-        Unused arrays that are kept, for each size.
+        Unused arrays to keep for each size.
     allocate : callable, optional
-        `allocate(nbytes)` returns memory of another kind as a uint8 array; it is freed when nothing refers to it.
+        `allocate(nbytes)` returns memory of another kind, such as shared memory, as a uint8 array of shape `(nbytes,)`.
+        The memory is freed when nothing refers to it.
     """
 
     def __init__(self, reuse: bool, max_free: int = 2, allocate: Callable[[int], np.ndarray] | None = None) -> None:
@@ -37,12 +38,12 @@ class BufferPool:
         self._free: dict[int, deque[np.ndarray]] = {}
 
     def empty(self, count: int, capacity: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array with any content.
+        """Return an uninitialised array.
 
         Parameters
         ----------
         count : int
-            Records of the batch.
+            Records in the batch.
         capacity : int
             Records that the memory has room for, at least `count`.
         shape : tuple of int
@@ -62,13 +63,13 @@ class BufferPool:
         return memory[: count * math.prod(shape) * dtype.itemsize].view(dtype).reshape(count, *shape)
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Keep `memory` for another batch. It takes no lock: the garbage collector may call this anywhere."""
+        """Keep `memory` for another batch. This takes no lock, because the garbage collector may call it anywhere."""
         free = self._free.get(memory.nbytes)
         if free is not None and len(free) < self.max_free:
             free.append(memory)
 
     def clear(self) -> None:
-        """Free unused memory; memory of batches that live is freed with them."""
+        """Free unused memory. A batch that is still in use frees its memory when it is dropped."""
         self._free = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,7 +77,7 @@ class BufferPool:
 
     def _find(self, nbytes: int) -> np.ndarray:
         try:
-            return self._free.setdefault(nbytes, deque()).pop()  # the last one back is the likeliest to be in the cache
+            return self._free.setdefault(nbytes, deque()).pop()  # returned last: likeliest to be in the CPU cache
         except IndexError:
             return np.empty(nbytes, np.uint8) if self._allocate is None else self._allocate(nbytes)
 
@@ -84,14 +85,14 @@ class BufferPool:
 def round_up(nbytes: int) -> int:
     """Return `nbytes` rounded up to one of four sizes for each power of two.
 
-    Batches that are padded to many lengths then share memory of few sizes.
+    Batches that are padded to many lengths then share buffers of a few sizes.
     """
     unit = 1 << max(0, nbytes.bit_length() - 3)
     return -(-nbytes // unit) * unit
 
 
 class _Loan:
-    """The base of an array in lent memory: numpy drops it with the last view."""
+    """The base object of an array from a pool. numpy drops it with the last view, which returns the memory."""
 
     def __init__(self, owner: BufferPool, memory: np.ndarray) -> None:
         self._owner = owner

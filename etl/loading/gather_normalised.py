@@ -1,4 +1,4 @@
-"""Gathering, casting and normalising in one pass, for photographs that were presaved after "resize"."""
+"""Gather, cast and normalise in one pass, for photographs that were presaved after "resize"."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def gather_normalised(
 ) -> np.ndarray:
     """Gather the features of records, channels first and normalised.
 
-    They are the bits that the stages `ChannelsFirst` and `Normalise` give. Pixels are read once, from the mapped file,
-    and written once.
+    The result is bit for bit that of the stages `ChannelsFirst` and `Normalise`. Each pixel is read once, from the
+    mapped file, and written once.
 
     Parameters
     ----------
     store : presave.Store
-        Its features are uint8 of shape `(height, width, 3)`.
+        A store whose features are uint8 of shape `(height, width, 3)`.
     indices : sequence of int
-        The records, in any order and as often as wanted.
+        The records, in any order. A record may come more than once.
     normalise : Normalise
         The stage, with a mean for each channel.
     out : float32 array of shape (len(indices), 3, height, width), optional
         Contiguous memory to write into.
     kernel : {"auto", "numba", "numpy"}
-        "numba" is a compiled loop that releases the interpreter's lock, "numpy" the same in numpy. "auto" takes numba
-        if it is installed, as soon as it is loaded.
+        "numba" is a compiled loop that releases the GIL; "numpy" gives the same bits without numba. "auto" begins to
+        load numba in the background, and uses numpy until numba is loaded, or if it is not installed.
 
     Returns
     -------
@@ -53,11 +53,11 @@ def gather_normalised(
     Raises
     ------
     ValueError
-        If the store has other features, `out` does not fit or there is no such kernel.
+        If the store has other features, `out` does not fit, or the kernel is unknown.
     ImportError
         If `kernel` is "numba" and numba is not installed.
     IndexError, StoreError
-        As `Store.gather` does.
+        As for `Store.gather`.
     """
     if not can_gather_normalised(store, normalise):
         raise ValueError(

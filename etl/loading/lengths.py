@@ -1,4 +1,4 @@
-"""The number of steps of each record, known without loading it."""
+"""Lengths: the number of steps of each record, known before the record is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etl.stages.fields import MASKS, batch_fields, group_of
 from etl.stages.pipeline import Pipeline
 from etl.stages.stage import AnyStage, changes_length
 
-# Records whose shapes are read from a store at once.
+# Records whose shapes are read from a store in one call.
 CHUNK_RECORDS = 1 << 20
 
 
@@ -27,31 +27,31 @@ class Lengths:
     Attributes
     ----------
     fields : mapping of str to int64 array of shape (records,)
-        Steps by field; the name of a tuple stands for all of its arrays.
+        Steps by field name. The name of a tuple applies to all of its arrays.
     origin : str
-        Where they come from, for error messages.
+        The origin of the lengths, for error messages.
     """
 
     fields: Mapping[str, np.ndarray]
     origin: str
 
     def of(self, name: str) -> np.ndarray | None:
-        """Return the steps of the field `name`; None if they are not known."""
+        """Return the steps of the field `name`, int64 of shape `(records,)`; None if they are unknown."""
         found = self.fields.get(name)
         return self.fields.get(group_of(name)) if found is None else found
 
     @cached_property
     def longest(self) -> np.ndarray | None:
-        """For each record the steps of its longest input; None if they are not known."""
+        """The steps of each record's longest input, of shape `(records,)`; None if they are unknown."""
         inputs = [array for name, array in self.fields.items() if group_of(name) == "features"]
         return reduce(np.maximum, inputs) if inputs else None
 
 
 def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None:
-    """Return the lengths that `source.lengths` gives; None if it has none or a stage changes them.
+    """Return the lengths in `source.lengths`; None if the source has no such attribute, or a stage changes lengths.
 
-    That is an array of integers of shape `(records,)` for all padded fields, or a mapping with such an array for each
-    field. Raises `ValueError` for anything else.
+    `source.lengths` is an integer array of shape `(records,)` for all padded fields, or a mapping of field name to such
+    an array. Raises `ValueError` if it is anything else.
     """
     given: Any = getattr(source, "lengths", None)
     if given is None or _are_changed((*pipeline.preceding, *pipeline.stages)):
@@ -62,7 +62,7 @@ def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None
         if array.shape != (len(source),) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"the lengths of {source_name(source)} are {array.dtype} of shape {array.shape}; "
-                f"they must be whole numbers, one for each of its {len(source)} records"
+                f"they must be integers, one for each of its {len(source)} records"
             )
         fields[name] = array.astype(np.int64, copy=False)
     return Lengths(fields, f"the lengths of {source_name(source)}")
@@ -71,16 +71,16 @@ def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None
 def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) -> Lengths | None:
     """Return the lengths of the padded fields of `store`; None if a stage of `pipeline` changes them.
 
-    They are read at once and take 8 bytes for each record and field.
+    All lengths are read in this call. They take 8 bytes for each record and field.
 
     Parameters
     ----------
     store : presave.Store
-        Its manifest or shards have the shape of every record.
+        The store, which has the shape of every record in its manifest or shards.
     pipeline : Pipeline
-        The stages that are left.
+        The stages that are still to be applied.
     padding : Padding
-        Which fields are padded.
+        Chooses the fields to pad.
     """
     if _are_changed(pipeline.stages):
         return None
@@ -107,24 +107,24 @@ def bucket_lengths(
     padding : Padding or None
         How batches are padded.
     bucket_records : int or None
-        Records of a bucket.
+        Records in a window that is sorted by length; see `Sampler`. None if there are no buckets.
     name : str
-        The data set, for error messages.
+        Name of the data set, for error messages.
 
     Raises
     ------
     ValueError
-        If there are buckets without padding, or lengths are not known.
+        If there are buckets, and there is no padding or lengths are unknown.
     """
     if bucket_records is None:
         return None
     if padding is None:
-        raise ValueError("bucket_records puts records of similar lengths together, to be padded: pass padding, too")
+        raise ValueError("bucket_records puts records of similar lengths into a batch, which pads them: pass padding")
     longest = None if lengths is None else lengths.longest
     if longest is None:
         raise ValueError(
-            f"bucket_records needs lengths before records are loaded, and {name} does not say them, or a stage changes "
-            "them: give the source `lengths` (whole numbers, the steps of each record), or presave it after that stage"
+            f"bucket_records needs lengths before records are loaded, but {name} has none, or a stage changes them: "
+            "give the source an attribute `lengths` (the steps of each record), or presave it after that stage"
         )
     return longest
 

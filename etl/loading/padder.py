@@ -33,13 +33,13 @@ class Padder:
     Parameters
     ----------
     padding : Padding
-        Which fields are padded, with what, and to which length.
+        Fields to pad, padding values, and the length of a batch.
     ragged : collection of str
-        Fields that vary in size, as the data set says.
+        Fields whose size varies from record to record, according to the data set.
     lengths : Lengths or None
-        Steps of every record, if the data set says so.
+        Steps of every record, if the data set has them.
     dtype : numpy dtype
-        The dtype of masks that records do not bring.
+        The dtype of a mask if records have none of their own.
     """
 
     def __init__(self, padding: Padding, ragged: Collection[str], lengths: Lengths | None, dtype: np.dtype) -> None:
@@ -51,9 +51,10 @@ class Padder:
         self._roles: dict[str, _Role] = {}
 
     def plan(self, record: Fields, steps: Mapping[str, int]) -> Fields:
-        """Return the fields of a batch whose padded fields have so many steps, before rounding.
+        """Return the fields of a batch, masks included.
 
-        `record` are the fields of one record.
+        `record` are the fields of one record. `steps` has the steps of the longest record, by padded field;
+        `Padding.steps` makes the batch's length of it.
         """
         fields = dict(record)
         for name in self._padded(record):
@@ -75,7 +76,10 @@ class Padder:
                 )
 
     def longest(self, record: Fields, indices: np.ndarray) -> dict[str, int] | None:
-        """Return the most steps of the records `indices`, by padded field; None if they must be loaded to know."""
+        """Return the steps of the longest of the records `indices`, by padded field.
+
+        None if they are unknown until the records are loaded.
+        """
         padded = self._padded(record)
         if self._padding.length is not None:
             return dict.fromkeys(padded, 0)
@@ -88,7 +92,7 @@ class Padder:
         return longest
 
     def longest_of(self, record: Fields, finished: Iterable[Record]) -> dict[str, int]:
-        """Return the most steps of the flat records `finished`, by padded field."""
+        """Return the steps of the longest of the flat records `finished`, by padded field."""
         return {
             name: max((len(each[name]) for each in finished if name in each and np.ndim(each[name])), default=0)
             for name in self._padded(record)
@@ -106,12 +110,12 @@ class Padder:
         row : int
             The row to write.
         index : int
-            Number of the record, for its length.
+            The record's index in the data set, to look up its length.
 
         Raises
         ------
         ValueError
-            If a field or a mask does not fit, or has another length than the data set says.
+            If a field or a mask does not fit, or its length differs from the one that the data set gives.
         """
         for name, array in out.items():
             role = self._roles.get(name)
@@ -139,12 +143,13 @@ class Padder:
         value = np.asarray(fields[name]) if name in fields else NOTHING
         steps = len(value) if value.ndim else 0
         if steps <= len(out):
-            # Before the length: whether it is there at all, and has the axes of the others.
+            # Before its length: the field must exist, and have the other axes of the batch.
             check_value(name, _find(fields, name), out[:steps])
         self._check_length(name, steps, index)
         if steps > len(out):
-            # Lengths are known, or found by the very same stages, unless one length was asked for.
-            do = "raise that length" if self._padding.length else "its stages do not give the same each time; seed them"
+            # Unless one length was asked for, the batch is as long as its longest record: as the data set says, which
+            # was just checked, or as the same stages gave when the batch was planned.
+            do = "raise that length" if self._padding.length else "its stages give other lengths each time; seed them"
             raise ValueError(f"field {name!r} has {steps} steps and is padded to {len(out)}; {do}")
         out[:steps] = value
         out[steps:] = filling
@@ -154,7 +159,7 @@ class Padder:
             out[:steps] = 1
         else:
             if len(fields[name]) != steps:
-                raise ValueError(f"field {name!r} has {len(fields[name])} steps, what it masks {steps}")
+                raise ValueError(f"field {name!r} has {len(fields[name])} steps, the field that it masks has {steps}")
             write_value(name, _find(fields, name), out[:steps])
         out[steps:] = 0
 
@@ -163,7 +168,7 @@ class Padder:
         if self._lengths is not None and lengths is not None and lengths[index] != steps:
             raise ValueError(
                 f"field {name!r} has {steps} steps and {self._lengths.origin} say {lengths[index]}; "
-                "a stage that changes that needs an attribute changes_length = True"
+                "a stage that changes lengths needs an attribute changes_length = True"
             )
 
     def _padded(self, record: Fields) -> list[str]:

@@ -1,4 +1,4 @@
-"""How sequences of different lengths become one batch: its length, and what follows their ends."""
+"""Padding: sequences of different lengths in one batch."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from etl.stages.fields import MASKS, group_of
 
 @dataclass(frozen=True)
 class Padding:
-    """Pads fields whose first axis counts steps to the longest record of the batch.
+    """Pads records to the length of the longest in their batch, along the first axis, which counts steps.
 
-    Batches get masks, 1 for data and 0 for padding. A mask that a record brings is padded with 0.
+    Batches get masks: 1 for data, 0 for padding. If records have a mask of their own, it is padded with 0.
 
     Parameters
     ----------
     value : float
-        What features are padded with.
+        The padding value of features.
     multiple_of : int
-        Batches are padded further, to a multiple of so many steps.
+        Round the length of a batch up to a multiple of this.
     length : int, optional
-        Steps of every batch; then a longer record is an error.
+        Pad every batch to this length. A longer record is an error.
     label_value : float
-        What labels are padded with.
+        The padding value of labels.
     fields : collection of str, optional
-        Fields that are padded: "features" for all inputs that have an axis, "features.1" for the second of several,
-        "label" for labels of each step. By default "features", and "label" if the source or store says that it varies
-        (`ragged`).
+        Fields to pad: "features" for all inputs that have an axis, "features.1" for the second of several inputs,
+        "label" for a label that has steps. By default "features", and "label" if the source or store marks it as
+        `ragged`.
 
     Raises
     ------
     ValueError
-        If a number is too small, both `length` and `multiple_of` are given, or there is no such field.
+        If a number is too small, both `length` and `multiple_of` are given, or a field cannot be padded.
     """
 
     value: float = 0.0
@@ -57,24 +57,30 @@ class Padding:
         for name in self.fields or ():
             if group_of(name) not in MASKS:
                 raise ValueError(
-                    f"fields has {name!r}; padded are 'features' and 'label', or one of several: 'label.0'"
+                    f"fields has {name!r}; only 'features' and 'label' can be padded, or one of several: 'label.0'"
                 )
 
     def steps(self, longest: int) -> int:
-        """Return the steps of a batch whose longest record has `longest`; at least 1, for models that need a step."""
+        """Return the length of a batch whose longest record has `longest` steps.
+
+        It is at least 1, for models that need a step.
+        """
         if self.length is not None:
             return self.length
         return max(1, -(-longest // self.multiple_of)) * self.multiple_of
 
     def pads(self, name: str, ragged: Collection[str]) -> bool:
-        """Return whether the field `name` is padded, if it has an axis; `ragged` are the fields that vary in size."""
+        """Return whether the field `name` is padded, provided that it has an axis.
+
+        `ragged` are the fields whose size varies.
+        """
         group = group_of(name)
         if self.fields is not None:
             return name in self.fields or group in self.fields
         return group == "features" or (group == "label" and (name in ragged or group in ragged))
 
     def filling(self, name: str, dtype: np.dtype) -> Any:
-        """Return what the field `name` is padded with; raises `ValueError` if `dtype` cannot hold it."""
+        """Return the padding value of the field `name`; raises `ValueError` if `dtype` cannot hold it."""
         group = group_of(name)
         if group in MASKS.values():
             return dtype.type(0)

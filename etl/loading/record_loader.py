@@ -1,4 +1,4 @@
-"""Loads records one by one: each is read, goes through the pipeline, and is written into its row of the batch."""
+"""Loading record by record: each is read, goes through the pipeline, and is written into its row of the batch."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ OnError = Literal["raise", "skip"]
 class RecordLoader:
     """A `Loader` that applies `pipeline` to each record of `source`.
 
-    Floating features, labels and masks get `dtype`; integers keep theirs. The first record decides names, shapes and
-    dtypes. A later one that differs is an error, except for lengths that `padder` evens out.
+    Floating features, labels and masks are converted to `dtype`; integers keep their own. The first record that loads
+    decides names, shapes and dtypes. A later record that differs is an error, except in lengths that `padder` pads.
 
     Parameters
     ----------
     source : sequence of records
-        If it has `read_rows(indices, lasting)`, which returns a function from row to record, the records of a chunk are
-        read at once.
+        The records. If the source has `read_rows(indices, lasting)`, which returns a function from row to record, all
+        records of a chunk are read in one call (see `StoreRecords.read_rows`).
     pipeline : Pipeline
         Stages that each record goes through.
     dtype : numpy dtype
@@ -73,14 +73,19 @@ class RecordLoader:
         self._seed = seed
         self._on_error = on_error
         self._padder = padder
-        # Of one record, before padding.
+        # The fields of one record, before padding.
         self._spec: BatchSpec | None = None
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
-        """Return the arrays for a batch of the records `indices`.
+        """Return the names, shapes and dtypes of the arrays for a batch of the records `indices`.
 
-        Names and dtypes are those of the first record that does not fail, which is loaded once. Lengths are what the
-        data set says they are; if it does not, all records of the batch are loaded here.
+        Names and dtypes are those of the first record that does not fail, which is loaded only once. Lengths come from
+        the data set; if they are unknown, all records of the batch are loaded here.
+
+        Parameters
+        ----------
+        indices, epoch, cursor
+            See `Loader`.
         """
         spec = self._spec
         if spec is None:
@@ -105,9 +110,14 @@ class RecordLoader:
         cursor: Cursor,
         finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> dict[int, RecordError]:
-        """Write the records `indices` into `out`, one row each; see `Loader`.
+        """Write the records `indices` into `out`, one row each.
 
-        A `MemoryError` names the record, too, and is always raised.
+        A `MemoryError` is raised even if `on_error` is "skip". Its message names the record.
+
+        Parameters
+        ----------
+        indices, epoch, out, cursor, finished
+            See `Loader`.
         """
         # Bound by the pipeline: benchmarks/end_to_end.py measures it as `raw`.
         skipped: dict[int, RecordError] = {}
@@ -145,9 +155,9 @@ class RecordLoader:
         return record_error(self._source, cursor.record, self._pipeline.name_at(cursor.stage), cause)
 
     def _load_first(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> dict[int, Finished]:
-        """Load records until one does not fail; the others are skipped."""
+        """Return the first record that does not fail, and the errors of those before it."""
         finished: dict[int, Finished] = {}
-        # If all records of the batch are skipped, any other one describes a batch as well.
+        # If all records of the batch fail, any other record has the same fields.
         for index in chain(indices.tolist(), range(len(self._source))):
             finished |= self._finish(np.array([index]), epoch, cursor, finished)
             if not isinstance(finished[index], RecordError):
@@ -180,7 +190,7 @@ class RecordLoader:
     def _skip(self, cursor: Cursor, error: Exception) -> RecordError:
         """Return the reason for skipping the record at `cursor`; raise it if records are not to be skipped.
 
-        It was never raised: a traceback would keep the memory of the batch.
+        A returned error was never raised, because its traceback would keep the memory of the batch alive.
         """
         failure = name_error(self._source, self._pipeline, cursor, error)
         if self._on_error == "skip" and isinstance(failure, RecordError):
@@ -214,6 +224,6 @@ def check_on_error(on_error: str) -> None:
 
 
 def batch_dtype(stored: np.dtype, wanted: np.dtype) -> np.dtype:
-    """Return the dtype in a batch of a field that is `stored`, if floating fields are `wanted` in another."""
-    # Files may hold the other byte order, which torch does not take.
+    """Return the dtype that a field has in a batch: `wanted` if it is floating, otherwise the one that is `stored`."""
+    # In native byte order: files may hold the other one, which torch does not take.
     return wanted if is_floating(stored) else stored.newbyteorder("=")

@@ -1,4 +1,4 @@
-"""The records of a source after a pipeline, made when they are asked for."""
+"""The records of a source after a pipeline, computed on access."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from presave import Record, RecordSequence
 class Records:
     """The records of `source` after `pipeline`: `records[i]` is `pipeline(source[i])`, with flat fields.
 
-    It is what `presave.write` takes, and can be pickled if its parts can. If the source has `options`, JSON values that
-    say what it makes of its files, an interrupted write is resumed only if they are the same.
+    Pass it to `presave.write`. It can be pickled if the source and the stages can. If the source has `options` (JSON
+    values that decide how it reads its files), an interrupted write is resumed only if they are equal.
 
     Parameters
     ----------
     source : sequence of records
         The records as they are read.
     pipeline : Pipeline
-        The stages to apply; none may be random.
+        The stages to apply. None of them may be random.
 
     Attributes
     ----------
@@ -33,22 +33,22 @@ class Records:
     fingerprint : str
         Identifies the work of the pipeline.
     ragged : frozenset of str
-        Fields whose size varies: those of `source.ragged`, but not features after a stage that fixes their size.
+        Fields whose size varies: those of `source.ragged`, without features if a stage fixes their size.
     provenance : dict
         Source, stages and classes, for the manifest of a store.
 
     Raises
     ------
     ValueError
-        If a stage is random: every epoch would get the same draw.
+        If a stage is random: every epoch would get the same random choices.
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
         if pipeline.is_random:
             drawing = next(stage_name(stage) for stage in pipeline.stages if is_random(stage))
             raise ValueError(
-                f"stage {drawing!r} draws at random: presaved, every epoch would meet the same draw. Cut the pipeline "
-                f"before {drawing!r}, and give the rest to the iterator"
+                f"stage {drawing!r} is random: presaved, every epoch would get the same random choices. Split the "
+                f"pipeline before {drawing!r}, and give the rest to the iterator"
             )
         self.source = source
         self.pipeline = pipeline
@@ -90,7 +90,7 @@ class Records:
 
 
 def records(source: RecordSequence, pipeline: Pipeline) -> Records:
-    """Return the records of `source` after `pipeline`, made when they are asked for; see `Records`."""
+    """Return the records of `source` after `pipeline`, computed on access; see `Records`."""
     return Records(source, pipeline)
 
 
@@ -101,10 +101,21 @@ def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset
 
 
 def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception) -> Exception:
-    """Return what to raise for an error of the record and stage at `cursor`.
+    """Return the exception to raise for an error while a record was loaded.
 
-    That is a `RecordError` that names them, or a `MemoryError` that does. An error that is not the record's fault is
-    returned as it is: a missing package, a wrong index, a defect of collating.
+    It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does. An error that is
+    not the record's fault is returned unchanged: a missing package, a wrong index, a defect of collating.
+
+    Parameters
+    ----------
+    source : sequence of records
+        The source of the record.
+    pipeline : Pipeline
+        The stages that the record goes through.
+    cursor : Cursor
+        The record and the stage at which the error happened.
+    error : Exception
+        The error.
     """
     if isinstance(error, MemoryError):
         return MemoryError(str(record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)))

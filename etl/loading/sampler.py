@@ -1,4 +1,4 @@
-"""The records of each batch, the same for every strategy."""
+"""The choice of records for each batch, the same for every strategy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 
 from etl.arguments import whole_number
 
-# The highest word of the Philox counter: 0 orders the epoch, 1 is that of random stages (see `RecordRng`).
+# The highest word of the Philox counter that shuffles buckets; 0 shuffles the epoch, 1 seeds random stages (see
+# `RecordRng`).
 BUCKETS = 2
-# Entries that two states have in common if the rest of their epoch is the same records.
+# Entries of a state that must be equal for an iterator to resume there: they decide the order of the records.
 IDENTITY = ("records", "shuffle", "seed", "bucket_records", "step_records", "lengths")
 # How ranks share a last step that cannot be divided evenly.
 Uneven = Literal["pad", "drop", "allow"]
@@ -34,26 +35,26 @@ class Sampler:
     batch_size : int
         Records that each rank takes in a step.
     shuffle : bool
-        Draw an order for every epoch.
+        Shuffle the records, in another order for every epoch.
     seed : int
         Seeds the order, together with the epoch; at least 0 and below 2**64.
     drop_last : bool
-        Leave out a last step that is not whole.
+        Leave out an incomplete last step.
     rank, world_size : int
         This rank, and the number of ranks.
     uneven : {"pad", "drop", "allow"}
-        Decides, if the last step cannot be divided by `world_size`: "pad" repeats a record from the start of the epoch
-        on each rank that is one short, "drop" leaves the remainder out, and "allow" gives the later ranks one record
-        fewer, which may be no batch at all.
+        Sharing of a last step whose records cannot be divided by `world_size`: "pad" repeats a record from the start of
+        the epoch on each rank that is one short, "drop" leaves the remainder out, and "allow" gives later ranks one
+        record fewer, and no batch if none is left for them.
     bucket_records : int, optional
-        Sort windows of so many records by length, so that the records of a step have similar lengths.
+        Sort windows of this many records by length, so that the records of a step have similar lengths.
     lengths : int64 array of shape (records,), optional
         The lengths to sort by.
 
     Raises
     ------
     ValueError
-        If there are no records, a number is out of bounds, or `uneven` is none of its values.
+        If there are no records, a number is out of bounds, or `uneven` is unknown.
     """
 
     records: int
@@ -98,9 +99,10 @@ class Sampler:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """The entries of `IDENTITY` that decide this order, as JSON values.
+        """The entries of `IDENTITY` that this order depends on, as JSON values.
 
-        Batch size and ranks may change: positions count records of all ranks. With buckets, their product may not.
+        A run may be resumed with another batch size and number of ranks, because positions count records of all ranks.
+        With buckets, their product must stay the same.
         """
         identity = {name: getattr(self, name) for name in ("records", "shuffle", "seed")}
         if self.bucket_records is not None and self.lengths is not None:
@@ -109,9 +111,9 @@ class Sampler:
         return identity
 
     def order(self, epoch: int) -> np.ndarray:
-        """Return the records of an epoch in order, as int64 array of shape `(records,)`.
+        """Return the records of an epoch in order, as an int64 array of shape `(records,)`.
 
-        A Philox generator keyed with seed and epoch shuffles them, so that an epoch does not depend on those before it.
+        A Philox generator keyed with seed and epoch shuffles them, so that no epoch depends on an earlier one.
         """
         order = np.arange(self.records, dtype=np.int64)
         key = np.array([self.seed, epoch], dtype=np.uint64)
@@ -126,9 +128,10 @@ class Sampler:
         return order
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yield the batches of this rank from `position` of an epoch on.
+        """Yield `(indices, repeated, after)` for each batch of this rank, from `position` of an epoch on.
 
-        Each is the records (int64), how many of the last ones are repeated, and the position after the batch.
+        `indices` are the records (int64). The last `repeated` of them are repeated records. `after` is the position
+        after the batch.
         """
         order = self.order(epoch)
         records, rank, world_size, uneven = self.records, self.rank, self.world_size, self.uneven
@@ -142,7 +145,7 @@ class Sampler:
             indices = order[first : first + share + int(rank < extra)]
             repeated = int(uneven == "pad" and 0 < extra <= rank)
             if repeated:
-                # Not from this step: if little is left, it would be the same record on many ranks.
+                # From the start of the epoch: a small last step would repeat the same record on many ranks.
                 indices = np.append(indices, order[(rank - extra) % records])
             if len(indices):
                 yield indices, repeated, after
@@ -167,11 +170,11 @@ def _sort_in_windows(
     window_records: int,
     random: np.random.Generator | None,
 ) -> None:
-    """Sort windows of `order`, record numbers, in place by `lengths[number]`, and shuffle the steps of each.
+    """Sort windows of `order` (record indices) in place by length, then shuffle the steps within each window.
 
     A window has as many whole steps as fit into `window_records`, at least one. The records after the last whole step
-    stay at the end of the epoch: their length does not decide which they are. Without `random` the steps of a window
-    stay sorted.
+    are not sorted, so that length does not decide which records come last. Without `random`, the steps of a window stay
+    sorted.
     """
     whole = len(order) - len(order) % step_records
     size = max(1, window_records // step_records) * step_records

@@ -1,4 +1,4 @@
-"""Loads records of a store, with the loader that does the least for what the pipeline leaves to do."""
+"""Loaders for the records of a store: the cheapest one that can apply the rest of the pipeline."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def choose_loader(
     on_error: OnError,
     padder: Padder | None = None,
 ) -> Loader:
-    """Return the loader that does the least for what `pipeline` leaves to do.
+    """Return the cheapest loader that can apply `pipeline` to the records of `store`.
 
     Parameters
     ----------
     store : presave.Store
         The records.
     pipeline : Pipeline
-        Stages that are left.
+        The stages that are still to be applied.
     dtype, seed, on_error, padder
         See `RecordLoader`.
     """
@@ -48,19 +48,29 @@ def choose_loader(
         is_finished = not pipeline.stages and not any(field.is_ragged for field in fields)
         if is_finished or normalise is not None:
             return GatherLoader(store, dtype, normalise)
-    # Chunks of a store that is not mapped cost more than the whole batch.
+    # Without a memory map, reading a batch in chunks costs more than reading it at once.
     granularity: Granularity = "record" if store.is_mapped else "batch"
     return RecordLoader(StoreRecords(store), pipeline, dtype, seed, on_error, padder, granularity)
 
 
 def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) -> Normalise | None:
-    """Return the stage that the gather itself can do, if turning uint8 pixels channels first and normalising them to
-    float32 is all that is left.
+    """Return the `Normalise` stage that the gather can apply itself; None if it cannot.
+
+    It can if all that is left is to make uint8 pixels channels first and to normalise them to float32.
+
+    Parameters
+    ----------
+    store : presave.Store
+        The records.
+    pipeline : Pipeline
+        The stages that are still to be applied.
+    dtype : numpy dtype
+        The dtype of floating fields in the batch.
     """
     # Subclasses may do something else.
     if [type(stage) for stage in pipeline.stages] != [ChannelsFirst, Normalise] or dtype != np.float32:
         return None
-    if store.reads_whole_shards:  # once for the features and again for the labels
+    if store.reads_whole_shards:  # it would read each shard twice, for the features and for the labels
         return None
     normalise = pipeline.stages[-1]
     fixed = not any(store.fields[name].is_ragged for name in batch_fields(store.fields))
@@ -72,12 +82,12 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) ->
 class GatherLoader:
     """A `Loader` that gathers records straight into the batch.
 
-    Bound by memory: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
+    Bound by memory bandwidth: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
 
     Parameters
     ----------
     store : presave.Store
-        The records, finished but for `normalise`.
+        The records, complete except for `normalise`.
     dtype : numpy dtype
         The dtype of floating fields in the batch.
     normalise : Normalise or None
@@ -99,7 +109,13 @@ class GatherLoader:
         self._spec = BatchSpec(fields)
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:  # noqa: ARG002 - all are the same
-        """Return the arrays for a batch, which are the same for all."""
+        """Return the arrays for a batch, which are the same for all batches.
+
+        Parameters
+        ----------
+        indices, epoch, cursor
+            Ignored.
+        """
         return self._spec
 
     def load(
@@ -110,7 +126,13 @@ class GatherLoader:
         cursor: Cursor,
         finished: Mapping[int, Finished] = NONE_FINISHED,  # noqa: ARG002 - planning loads none
     ) -> dict[int, RecordError]:
-        """Gather the records `indices` into `out`; see `Loader`."""
+        """Gather the records `indices` into `out`.
+
+        Parameters
+        ----------
+        indices, epoch, out, cursor, finished
+            See `Loader`.
+        """
         cursor.record, cursor.stage = int(indices[0]), READING
         plain: dict[str, np.ndarray | None] = {}
         for name, array in out.items():
@@ -129,7 +151,7 @@ class GatherLoader:
 
 
 class StoreRecords:
-    """The records of a store as a source, which can read many at once."""
+    """The records of a store as a source, which can read many records at once."""
 
     def __init__(self, store: presave.Store) -> None:
         self.path = store.path
@@ -145,9 +167,9 @@ class StoreRecords:
         return self.read_rows(np.array([index]), True)(0)
 
     def read_rows(self, indices: np.ndarray, lasting: bool) -> Callable[[int], Record]:
-        """Return a function that gives each of the records `indices` by its row, all of them gathered at once.
+        """Gather the records `indices` at once, and return a function from row to record.
 
-        Unless `lasting`, they are in memory of this thread that the next call overwrites.
+        Unless `lasting`, the records are in a buffer of this thread that the next call overwrites.
         """
         buffers = {name: None if lasting else self._buffer(name, len(indices)) for name in self._fields}
         arrays = self._store.gather(indices, buffers)
@@ -156,7 +178,7 @@ class StoreRecords:
         return lambda row: {name: array[row] for name, array in arrays.items()}
 
     def _buffer(self, name: str, records: int) -> np.ndarray | None:
-        """Return memory to gather a field into; None for a ragged one, which takes another amount each time."""
+        """Return memory to gather a field into; None for a ragged field, whose size differs each time."""
         field = self._store.fields[name]
         if field.is_ragged:
             return None
@@ -172,7 +194,7 @@ class StoreRecords:
 
 
 class _Buffers(threading.local):
-    """Arrays by field, for each thread its own."""
+    """Arrays by field name, separate for each thread."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}

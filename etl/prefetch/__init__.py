@@ -1,1 +1,1 @@
-"""Who makes batches ahead of the caller: threads, or processes over shared memory."""
+"""Loading of batches ahead of the caller, in threads or in processes over shared memory."""

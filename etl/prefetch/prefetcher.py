@@ -1,4 +1,4 @@
-"""Batches ahead of the caller, in order: the part that threads and processes have in common."""
+"""Base class of prefetchers, which load batches ahead of the caller and hand them out in order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NoReturn
 
 from etl.loading.batch_plan import ENDED, AnyPlan
 
-# Seconds to wait for a thread of this process to finish the record it is at, when something was found to hang.
+# Seconds to wait for a thread of this process to finish its current record, after a timeout.
 HUNG_PATIENCE_SECONDS = 0.1
 
-# Returns an error for one that was raised while a batch was planned: it names the record that was loaded, if any.
+# Takes an error that was raised while a batch was planned, and returns one that names the record being loaded, if any.
 ErrorNamer = Callable[[BaseException], BaseException]
 
 
@@ -26,13 +26,13 @@ class PendingBatch:
     Attributes
     ----------
     plan : BatchPlan or ReadyBatch
-        Its records and arrays.
+        The records and arrays of the batch.
     unfinished : int
-        Rows that are not loaded.
+        Rows that are not loaded yet.
     next_row : int
         The first row that no worker has taken.
     is_done : bool
-        True when all of its rows are loaded or have failed.
+        True when all rows are loaded or have failed.
     errors : list of (int, BaseException)
         The first row of each chunk that failed, with its error.
     """
@@ -44,11 +44,11 @@ class PendingBatch:
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
 
     def take_chunk(self, workers: int, least: int = 1) -> tuple[int, int]:
-        """Return the first row of the next chunk, and the row after its last.
+        """Take the next chunk; return its first row, and the row after its last.
 
-        A chunk is half of an even share of the rows that are left, so that all workers end at nearly the same time with
+        A chunk is half of an even share of the remaining rows, so that all workers finish at nearly the same time with
         few chunks to hand out (guided self-scheduling: Polychronopoulos and Kuck 1987, doi:10.1109/TC.1987.5009495). It
-        has no fewer than `least` rows, except the last one.
+        has at least `least` rows, except for the last chunk.
         """
         rows, first = self.plan.rows, self.next_row
         left = rows - first
@@ -61,27 +61,27 @@ class PendingBatch:
 
 
 class Prefetcher:
-    """Loads the batches of one epoch, at most `prefetch_size` finished or being made.
+    """Loads the batches of one epoch ahead of the caller.
 
     A subclass has workers that plan batches, one at a time, and load their chunks.
 
     Parameters
     ----------
     plans : iterator of BatchPlan or ReadyBatch
-        The batches of the epoch, in order; it is advanced by one thread at a time.
+        The batches of the epoch, in order. One thread at a time advances it.
     prefetch_size : int
-        Batches that are finished or being made, besides the caller's.
+        Most batches, finished or not, to hold besides the one that the caller has.
     name_error : callable
-        Returns an error for what happened while a batch was planned, which names the record that was loaded for that.
+        Takes an error that was raised while a batch was planned, and returns one that names the record being loaded.
     """
 
     def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer) -> None:
         self._plans = plans
         self._name_error = name_error
-        # Batches that there is room for.
+        # Batches that may still be begun.
         self._room = prefetch_size
         self._pending: deque[PendingBatch] = deque()
-        # Those of them with rows that no worker has taken.
+        # Pending batches with rows that no worker has taken.
         self._untaken: deque[PendingBatch] = deque()
         self._is_planning = False
         self._plan_error: BaseException | None = None
@@ -91,29 +91,29 @@ class Prefetcher:
         self._owner = os.getpid()
         # Re-entrant, because the collector may stop the prefetcher in a thread that is inside it.
         self._lock = threading.RLock()
-        # Workers wait on `_has_work`, the consumer on `_is_ready`: waking a thread that has to wait on costs as much as
-        # loading a small batch.
+        # Workers wait on `_has_work`, the consumer on `_is_ready`. There are two conditions because waking a thread
+        # that must go on waiting costs as much as loading a small batch.
         self._has_work = threading.Condition(self._lock)
         self._is_ready = threading.Condition(self._lock)
-        # The descriptor of a worker that waits for more than `_has_work`; -1 if there is none.
+        # The eventfd of a thread that waits for more than `_has_work`; -1 if there is none.
         self._bell = -1
 
     def take(self, timeout: float | None = None) -> AnyPlan | None:
-        """Wait for the next batch and return it; None at the end. Another one is begun in its place.
+        """Wait for the next batch and return it; None at the end of the epoch. Workers begin another in its place.
 
         Raises
         ------
         Exception
-            If loading it has failed.
+            If loading the batch has failed.
         RuntimeError
             If the prefetcher was stopped, or belongs to the process that this one was forked from.
         RecordError
-            If it took more than `timeout` seconds; it names the first record that a worker is at, and its cause is a
-            `TimeoutError`.
+            If the batch is not ready after `timeout` seconds. It names a record of the batch that a worker is loading;
+            its cause is a `TimeoutError`.
         """
         if os.getpid() != self._owner:
             raise RuntimeError(
-                f"this epoch is loaded in process {self._owner}, of which this one is a fork; begin one of its own here"
+                f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
             )
         with self._lock:
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -152,7 +152,8 @@ class Prefetcher:
     def stop(self) -> None:
         """Stop taking records and join this process's threads.
 
-        Does nothing in a fork of this process: it has none of them, and a lock that one of them held is held for ever.
+        Does nothing in a fork of this process, which has none of the threads; a lock that one of them held stays locked
+        there for ever.
         """
         if os.getpid() == self._owner:
             self._stop()
@@ -161,11 +162,11 @@ class Prefetcher:
         raise NotImplementedError
 
     def _check_timeout(self, timeout: float) -> None:
-        """Raise an error for a wait that was too long, unless there is reason to wait on; `_lock` is held."""
+        """Raise an error because a wait was too long, unless waiting longer is justified; `_lock` is held."""
         raise NotImplementedError
 
     def _plan_next(self) -> None:
-        """Plan the next batch; `_is_planning` is set, and there is one room less."""
+        """Plan the next batch; the caller has set `_is_planning` and decreased `_room`."""
         # An error is kept in no variable: its traceback holds these frames, and would keep itself and its batch alive.
         plan: AnyPlan | None = None
         try:
@@ -181,7 +182,7 @@ class Prefetcher:
                 self._pending.append(pending)
                 if plan.rows:
                     self._untaken.append(pending)
-                # The worker that has planned it goes on with its first chunk.
+                # The worker that planned the batch takes its first chunk, so others are woken only if there is more.
                 if plan.rows > 1 and plan.granularity != "batch":
                     self._has_work.notify_all()
                 elif self._room > 0:
@@ -192,7 +193,7 @@ class Prefetcher:
                 self._is_ready.notify_all()
 
     def _end_chunk(self, pending: PendingBatch, rows: int) -> None:
-        """Note that so many rows of `pending` are loaded, or will not be."""
+        """Record that `rows` rows of `pending` are loaded, or never will be."""
         with self._lock:
             if pending.errors:
                 self._is_exhausted = True  # nothing after it will be asked for
@@ -210,7 +211,7 @@ class Prefetcher:
 
 
 def raise_from(error: BaseException, cause: BaseException) -> NoReturn:
-    """Raise `error` because of `cause`, which it may be itself."""
+    """Raise `error` from `cause`; the two may be the same exception."""
     try:
         raise error from (None if error is cause else cause)
     finally:  # its traceback holds this frame: a cycle would live until the collector runs

@@ -1,4 +1,4 @@
-"""The processes behind `AsyncIterator`: each batch is spread over all of them, and made of memory that they share."""
+"""The processes behind `AsyncIterator`: all of them load each batch, in memory that they share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from etl.prefetch.worker_pool import WorkerPool
 from etl.prefetch.worker_process import Chunk, Worker
 from presave import forks
 
-# Chunks that a worker has at a time: while it loads one, the next is there already.
+# Chunks that a worker has at a time: while it loads one, the next is waiting for it.
 CHUNKS_AHEAD = 2
-# Chunks of a batch for each worker, at most: one costs 0.1 to 0.2 ms, most of it to wake the worker.
+# Most chunks of a batch for each worker: a chunk costs 0.1 to 0.2 ms, most of it to wake the worker.
 MAX_CHUNKS = 2
 
 
@@ -26,12 +26,12 @@ class ProcessPrefetcher(Prefetcher):
     """Loads the batches of one epoch in the worker processes of `pool`.
 
     A thread of this process plans batches, hands out their chunks and receives answers. Workers that were lost in the
-    epoch before are replaced; what others of them still load for that epoch is not waited for.
+    previous epoch are replaced. Chunks that the others still load for that epoch are not waited for.
 
     Parameters
     ----------
     plans, prefetch_size, name_error
-        See `Prefetcher`. The arrays of `plans` are in the pool's memory.
+        See `Prefetcher`. The arrays of `plans` must be in the pool's memory.
     pool : WorkerPool
         The processes.
     """
@@ -41,9 +41,10 @@ class ProcessPrefetcher(Prefetcher):
         pool.check_owner()
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
         self._pool = pool
-        # Workers that may be replaced if they are lost between two records; one that dies at once would be for ever.
+        # Workers that may be replaced if they are lost between two records. A limit, because a worker that always dies
+        # at once would be replaced for ever.
         self._replacements = len(pool.workers)
-        # The record that was loaded to plan a batch when the last timeout was up, if the workers had not started.
+        # The record being loaded to plan a batch at the last timeout, if workers had not started by then.
         self._planned_with: int | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
@@ -66,13 +67,13 @@ class ProcessPrefetcher(Prefetcher):
                 self._bell = -1
 
     def _take_turn(self) -> None:
-        """Plan and hand out what there is room for, and wait until there is something to do again."""
+        """Plan and hand out as many batches as there is room for, then wait for workers or the consumer."""
         forks.let_through()
         while self._may_plan():
             self._plan_next()
             self._hand_out()
         self._hand_out()
-        # Answers are for the prefetcher that came after this one, if a record hung until that did.
+        # If a record hung until the next prefetcher was made, answers are for that one.
         if self.is_stopped:
             return
         with forks.allowed():
@@ -93,7 +94,7 @@ class ProcessPrefetcher(Prefetcher):
             return may
 
     def _hand_out(self) -> None:
-        """Give every worker its chunks, the first to all of them before the second to any."""
+        """Give every worker its chunks: each gets one before any gets a second."""
         workers = self._pool.alive
         for ahead in range(CHUNKS_AHEAD):
             for worker in workers:
@@ -111,7 +112,7 @@ class ProcessPrefetcher(Prefetcher):
         if last == pending.plan.rows:
             self._untaken.popleft()
         plan = pending.plan
-        assert isinstance(plan, BatchPlan)  # noqa: S101 - another has no rows
+        assert isinstance(plan, BatchPlan)  # noqa: S101 - a `ReadyBatch` has no rows
         indices = self._pool.memory.allocate(8 * (last - first)).view(np.int64)
         indices[:] = plan.indices[first:last]
         return Chunk(self, pending, plan, first, last, indices)
@@ -142,14 +143,14 @@ class ProcessPrefetcher(Prefetcher):
             self._end_chunk(chunk.pending, chunk.last - chunk.first)
 
     def _lose(self, worker: Worker, cause: BaseException) -> None:
-        """Handle the end of `worker`: the batch that it was at fails; if no worker is left, all unfinished ones do.
+        """Handle the end of `worker`: its current batch fails; if no worker is left, all unfinished batches fail.
 
-        A worker that was at no record has lost nothing, and is replaced.
+        A worker that was loading no record has lost nothing, and is replaced.
         """
         worker.is_lost = True
         with self._lock:
             chunks = list(worker.chunks)
-        is_at_another = bool(chunks) and chunks[0].prefetcher is not self  # a batch that is not waited for any more
+        is_at_another = bool(chunks) and chunks[0].prefetcher is not self  # of an earlier epoch
         if is_at_another or (worker.is_idle and self._replacements > 0):
             self._replacements -= not is_at_another
             self._replace(worker, [chunk for chunk in chunks if chunk.prefetcher is self])
@@ -189,7 +190,7 @@ class ProcessPrefetcher(Prefetcher):
             self._is_ready.notify_all()
 
     def _stop(self) -> None:
-        # Workers go on with the chunks they have, which nothing waits for.
+        # Workers finish the chunks that they have, which nothing waits for.
         with self._lock:
             self.is_stopped = True
             self._pending.clear()
@@ -204,7 +205,8 @@ class ProcessPrefetcher(Prefetcher):
     def _check_timeout(self, timeout: float) -> None:
         cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
         if self._pool.is_starting:
-            # Which it is for as long as the thread that would learn of its start loads a record to plan a batch.
+            # The thread that would learn that workers have started may itself hang, in a record that it loads to plan a
+            # batch: an error is raised if that is the same record as at the last timeout.
             error = self._name_error(cause)
             before, self._planned_with = self._planned_with, getattr(error, "record", None)
             if before is None or before != self._planned_with:
@@ -217,7 +219,7 @@ class ProcessPrefetcher(Prefetcher):
             worker for worker in busy if any(chunk.pending in list(self._pending)[:1] for chunk in worker.chunks)
         ]
         error = (at_next or busy)[0].name_error(cause) if busy else self._name_error(cause)
-        # Whichever of them hang, the next epoch has others.
+        # All of them, because any may hang. The next epoch starts others.
         for worker in busy:
             worker.kill()
         raise_from(error, cause)

@@ -1,4 +1,4 @@
-"""Memory that worker processes share: for batches, and for the loader that each of them gets a copy of."""
+"""Anonymous memory that worker processes share: for batches, and for the loader that each gets a copy of."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ Parts = list[tuple[int, int]]
 
 
 class Place(NamedTuple):
-    """Where an array is in a `SharedMemory`, for another process."""
+    """The place of an array in a `SharedMemory`, for another process.
+
+    It is the offset and size of the array's chunk, and the array's start in it, in bytes; and the array's shape and
+    dtype.
+    """
 
     chunk: int
     chunk_nbytes: int
@@ -33,11 +37,11 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """An anonymous file in memory that processes with its descriptor map (`memfd_create`): it needs no room in
-    `/dev/shm`, and is gone with the last process that has it, however that ends.
+    """An anonymous file in memory (`memfd_create`), which processes that have its descriptor map.
 
-    It grows in chunks that double its size, because Python keeps a descriptor open for each mapping; a chunk takes no
-    memory before it is written to.
+    It needs no room in `/dev/shm`, and is freed with the last process that has it, however that process ends. It grows
+    in chunks that double its size, because Python keeps a descriptor open for each mapping. A chunk takes no memory
+    before it is written to.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,14 +52,17 @@ class SharedMemory:
         self._lock = threading.Lock()
 
     def allocate(self, nbytes: int) -> np.ndarray:
-        """Zeroed uint8 memory of shape `(nbytes,)`, given back to the system when nothing refers to it any more."""
+        """Return zeroed uint8 memory of shape `(nbytes,)`; the system gets it back when nothing refers to it."""
         whole = max(1, -(-nbytes // PAGE_NBYTES)) * PAGE_NBYTES
         with self._lock:
             chunk, start = self._find(whole)
         return np.asarray(_Block(self._free, chunk, start, whole))[:nbytes]
 
     def place(self, array: np.ndarray) -> Place:
-        """Where `array` is; it is contiguous, and made of memory from `allocate`."""
+        """Return the place of `array`, which must be contiguous.
+
+        Raises `ValueError` if it is not in memory from `allocate`.
+        """
         address = array.__array_interface__["data"][0]
         for chunk in self._chunks:
             start = address - chunk.address
@@ -64,7 +71,7 @@ class SharedMemory:
         raise ValueError("the array is not in this shared memory")
 
     def close(self) -> None:
-        """Close its descriptor: nothing is allocated from now on. What was allocated stays valid."""
+        """Close the descriptor. Nothing can be allocated afterwards; arrays that exist stay valid."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -118,9 +125,9 @@ class _Chunk:
 
 
 class _Block:
-    """What an array made from a part of a chunk refers to: numpy lets go of it with the last view."""
+    """The base object of an array in a chunk. numpy drops it with the last view, which frees the memory."""
 
-    # Of the class, since those of modules may be gone when the interpreter ends.
+    # Class attributes, since module globals may be gone when the interpreter ends.
     _remove = mmap.MADV_REMOVE
     _getpid = staticmethod(os.getpid)
 
@@ -133,7 +140,7 @@ class _Block:
         self.__array_interface__ = chunk.array[start : start + nbytes].__array_interface__
 
     def __del__(self) -> None:
-        # In a fork it is memory that the other process goes on with. No lock: the collector may call this anywhere.
+        # In a fork, the parent still uses the memory. No lock: the garbage collector may call this anywhere.
         if self._getpid() != self._owner:
             return
         self._chunk.mapping.madvise(self._remove, self._start, self._nbytes)
@@ -141,9 +148,9 @@ class _Block:
 
 
 class SharedObject:
-    """`thing` in anonymous memory: `load_shared(fd, parts)` gives a copy of it in another process.
+    """`thing` in anonymous memory, of which `load_shared(fd, parts)` makes a copy in another process.
 
-    Functions and classes of the program's own script go with it. Raises whatever pickling `thing` raises.
+    It may use functions and classes of the program's main script. The constructor raises whatever pickling raises.
     """
 
     def __init__(self, thing: Any) -> None:
@@ -174,14 +181,14 @@ class SharedObject:
             raise
 
     def close(self) -> None:
-        """Close its descriptor; who has loaded it keeps it."""
+        """Close the descriptor. Copies that were loaded stay valid."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def load_shared(fd: int, parts: Parts) -> Any:
-    """Return the object; a page of its large arrays is copied when it is written to."""
+    """Return the object. Its large arrays share memory, of which a page is copied when it is written to."""
     view = memoryview(mmap.mmap(fd, parts[-1][1], access=mmap.ACCESS_COPY))
     data, *buffers = (view[first:last] for first, last in parts)
     return pickle.loads(data, buffers=buffers)  # noqa: S301 - the very bytes that the parent process has made

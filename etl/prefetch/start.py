@@ -1,7 +1,7 @@
-"""How worker processes are started: in the caller's thread, without waiting for the server process that forks them.
+"""Starting of worker processes, in the caller's thread and without waiting for the server process that forks them.
 
-What a start needs takes locks of the standard library (`tempfile`'s, the fork server's, the resource tracker's, that of
-a buffered stdout). If a thread in the background took them, a fork of the caller's could inherit them held.
+Starting a process takes locks of the standard library (of `tempfile`, the fork server, the resource tracker and
+buffered stdout). If a background thread took them, a fork of this process could inherit them locked.
 """
 
 from __future__ import annotations
@@ -22,18 +22,27 @@ from multiprocessing.context import ForkServerProcess, SpawnProcess, set_spawnin
 from typing import Any
 
 START_METHODS = ("forkserver", "spawn")
-# How long to wait for a server process that is ending, until there may be another.
+# How long to wait for a server process to end before another one is started.
 SERVER_PATIENCE_SECONDS = 5.0
-# What the server process imports; the last undoes what it was started with.
+# Modules that the server process imports. The last one unblocks SIGINT.
 PRELOADED = ("etl.prefetch.worker_main", "etl.prefetch.fork_server")
-# The exit code of a process whose end cannot be known, as the standard library has it.
+# The exit code of a process whose end cannot be known, as in the standard library.
 UNKNOWN_EXIT_CODE = 255
 
 
 def start_process(start_method: str, program: str, arguments: dict[str, Any]) -> Any:
-    """Start a daemon process that runs `program` with `arguments` as its global names, and return it.
+    """Start a daemon process and return it.
 
-    With "forkserver" it may not have been forked yet, and its `pid` is None until it is.
+    With "forkserver" it may not have been forked yet; until then its `pid` is None.
+
+    Parameters
+    ----------
+    start_method : {"forkserver", "spawn"}
+        Method of starting the process.
+    program : str
+        Python source to run.
+    arguments : dict
+        The global names of `program`.
     """
     deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
     while True:
@@ -44,7 +53,7 @@ def start_process(start_method: str, program: str, arguments: dict[str, Any]) ->
                     _ensure_server()
                 process.start()
         except (ConnectionError, EOFError):
-            # A server that was killed still counts as running until the last of it is gone.
+            # A server that was killed counts as running until it is gone entirely.
             if start_method != "forkserver" or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -53,16 +62,16 @@ def start_process(start_method: str, program: str, arguments: dict[str, Any]) ->
 
 
 def leave_to_parent(process: Any) -> None:
-    """Close what a fork has inherited of `process`, which belongs to the process that was forked."""
+    """In a fork, close the inherited descriptors of `process`, which belongs to the parent."""
     process._popen.leave_to_parent()
 
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Have a Ctrl-C not reach a process that is started, until that has blocked it by itself."""
-    # It unblocks SIGINT when it starts its process, and so comes first.
+    """Block SIGINT for processes that are started meanwhile, until they block it themselves."""
+    # First, because the resource tracker unblocks SIGINT when it starts its own process.
     multiprocessing.resource_tracker.ensure_running()
-    # A new interpreter, the server's too, inherits the mask of the thread that starts it.
+    # A new interpreter, including the server's, inherits the signal mask of the thread that starts it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -71,24 +80,24 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _ensure_server() -> None:
-    """Have the server process run, and import what workers need, once for all of them."""
-    # There is no public way to add to what the program itself has chosen, nor to have a server of one's own.
+    """Make sure that the server process runs, which imports what workers need once for all of them."""
+    # There is no public way to add to the modules that the program has chosen, or to have a separate server.
     server: Any = multiprocessing.forkserver._forkserver
     if PRELOADED[-1] not in server._preload_modules:
         multiprocessing.set_forkserver_preload([*server._preload_modules, *PRELOADED])
     try:
         multiprocessing.forkserver.ensure_running()
     except ChildProcessError:
-        # It is the server of the process that this one was forked from.
+        # The server belongs to the process that this one was forked from.
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = server._forkserver_address = server._forkserver_pid = None
         multiprocessing.forkserver.ensure_running()
 
 
 class _Child(popen_fork.Popen):
-    """A process as the one that has started it sees it. A fork of that one neither signals it nor waits for it.
+    """A worker process, seen from its parent. A fork of the parent neither signals it nor waits for it.
 
-    At its end a fork would otherwise terminate the daemon processes of its parent, which it believes to be its own.
+    Otherwise a fork would, when it ends, terminate its parent's daemon processes as if they were its own.
     """
 
     finalizer: Any
@@ -98,11 +107,11 @@ class _Child(popen_fork.Popen):
         super().__init__(process)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """Return the exit code, None while it runs."""
+        """Return the exit code; None while the process runs."""
         return super().poll(flag) if os.getpid() == self._owner else UNKNOWN_EXIT_CODE
 
     def leave_to_parent(self) -> None:
-        """Close the descriptors that a fork has inherited, of which `finalizer` takes care in no fork."""
+        """Close the descriptors that a fork has inherited; `finalizer` does nothing in a fork."""
         for descriptor in self.finalizer._args:
             os.close(descriptor)
 
@@ -116,19 +125,19 @@ class _SpawnedChild(_Child, popen_spawn_posix.Popen):
 
 
 class _ForkedChild(_Child, popen_forkserver.Popen):
-    """A process that the server forks as soon as it has imported what it is to: `pid` is None until then."""
+    """A process that the server forks once its imports are done. Until then `pid` is None."""
 
     sentinel: int
     _fds: list[int]
 
     def __init__(self, process: Any) -> None:
         self.pid: int | None = None  # type: ignore[assignment]
-        # Re-entrant, because the collector may end a pool in a thread that polls.
+        # Re-entrant, because the garbage collector may end a pool in a thread that polls.
         self._polling = threading.RLock()
         super().__init__(process)
 
     def _launch(self, process: Any) -> None:
-        # As the standard library's, but that it does not wait for the number of the process.
+        # As in the standard library, except that it does not wait for the process id.
         data = io.BytesIO()
         set_spawning_popen(self)
         try:
@@ -137,14 +146,14 @@ class _ForkedChild(_Child, popen_forkserver.Popen):
         finally:
             set_spawning_popen(None)
         self.sentinel, writing = multiprocessing.forkserver.connect_to_new_process(self._fds)
-        # By its end the process knows that this one has ended.
+        # When this descriptor closes, the process knows that its parent has ended.
         lifeline = os.dup(writing)
         self.finalizer = util.Finalize(self, util.close_fds, (lifeline, self.sentinel))  # type: ignore[attr-defined]
         with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor
             pipe.write(data.getbuffer())
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:  # noqa: ARG002 - it never waits
-        """Return the exit code, None while it runs or is yet to be forked."""
+        """Return the exit code; None while the process runs or is yet to be forked."""
         if os.getpid() != self._owner:
             return UNKNOWN_EXIT_CODE
         # Two threads must not read the same answer.
@@ -162,7 +171,7 @@ class _ForkedChild(_Child, popen_forkserver.Popen):
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end, at most `timeout` seconds; return as `poll` does."""
+        """Wait at most `timeout` seconds for the process to end; return as `poll` does."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
             if not wait([self.sentinel], None if deadline is None else max(0.0, deadline - time.monotonic())):
@@ -171,7 +180,7 @@ class _ForkedChild(_Child, popen_forkserver.Popen):
 
     def _send_signal(self, sig: int) -> None:
         if self.poll() is None and self.pid is None:
-            # There is no process yet. Its connection will be closed when there is, and it ends.
+            # There is no process yet. When there is, its connection will be closed, which ends it.
             self.returncode = -sig
         else:
             super()._send_signal(sig)

@@ -1,4 +1,4 @@
-"""The threads behind `AsyncIterator`: each batch is spread over all of them."""
+"""The threads behind `AsyncIterator`: all of them load each batch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from presave import forks
 
 
 class ThreadPrefetcher(Prefetcher):
-    """Loads the batches of one epoch in threads; one of them at a time plans the next batch.
+    """Loads the batches of one epoch in threads. One thread at a time plans the next batch.
 
     Parameters
     ----------
     plans, prefetch_size, name_error
         See `Prefetcher`.
     threads : int
-        How many.
+        Number of threads.
     """
 
     def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer, threads: int) -> None:
         super().__init__(plans, prefetch_size, name_error)
         self._cursors = [ThreadCursor() for _ in range(threads)]
-        # They hold the prefetcher and not the epoch, so that the epoch can be collected.
+        # The threads refer to the prefetcher, not to the epoch, so that the epoch can be collected.
         self._threads = [
             threading.Thread(target=self._work, args=(cursor,), name="etl-prefetch", daemon=True)
             for cursor in self._cursors
@@ -63,7 +63,10 @@ class ThreadPrefetcher(Prefetcher):
                 del pending  # or its batch would live until the next one is finished
 
     def _wait_for_work(self) -> PendingBatch | None:
-        """Wait for a batch with rows to take. None: plan another one if `_is_planning` is set now, or end."""
+        """Wait for a batch with rows to take, and return it.
+
+        Return None if the calling thread has to plan another batch, in which case `_is_planning` was set, or to end.
+        """
         while not self.is_stopped:
             if self._untaken:
                 return self._untaken[0]
@@ -86,7 +89,7 @@ class ThreadPrefetcher(Prefetcher):
             self._untaken.clear()
             self._has_work.notify_all()
             self._is_ready.notify_all()
-        # The collector may run this in one of the threads while it holds the lock that another one waits for.
+        # The garbage collector may run this in one of the threads, which holds the lock that another one waits for.
         if threading.current_thread() in self._threads:
             return
         for thread in self._threads:

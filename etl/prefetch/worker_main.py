@@ -1,4 +1,4 @@
-"""The program of a worker process: it loads the chunks of batches that it is sent, and answers when each is done."""
+"""The program of a worker process: it receives chunks of batches, loads them, and answers when each is done."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from etl.runtime.thread_policy import ThreadPolicy
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, Cursor, SharedCursor
 
-# Libraries that a record is the first to load read these, those that are loaded already are told by `ThreadPolicy`.
+# Libraries that are first imported for a record read these variables; `ThreadPolicy` limits those already imported.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
 
 class Task(NamedTuple):
     """Records to load.
 
-    It is small enough for a pipe to hold it, whatever the batch: the sender never waits for a worker that is not
+    However large the batch is, a task fits into a pipe, so that the sender never waits for a worker that is not
     reading.
 
     Attributes
     ----------
     indices : Place
-        The place of their numbers, int64.
+        The place of the records' indices, int64.
     epoch : int
-        The epoch they belong to.
+        The epoch that the records belong to.
     places : dict of str to Place
-        For each field the place of their rows.
+        The place of the rows to write, for each field.
     """
 
     indices: Place
@@ -53,13 +53,13 @@ class Ready(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A task is done; the rows that were skipped."""
+    """A task is done. `skipped` has the rows that were skipped, with the reason for each."""
 
     skipped: Mapping[int, RecordError]
 
 
 class Failed(NamedTuple):
-    """A task, or the start, has failed: the error and its cause, each pickled, and the traceback."""
+    """A task, or the worker's start, has failed: the error and its cause, each pickled, and the traceback as text."""
 
     error: bytes
     cause: bytes
@@ -90,11 +90,11 @@ def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loade
     Parameters
     ----------
     connection : Connection
-        Tasks come over it, and answers go back.
+        Receives tasks and sends answers.
     memory : int
         Descriptor of the shared memory.
     cursor : tuple of int
-        The place of this worker's `SharedCursor` in it.
+        The first three fields of the `Place` of this worker's `SharedCursor` in the shared memory.
     loader : int
         Descriptor of the pickled loader.
     parts : list of (int, int)
@@ -108,7 +108,7 @@ def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loade
             place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
             worker = _Worker(load_shared(loader, parts), view, SharedCursor.from_buffer(view.array(place).data))
             os.close(loader)
-        except Exception as error:  # noqa: BLE001 - it is the parent's to raise
+        except Exception as error:  # noqa: BLE001 - the parent raises it
             refusal = RuntimeError(f"a worker process cannot load the source and the stages: {describe(error)}")
             refusal.__cause__ = error
             _send(connection, _failed(refusal, refusal))
@@ -121,9 +121,9 @@ def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loade
 
 
 def end_with_parent() -> None:
-    """Let the system end this process as soon as its parent has ended, whatever this process is doing.
+    """Make the system end this process as soon as its parent has ended, whatever this process is doing.
 
-    When the pipe that only the parent holds is closed, the system sends SIGIO, which ends a process by default.
+    When a pipe that only the parent holds is closed, the system sends SIGIO, which ends a process by default.
     """
     parent = parent_process()
     assert parent is not None  # noqa: S101 - for the type checker
@@ -145,7 +145,7 @@ class _Worker:
         arrays = {name: self._memory.array(place) for name, place in task.places.items()}
         try:
             return Done(self._loader.load(indices, task.epoch, arrays, self._cursor))
-        except BaseException as error:  # noqa: BLE001 - it is the parent's to raise
+        except BaseException as error:  # noqa: BLE001 - the parent raises it
             if self._cursor.record == IDLE:
                 self._cursor.record = int(indices[0])
             return _failed(error, self._loader.name_error(self._cursor, error))
@@ -154,8 +154,8 @@ class _Worker:
 
 
 def _failed(error: BaseException, substitute: BaseException) -> Failed:
-    """Return `error` to be sent; or `substitute`, if it cannot be pickled and unpickled again."""
-    # cloudpickle knows classes of the program's own script again when they come back.
+    """Return a message with `error`, or with `substitute` if `error` does not survive pickling."""
+    # cloudpickle, so that the parent can unpickle classes of the program's main script.
     trace = "".join(traceback.format_exception(error))
     cause = _pickled(error.__cause__)
     return Failed(_pickled(error) or cloudpickle.dumps(substitute), cause or cloudpickle.dumps(None), trace)
@@ -165,7 +165,7 @@ def _pickled(error: BaseException | None) -> bytes | None:
     try:
         data: bytes = cloudpickle.dumps(error)
         pickle.loads(data)  # noqa: S301
-    except Exception:  # noqa: BLE001 - the classes of errors are anybody's
+    except Exception:  # noqa: BLE001 - errors may be of any class
         return None
     return data
 

@@ -15,30 +15,30 @@ from etl.prefetch.worker_main import describe
 from etl.prefetch.worker_process import END_PATIENCE_SECONDS, Worker
 from presave import forks
 
-# How long workers may take to start before that counts as hanging: they import what the program imports.
+# Seconds until a worker that has not started counts as hanging. It imports what the program imports.
 START_LIMIT_SECONDS = 120
 # Each worker's cursor is in a cache line of its own.
 CURSOR_NBYTES = 64
 
 
 class WorkerPool:
-    """Processes with a copy of `loader`. The thread that makes this starts them and does not wait until they run.
+    """Worker processes, each with a copy of `loader`. The constructor starts them and does not wait until they run.
 
     Parameters
     ----------
     loader : Loader
         Loads the records.
     count : int
-        How many processes.
+        Number of processes.
     start_method : {"forkserver", "spawn"}
-        How they are started.
+        Method of starting them.
 
     Raises
     ------
     ValueError
-        If `loader` cannot be sent to them.
+        If `loader` cannot be pickled.
     OSError
-        If there are no more descriptors, or no memory.
+        If descriptors or memory run out.
     """
 
     def __init__(self, loader: Loader, count: int, start_method: str) -> None:
@@ -48,12 +48,12 @@ class WorkerPool:
             raise
         except Exception as error:
             raise ValueError(
-                f"the source and the stages cannot be sent to worker processes ({describe(error)}); leave open files, "
-                "locks and the like out of them, or use workers='thread'"
+                f"the source and the stages cannot be sent to worker processes ({describe(error)}); remove open files, "
+                "locks and the like from them, or use workers='thread'"
             ) from error
         self._owner = os.getpid()
         self._start_method = start_method
-        with contextlib.ExitStack() as stack:  # descriptors may run out at any of these
+        with contextlib.ExitStack() as stack:  # descriptors may run out at any of these calls
             stack.callback(self._loader.close)
             self.memory = SharedMemory("etl-batches")
             stack.callback(self.memory.close)
@@ -73,25 +73,25 @@ class WorkerPool:
 
     @property
     def is_starting(self) -> bool:
-        """True if some have yet to answer that they have started."""
+        """True while some workers have not reported that they have started, up to `START_LIMIT_SECONDS`."""
         late = time.monotonic() > self._started + START_LIMIT_SECONDS
         return not late and not all(worker.is_ready for worker in self.alive)
 
     def wait(self, bell: int) -> tuple[list[Worker], list[Worker]]:
-        """Wait for messages or ends of workers, or for `bell`.
+        """Wait until a worker sends a message or ends, or the eventfd `bell` is written to.
 
-        Return the workers that have sent something, and those that have ended without.
+        Return the workers that have sent a message, and those that have ended without one.
         """
         alive = self.alive
         ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
         heard = [worker for worker in alive if worker.connection in ready]
         silent = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
-        # The server that forks workers says by the same pipe that it has forked one.
+        # The fork server also writes to a worker's sentinel when it has forked the worker.
         ended = [worker for worker in silent if worker.has_ended()]
         return heard, ended
 
     def renew(self, workers: list[Worker]) -> list[Worker]:
-        """End `workers` and return the ones that take their places."""
+        """End `workers`, start others in their places, and return these."""
         places = [self.workers.index(worker) for worker in workers]
         for worker in workers:
             worker.end(0)
@@ -103,16 +103,16 @@ class WorkerPool:
         return renewed
 
     def check_owner(self) -> None:
-        """Raise `RuntimeError` in a fork of the process that workers answer to."""
+        """Raise `RuntimeError` in a fork of the process that made this pool."""
         if os.getpid() != self._owner:
             raise RuntimeError(
-                f"its worker processes belong to process {self._owner}, of which this one is a fork; make an iterator "
-                "of its own here"
+                f"the iterator's worker processes belong to process {self._owner}, of which this process is a fork; "
+                "make a new iterator here"
             )
 
     def close(self) -> None:
-        """End all processes; one that is at a record is killed when that takes longer than `END_PATIENCE_SECONDS`."""
-        if os.getpid() != self._owner:  # a fork of the process they belong to
+        """End all processes; kill those that do not finish their record within `END_PATIENCE_SECONDS`."""
+        if os.getpid() != self._owner:  # in a fork
             return
         for worker in self.workers:
             worker.connection.close()
@@ -127,18 +127,18 @@ class WorkerPool:
 
     def _start(self, workers: list[Worker]) -> None:
         self._started = time.monotonic()
-        # A worker that was lost is replaced by a thread in the background.
+        # A background thread may do this, to replace a lost worker.
         with forks.held_off():
             for worker in workers:
                 worker.start()
 
 
-# Those that belong to this process.
+# The pools that belong to this process.
 _POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # Workers know by the end of their connections that they are to end; a fork must not keep these open.
+    # Workers end when their connections are closed, so a fork must not keep them open.
     for pool in _POOLS:
         for worker in pool.workers:
             worker.leave_to_parent()

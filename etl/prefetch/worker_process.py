@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: it is started, sent tasks, heard, and ended."""
+"""One worker process, seen from its parent, which starts it, sends tasks, receives answers and ends it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from etl.prefetch.worker_main import Done, Failed, Ready, Task, describe
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, SharedCursor, ThreadCursor
 
-# How long workers have to finish the record they are at when they are to end.
+# Seconds that a worker has to finish its current record before it is killed.
 END_PATIENCE_SECONDS = 1.0
 
-# The first thing that a worker does, before it imports what takes long: a Ctrl-C, which the terminal sends to it too,
-# is the parent's to handle.
+# A worker blocks SIGINT before its long imports: the terminal sends a Ctrl-C to it, too, but the parent handles it.
 START = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -36,23 +35,23 @@ from etl.prefetch.worker_main import run
 run(connection, memory(), cursor, loader(), parts)
 """
 ADVICE = (
-    "the traceback above says more. Worker processes import the program's script: what it does must be under "
+    "see the traceback above. Worker processes import the program's main script: what it runs must be under "
     "if __name__ == '__main__':"
 )
 
 
 @dataclass(eq=False)
 class Chunk:
-    """Rows of a batch that one worker has to load. The memory that it reads and writes lives as long as this.
+    """Rows of a batch that one worker has to load. It keeps the memory alive that the worker reads and writes.
 
     Attributes
     ----------
     prefetcher : Prefetcher
-        The one that waits for it.
+        The prefetcher that waits for the chunk.
     pending : PendingBatch
         The batch.
     plan : BatchPlan
-        Its records and arrays.
+        The records and arrays of the batch.
     first, last : int
         The first row, and the row after the last one.
     indices : int64 array of shape (last - first,)
@@ -68,16 +67,16 @@ class Chunk:
 
 
 class Worker:
-    """One process, and the chunks that it was sent and has not answered.
+    """One worker process, and the chunks that it was sent and has not answered.
 
     Parameters
     ----------
     start_method : {"forkserver", "spawn"}
-        How the process is started.
+        Method of starting the process.
     memory : SharedMemory
-        Batches are made of it.
+        The memory that batches are in.
     cursor : uint8 array
-        Memory of `memory` for the position of this worker.
+        A part of `memory` for the `SharedCursor` of this worker.
     loader : SharedObject
         Loads the records.
     """
@@ -89,14 +88,14 @@ class Worker:
         self.chunks: deque[Chunk] = deque()
         self.is_ready = False
         self.is_lost = False
-        # When it was last known to do something.
+        # Time of its latest message.
         self.heard = time.monotonic()
         self._start_method = start_method
         self._memory = memory
         self._cursor_memory = cursor
         self._loader = loader
         self._process: Any = None
-        # As text: the error's traceback would keep the caller's frames alive, and so the iterator.
+        # As text, because the error's traceback would keep the caller's frames alive, and with them the iterator.
         self._start_error: str | None = None
         self._is_to_end = False
         # Re-entrant, because the collector may end the pool in a thread that is inside it.
@@ -104,27 +103,27 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None before it was forked."""
+        """The process id; None before the process was forked."""
         process = self._process
         if process is None:
             return None
-        process.is_alive()  # which asks the server for it
+        process.is_alive()  # reads the id from the fork server
         number: int | None = process.pid
         return number
 
     @property
     def sentinel(self) -> int | None:
-        """The descriptor that `wait` returns when the process has ended; None before it has started."""
+        """The descriptor that becomes readable when the process has ended; None before the process was started."""
         return None if self._process is None else self._process.sentinel
 
     @property
     def is_idle(self) -> bool:
-        """True if it is or was at no record, and has started, unless the server that was to fork it has ended."""
+        """True if the worker has started and is loading no record, or was never forked because the server ended."""
         would_have_started = self.is_ready or (self._process is not None and self.pid is None)
         return would_have_started and self.cursor.record == IDLE
 
     def start(self) -> None:
-        """Start the process; an error is kept for `death`."""
+        """Start the process. `death` returns the error if that fails."""
         try:
             process = start_process(self._start_method, START, self._arguments())
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
@@ -137,12 +136,12 @@ class Worker:
             self._end_process(0)
 
     def send(self, task: Task) -> None:
-        """Send it a task, which it does after those that it has."""
-        with contextlib.suppress(OSError):  # it has ended, which `receive` tells
+        """Send the process a task, to be done after the tasks that it has."""
+        with contextlib.suppress(OSError):  # the process has ended: `receive` returns None
             self.connection.send_bytes(pickle.dumps(task))
 
     def receive(self) -> Ready | Done | Failed | None:
-        """Return its next message; None after it has ended."""
+        """Return the next message of the process; None after it has ended."""
         try:
             message: Ready | Done | Failed = pickle.loads(self.connection.recv_bytes())  # noqa: S301 - our own process
         except (EOFError, OSError):
@@ -158,14 +157,14 @@ class Worker:
                 self._process.kill()
 
     def has_ended(self) -> bool:
-        """Return whether it was lost, or its process has ended or could not be started."""
+        """Return whether the worker was lost, or its process has ended or could not be started."""
         with self._lock:
             if self.is_lost or self._start_error is not None:
                 return True
             return self._process is not None and self._process.exitcode is not None
 
     def end(self, patience: float) -> None:
-        """End the process, kill it after `patience` seconds, and release what this process has of it."""
+        """End the process, kill it after `patience` seconds, and release its connection and chunks."""
         with self._lock:
             self._is_to_end = self.is_lost = True
             self.connection.close()
@@ -174,15 +173,15 @@ class Worker:
         self.chunks.clear()
 
     def leave_to_parent(self) -> None:
-        """Close what this process, a fork of the worker's parent, has inherited of it."""
-        with contextlib.suppress(OSError):  # another thread may have been about to do it
+        """In a fork of the worker's parent, close the descriptors that were inherited."""
+        with contextlib.suppress(OSError):  # a thread of the parent may have been closing them
             self.connection.close()
             self._theirs.close()
             if self._process is not None:
                 leave_to_parent(self._process)
 
     def death(self) -> Exception:
-        """Return an error that says why it has ended."""
+        """Return an error that says why the process has ended."""
         if self._start_error is not None:
             return ChildProcessError(f"a worker process cannot be started ({self._start_error}); {ADVICE}")
         with self._lock:
@@ -198,10 +197,10 @@ class Worker:
         return ChildProcessError(ended if self.is_ready else f"{ended} while it started; {ADVICE}")
 
     def name_error(self, cause: BaseException) -> RecordError:
-        """Return an error for `cause` that names the record that the worker is at, in the first of its chunks."""
+        """Return an error for `cause` that names the record that the worker is loading, in the first of its chunks."""
         plan = self.chunks[0].plan
         at = ThreadCursor(self.cursor.record, self.cursor.stage)
-        if at.record == IDLE:  # it had not begun
+        if at.record == IDLE:  # the worker had not begun the chunk
             at = ThreadCursor(int(plan.indices[self.chunks[0].first]), READING)
         error = plan.loader.name_error(at, cause)
         error.__cause__ = cause
@@ -230,7 +229,7 @@ class Worker:
 
 
 class _Descriptor:
-    """A descriptor for a process that is being started; unpickled there, it is a function that gives the descriptor."""
+    """A descriptor to pass to a new process. Unpickled there, it is a function that returns the descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

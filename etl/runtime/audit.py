@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Audit:
-    """A setting as it was requested, as it was read back, and as it was observed to work.
+    """A runtime setting: the requested value, the value that was read back, and the observed effect.
 
     Attributes
     ----------

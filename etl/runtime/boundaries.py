@@ -20,7 +20,7 @@ _thread = _Thread()
 def batch_boundary() -> None:
     """Announce that the caller is done with one batch and has not asked for the next.
 
-    The iterators of etl and `etl.fit` do so. Call it in a loop of your own over other iterators.
+    The iterators of etl and `etl.fit` call this. Call it yourself in a loop over any other iterator.
     """
     if _thread.is_loop_announcing:
         return

@@ -27,15 +27,15 @@ SWITCHED_ON = "and automatic collection is on: something in this process calls g
 class GcPolicy:
     """A context manager that configures the garbage collector and restores the former state.
 
-    It affects this process alone, not its worker processes. Reference counting goes on whatever the policy.
+    It affects this process only, not its worker processes. Reference counting goes on under every policy.
 
     Parameters
     ----------
     policy : str
-        "default" changes nothing. "off" stops automatic collections. "freeze" collects once and then excludes all
-        objects that are alive from later collections (`gc.freeze`), so that these walk new objects only. "window:MS"
-        stops automatic collections and runs a full one between two batches if the last was at least MS milliseconds
-        ago. "thresholds:A,B,C" calls `gc.set_threshold`.
+        "default" changes nothing. "off" stops automatic collections. "freeze" collects once and then excludes all live
+        objects from later collections (`gc.freeze`), so that these walk new objects only. "window:MS" stops automatic
+        collections, and runs a full collection between two batches if the last one was at least MS milliseconds ago.
+        "thresholds:A,B,C" calls `gc.set_threshold`.
 
     Raises
     ------
@@ -118,7 +118,7 @@ class GcPolicy:
         self._full_seconds = _full_collection()
         gc.freeze()
         if not was_frozen:
-            # Objects that other code froze before cannot be told from ours, so in that case all of them stay frozen.
+            # Otherwise all objects stay frozen: those that other code froze before cannot be distinguished from ours.
             stack.callback(gc.unfreeze)
 
     def _begin_window(self, stack: ExitStack) -> None:
@@ -141,7 +141,8 @@ class GcPolicy:
         gc.set_threshold(*self._thresholds)
 
     def _at_boundary(self) -> None:
-        # A loader's thread that runs an iterator of its own announces its boundaries, not those of the training loop.
+        # Other threads, such as a loader thread that runs an iterator, announce boundaries that are not the training
+        # loop's.
         if threading.get_ident() != self._thread:
             return
         self._saw_boundary = True

@@ -1,4 +1,4 @@
-"""A policy for the heap: does glibc keep freed memory, and how much may the process allocate?"""
+"""A policy for the heap: whether glibc keeps freed memory, and how much the process may allocate."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class HeapPolicy:
     Parameters
     ----------
     policy : str
-        "default" changes nothing: an allocation above M_MMAP_THRESHOLD is mapped afresh and unmapped when it is freed,
-        so that every new batch costs a page fault for each 4 KiB.
+        "default" changes nothing. An allocation above M_MMAP_THRESHOLD gets a fresh mapping, which is unmapped when it
+        is freed, so that every new batch costs a page fault for each 4 KiB.
 
         "retain" keeps freed pages in the process. It sets M_MMAP_MAX to 0, so that no allocation gets a mapping of its
         own, and M_TRIM_THRESHOLD to its maximum. (M_MMAP_THRESHOLD cannot be raised above 32 MiB, and batches may be
@@ -47,15 +47,15 @@ class HeapPolicy:
     ValueError
         If the policy is unknown or its size is invalid.
     MemoryError
-        On entering, if there is less memory than is to be preallocated.
+        On entering, if less memory is available than has to be preallocated.
     RuntimeError
-        On entering, if the policy is in force already, `malloc` is not glibc's, mallopt refuses, the process has more
-        data than the limit already, or the system is not Linux, for a limit.
+        On entering, if the policy is in force already, `malloc` is not glibc's, mallopt refuses, or the process already
+        has more data than the limit; for a limit, if the system is not Linux.
 
     Notes
     -----
-    mallopt cannot be asked for the former values. The last policy to end therefore sets the values that glibc's own
-    adjusting arrives at, with allocations above 32 MiB mapped afresh, and returns free pages to the system.
+    mallopt cannot report the former values. The last policy to end therefore sets the values that glibc reaches by
+    adjusting itself, with fresh mappings for allocations above 32 MiB, and returns free pages to the system.
 
     Once malloc has found no memory in a thread, that thread uses another arena, which maps blocks of 64 MiB and more
     afresh under any policy. `audit` then reports the policy as inert.

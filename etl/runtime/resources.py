@@ -28,7 +28,7 @@ def available_cpus() -> int:
 
 
 def affinity_of(count: int) -> list[int]:
-    """Return the numbers of the first `count` CPUs that this process may run on; all of them if it has fewer."""
+    """Return the ids of the first `count` CPUs that this process may run on, or of all if there are fewer."""
     return sorted(os.sched_getaffinity(0))[:count]
 
 
@@ -59,7 +59,7 @@ def cgroup_quota(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "cpu", own: Pa
 
 
 def cgroup_nbytes_left(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "memory", own: Path = OWN_GROUP) -> int | None:
-    """Return the bytes left to the control groups around this process; None if none of them sets a limit.
+    """Return the bytes that the control groups around this process have left; None if none of them sets a limit.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A policy for threads: how many compute, and how many load."""
+"""A policy for threads: the numbers of compute threads and of loader threads."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def compute_threads_in_force() -> int:
 def default_loader_threads() -> int:
     """Return the number of loader threads if the user gives none.
 
-    This is the number in the policy in force. Without one it is the number of CPUs that this process may use, less its
-    compute threads, and at least 1.
+    It is the `loaders` of the policy in force. If there is no policy, or it does not say, it is the number of CPUs that
+    this process may use, less the compute threads of the policy, and at least 1.
     """
     loaders = _in_force[-1].loaders if _in_force else None
     return loaders or max(1, available_cpus() - compute_threads_in_force())
@@ -55,7 +55,7 @@ class ThreadPolicy:
         Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default the CPUs that this
         process may use, by its affinity and its control group, less `loaders`, and at least 1.
     loaders : int, optional
-        Threads of asynchronous iterators that are not given a number. By default the CPUs that `compute` leaves.
+        Threads of each `AsyncIterator` whose `threads` is not given. By default the CPUs that `compute` leaves.
 
     Raises
     ------
@@ -66,8 +66,8 @@ class ThreadPolicy:
 
     Notes
     -----
-    Only libraries that are loaded already are set. OpenCV keeps fewer threads than `compute` if it was given fewer:
-    `decoder="turbo"` gives it one, since loader threads resize one image each.
+    Only libraries that are already loaded are limited. OpenCV keeps fewer threads than `compute` if it was set to fewer
+    before: `decoder="turbo"` sets one, since loader threads resize one image each.
     """
 
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:
@@ -76,7 +76,7 @@ class ThreadPolicy:
             compute = max(1, available_cpus() - (self.loaders or 0))
         self.compute = whole_number("compute threads", compute, least=1)
         self._entered: ExitStack | None = None
-        # The pools that were set on entering.
+        # The pools that were limited on entering.
         self._set: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -174,7 +174,7 @@ def _listed(pools: Mapping[str, int]) -> str:
 
 
 def _cpus_of_product() -> float:
-    """Return how many CPUs a matrix product takes, without the CPUs that other threads of this process take."""
+    """Return how many CPUs a matrix product uses, less those that other threads of this process use."""
     others = _cpus_during(lambda: time.sleep(PROBE_SECONDS))
     matrix = np.ones((PROBE_SIDE, PROBE_SIDE), np.float32)
     _ = matrix @ matrix

@@ -42,7 +42,7 @@ class Cifar10:
     Raises
     ------
     ValueError
-        If a file is missing or has a wrong size, or a label is above 9. It names the file and the image.
+        If a file is missing or has a wrong size, or a label is above 9. The error names the file and the image.
 
     Notes
     -----
@@ -73,7 +73,7 @@ class Cifar10:
         return {"features": rows[row, 1:].reshape(PLANES_SHAPE).transpose(1, 2, 0), "label": label}
 
     def describe(self, index: int) -> str:
-        """Return the file of record `index` and its number in the file, for messages."""
+        """Return the file of record `index` and the record's index in that file, for messages."""
         file, row = self._locate(index)
         return f"{file.name}, image {row}"
 
@@ -98,7 +98,7 @@ def _find_files(path: str | Path | Sequence[str | Path], split: str | None) -> l
         missing = [file.name for file in files if not file.is_file()]
         if missing:
             is_pickled = Path(path, missing[0]).with_suffix("").is_file()
-            advice = "; it holds the version for Python, this reads cifar-10-binary.tar.gz, unpacked"
+            advice = "; it holds CIFAR-10's Python version: unpack cifar-10-binary.tar.gz, the binary version, instead"
             raise ValueError(f"{path} has no {', '.join(missing)}{advice if is_pickled else ''}")
         return files
     if split is not None:

@@ -15,7 +15,8 @@ from etl.sources.labels import LabelError, LabelFinder, Labels, Targets
 from etl.sources.positioned_file import PositionedFile
 from etl.sources.record import Record
 
-# The index holds the offset of every sixteenth line: half a byte a record, and a read of a kilobyte or two.
+# The index holds the offset of every sixteenth line, which takes half a byte for each record. A block of sixteen lines,
+# read at once, has a kilobyte or two.
 LINES_PER_BLOCK = 16
 # One for each thread that reads line after line.
 CACHED_BLOCKS = 32
@@ -41,10 +42,10 @@ class Csv:
         One ASCII character.
     classes : sequence of str, optional
         Names of the classes, in the order of their numbers: for an order of your own, or to give a test set the numbers
-        of the training set. By default, whole numbers are class numbers (int64, as they are). If the first label is not
-        a whole number, labels are names, and classes are numbered in sorted order.
+        of the training set. By default the first label decides: if it is a whole number, labels are class numbers
+        (int64, unchanged); otherwise they are names, and classes are numbered in sorted order.
     regression : bool
-        Labels are targets of `dtype`, not classes.
+        If True, labels are targets of `dtype`, not classes.
     dtype : str
         "float32" or "float64".
     missing : float, optional
@@ -53,14 +54,14 @@ class Csv:
     Raises
     ------
     ValueError
-        If a line is malformed. It names file, line and column. Class labels, unclosed quotes and wrong numbers of
-        fields are found when the file is opened, all else when the record is read.
+        If a line is malformed. The error names file, line and column. Invalid class labels, unclosed quotes and wrong
+        numbers of fields are found when the file is opened, all else when the record is read.
 
     Notes
     -----
-    Opening takes one pass over the file. The index takes half a byte a record and is so cheap to make that it is not
-    kept on disk. Rows are read when they are asked for. A source may be pickled, forked and used by several threads.
-    Copies read the file again, so it must not change.
+    Opening takes one pass over the file. The index takes half a byte for each record, and is so cheap to make that it
+    is not kept on disk. Rows are read from the file on access. A source may be pickled, forked and used by several
+    threads. Copies read the same file, so it must not change.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Csv:
         missing: float | None = None,
     ) -> None:
         if (regression or classes is not None) and label is None:
-            raise ValueError("regression and classes are about labels; pass label= to say which column holds them")
+            raise ValueError("regression and classes need labels; pass label= to name the column that holds them")
         if regression and classes is not None:
             raise ValueError("labels are either targets (regression=True) or names (classes=[...])")
         self.name = str(path)

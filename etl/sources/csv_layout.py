@@ -94,7 +94,7 @@ class CsvLayout:
         Raises
         ------
         ValueError
-            If the number of fields is wrong or a value is not a number. It names file, line and column.
+            If the number of fields is wrong or a value is not a number. The error names file, line and column.
         """
         fields = self.split(line, number)
         # Bound by Python's float, a fifth of a microsecond a column.

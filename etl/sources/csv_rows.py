@@ -23,13 +23,13 @@ class Rows:
     text : bytes
         The lines.
     offset : int
-        Byte of the file at which `text` begins.
+        Byte offset of `text` in the file.
     first_line : int
-        Number of the first line, counted from 1.
+        Line number of the first line, counted from 1.
     starts, ends : int64 array of shape (rows,)
         Row i is `text[starts[i]:ends[i]]`, without its line end.
     label_starts, label_ends : int64 array of shape (rows,)
-        The label of row i is `text[label_starts[i]:label_ends[i]]`, as it is written.
+        The label of row i is `text[label_starts[i]:label_ends[i]]`, with its quotes.
     """
 
     text: bytes
@@ -46,7 +46,7 @@ class Rows:
             yield self.text[start:end]
 
     def labels(self) -> list[bytes]:
-        """Return the labels as they are written, with their quotes."""
+        """Return the labels of all rows, with their quotes."""
         bounds = zip(self.label_starts.tolist(), self.label_ends.tolist(), strict=True)
         return [self.text[start:end] for start, end in bounds]
 
@@ -60,7 +60,7 @@ def scan_rows(layout: CsvLayout) -> Iterator[Rows]:
     ------
     ValueError
         If a line has more or fewer fields than the first, is empty but not at the end of the file, or ends within
-        quotes. It names file and line.
+        quotes. The error names file and line.
     """
     # Bound by numpy's search for line ends and delimiters.
     offset, number, rest = layout.begin, layout.first_line, b""

@@ -1,4 +1,4 @@
-"""Opening a path as the source that it holds, and the pipeline that fits it."""
+"""Detection of the source at a path, and the default pipeline of each source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
 
 
 def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:
-    """Open the source at `path`: the first that fits, from top to bottom.
+    """Open the source at `path`: the first row of this table that fits.
 
     ==================================================== =============
     path                                                 source
@@ -69,7 +69,7 @@ def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
     Parameters
     ----------
     source : Source
-        Its class decides on the pipeline.
+        The source, whose class decides on the pipeline.
     size : int
         Height and width of photographs after resizing, in pixels.
     decoder : str

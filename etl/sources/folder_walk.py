@@ -1,4 +1,4 @@
-"""Listing a folder that may come from anyone: no link leads out of it, and what is left out is counted."""
+"""Listing of an untrusted folder: links may not lead out of it, and files that are left out are counted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAX_SUFFIX_CHARACTERS = 16
 
 
 class FolderWalk:
-    """The entries of a folder and of the folders in it, except for names that begin with a dot.
+    """The entries of a folder and of its sub-folders, except for names that begin with a dot.
 
-    Links that end in one of `suffixes` or lead to a folder must lead to something inside `root`, unless `follow_links`.
+    Links that end in one of `suffixes` or lead to a folder must not lead out of `root`, unless `follow_links`.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class FolderWalk:
     Raises
     ------
     ValueError
-        If a link leads out of `root`; or if a folder is met twice, since a cycle of links would never end. It names the
-        link.
+        If a link leads out of `root`, or a folder is met twice, since a cycle of links would never end. The error names
+        the link.
     """
 
     def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool, reason: str) -> None:
@@ -85,7 +85,7 @@ class FolderWalk:
     def refuse_empty(self, classes: dict[str, list[str]], kind: str) -> None:
         """Raise `ValueError` if a folder in `classes`, which maps folders to their files, is empty.
 
-        `kind` is what files are called in the error.
+        `kind` is the word for the files in the error, such as "images".
         """
         empty = [name for name, files in classes.items() if not files]
         if empty:

@@ -17,7 +17,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MAX_AXES = 16
 MAX_HEADER_NBYTES = 4 + 4 * MAX_AXES
-# A gzip file that unpacks to more than this size, and to more than this multiple of its own, was made to fill memory.
+# A gzip file that unpacks to more than this size, and to more than this multiple of its own size, was made to fill
+# memory.
 # DEFLATE compresses at most 1,032 times; images and labels compress a few times.
 MAX_UNPACKED_NBYTES, MAX_COMPRESSION = 256 << 20, 100
 MAX_CLASSES = 1_000_000
@@ -35,9 +36,9 @@ class Idx:
     Parameters
     ----------
     images : str or Path
-        File of images; the first axis is the record.
+        File of images; the first axis counts records.
     labels : str or Path
-        File of labels, whole numbers of shape `(records,)`.
+        File of labels: integers of shape `(records,)`.
 
     Attributes
     ----------
@@ -48,7 +49,7 @@ class Idx:
     ------
     ValueError
         If a header or length is wrong, the two files do not belong together, a label is out of range, or a gzip file
-        would unpack to far more than images do. It names the file.
+        would unpack to far more than images do. The error names the file.
     """
 
     def __init__(self, images: str | Path, labels: str | Path) -> None:
@@ -122,7 +123,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _unpack(path: Path) -> bytes:
-    """Unpack at most one byte more than the header of a gzip file announces; raise `ValueError` for a bomb."""
+    """Unpack at most one byte more than the file's IDX header announces; raise `ValueError` for a gzip bomb."""
     with gzip.open(path) as file:
         start = file.read(MAX_HEADER_NBYTES)
         _, _, expected = _read_header(path, np.frombuffer(start, np.uint8))

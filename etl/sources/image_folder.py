@@ -19,8 +19,8 @@ MAX_FILE_NBYTES = 1 << 30
 class ImageFolder:
     """The images below `root/CLASS/`, sorted by path. Classes are the sorted folder names.
 
-    A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the number of its class.
-    The source holds file names only, and no file is open between reads.
+    A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the index of its class. The
+    source holds file names only, and no file is open between reads.
 
     A file is an image if its suffix, in upper or lower case, belongs to a format that the stage `decode` reads: JPEG,
     PNG, WebP, GIF, BMP, TIFF or PPM. If a file has several frames or pages, the first is decoded.
@@ -32,7 +32,7 @@ class ImageFolder:
     follow_links : bool
         Follow links that lead out of `root`. By default they are errors.
     allow_empty : bool
-        Accept class folders without images. They are in `classes` and have a number, as in torchvision.
+        Accept class folders without images. They are in `classes` and have an index, as in torchvision.
 
     Raises
     ------
@@ -43,9 +43,8 @@ class ImageFolder:
     Warns
     -----
     UserWarning
-        If files in class folders are not images, or images are outside of class folders, with their number by suffix.
-        Hidden files, `Thumbs.db`, `desktop.ini`, and other files beside the class folders, such as a README, are not
-        counted.
+        If files in class folders are not images, or images are outside of class folders. It counts them by suffix, but
+        not hidden files, `Thumbs.db`, `desktop.ini`, and other files beside the class folders, such as a README.
     """
 
     ragged = ("features",)
@@ -79,7 +78,7 @@ class ImageFolder:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Record:
-        """Read record `index`; raise `OSError` if its file has gone, and `ValueError` if it is not a plain file."""
+        """Read record `index`; raise `OSError` if its file is gone, and `ValueError` if it is empty or not plain."""
         encoded = read_bytes(f"{self.root}/{self.files[index]}")
         if not encoded:
             raise ValueError("the file is empty")

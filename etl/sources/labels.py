@@ -17,7 +17,7 @@ from presave.files import read_regular_file
 NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 _WHOLE_NUMBER = re.compile(rb"\s*[+-]?\d+\s*")
 _INT64 = np.iinfo(np.int64)
-# If every row has another label, the column is not one of classes. The error comes before memory is full.
+# If nearly every row has a different label, the column does not name classes: an error before memory is full.
 MAX_CLASSES = 1_000_000
 _MAX_CLASSES_FILE_NBYTES = 16 << 20
 
@@ -93,10 +93,10 @@ class Targets:
 
 
 class LabelFinder:
-    """Infers the meaning of labels from all of them, one chunk at a time.
+    """Infers from all labels, chunk by chunk, whether they are class numbers or class names.
 
-    If `classes` is given, labels are names among these. Otherwise the first label decides. If it is a whole number, all
-    labels are class numbers and must be whole numbers. Any other text is a class name, and classes are sorted by name.
+    If `classes` is given, labels must be among these names. Otherwise the first label decides: if it is a whole number,
+    all labels are class numbers and must be whole numbers; if not, they are names, and classes are sorted by name.
     """
 
     def __init__(self, classes: Sequence[str] | None) -> None:
@@ -104,7 +104,7 @@ class LabelFinder:
         self._seen: set[bytes] = set()
 
     def add(self, texts: Sequence[bytes]) -> None:
-        """Look at more labels, at least one. Raises `LabelError` for the first that is invalid."""
+        """Take in more labels, at least one; raises `LabelError` for the first that is invalid."""
         if not self._seen and self._labels is None:
             if _WHOLE_NUMBER.fullmatch(texts[0]):
                 self._labels = ClassNumbers()
@@ -126,7 +126,7 @@ class LabelFinder:
             self._seen = {texts[0]}  # the set only saves checking equal labels again
 
     def result(self) -> ClassNumbers | ClassNames:
-        """Return the meaning of the labels, once all were added."""
+        """Return the meaning of the labels, after all were added."""
         return self._labels or ClassNames(sorted(text.decode() for text in self._seen))
 
     def _check(self, text: bytes) -> None:

@@ -50,13 +50,13 @@ class MapDataset:
     Warns
     -----
     UserWarning
-        Once, if items have further keys.
+        Once, if items have other keys as well, which are left out.
 
     Notes
     -----
-    Transforms inside the data set stay as they are: their random numbers do not depend on the iterator's seed, and
-    presaving would freeze them. `AsyncIterator` reads items in several threads at once; pass it `threads=1` if the data
-    set does not support that. The source may be pickled if the data set may.
+    Transforms inside the data set stay as they are. Their random numbers do not depend on the iterator's seed, and
+    presaving would repeat the same ones in every epoch. `AsyncIterator` reads items in several threads at once; pass it
+    `threads=1` if the data set does not support that. The source can be pickled if the data set can.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class MapDataset:
         is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
         if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise ValueError(
-                f"a {type(dataset).__name__} is not a map-style data set: records are taken by their number, which "
-                "needs __len__ and __getitem__; write a stream to a store first, with presave.write"
+                f"a {type(dataset).__name__} is not a map-style data set: records are read by index, which needs "
+                "__len__ and __getitem__; write a stream to a store first, with presave.write"
             )
         self.name = source_name(dataset)
         self.dataset = dataset
@@ -87,7 +87,7 @@ class MapDataset:
             raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
         try:
             item = self.dataset[index]
-        except IndexError as error:  # the record exists, so the data set failed to find something else
+        except IndexError as error:  # not the record's index, which exists
             raise LookupError(f"IndexError: {error}") from error
         if isinstance(item, Mapping):
             missing = self._keys["features"] not in item
@@ -106,7 +106,7 @@ class MapDataset:
         return {name: _as_array(name, value) for name, value in values.items()}
 
     def _warn_of_other_keys(self, item: Mapping[Any, Any]) -> None:
-        """Warn once if items have keys that records do not, or if the label may have another key."""
+        """Warn, once, of keys that records leave out, one of which may be the label's."""
         others = [key for key in item if key not in self._keys.values()]
         if self._has_warned or not others:
             return

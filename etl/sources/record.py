@@ -18,9 +18,9 @@ class RecordError(ValueError):
     source : str
         Name of the source.
     record : int
-        Number of the record in it.
+        Index of the record in the source.
     stage : str
-        Stage that failed; "read" if the source itself did.
+        Stage that failed; "read" if the source itself failed.
     name : str
         Name of the record's file, or "" if it has none.
     cause : str
@@ -49,7 +49,7 @@ def record_error(source: Any, record: int, stage: str, cause: BaseException) -> 
     source : sequence of records
         Names the record's file if it has a method `describe(index)`.
     record : int
-        Number of the record.
+        Index of the record in the source.
     stage : str
         Stage that failed.
     cause : exception

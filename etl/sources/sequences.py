@@ -23,15 +23,15 @@ class Sequences:
     """A folder of CSV files, one file for each sequence and one line for each step. `from_arrays` takes arrays instead.
 
     A record has `features`, an array of `dtype` and shape `(steps, columns)`, and, if there are labels, `label`: a
-    scalar, or an array of shape `(steps,)`. Sequences are sorted by name, and numbers in names by value. All files have
-    the columns of the first.
+    scalar, or an array of shape `(steps,)`. Sequences are sorted by name, with numbers in names by value. All files
+    must have the columns of the first.
 
     Labels come from the first of these that exists:
 
     1. the column `label` of each file, one label for each step;
     2. the file `labels.csv` in the folder, whose first line is `name,label`, one label for each sequence (names with
        or without `.csv`);
-    3. the number of the sub-folder with the file, as in `ImageFolder`.
+    3. the index of the sub-folder with the file, as in `ImageFolder`.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Sequences:
         Names of the classes, as for `Csv`. Needed if the labels of steps are names, because inferring them would take a
         pass over all files.
     regression : bool
-        Labels are targets of `dtype`, not classes.
+        If True, labels are targets of `dtype`, not classes.
     dtype : str
         "float32" or "float64".
     missing : float, optional
@@ -62,17 +62,16 @@ class Sequences:
     Raises
     ------
     ValueError
-        If there are no sequences, or a file is malformed. It names file, line and column.
+        If there are no sequences, or a file is malformed. The error names file, line and column.
 
     Warns
     -----
     UserWarning
-        If files with another suffix are left out, with their number. Hidden files and files beside class folders are
-        not counted.
+        If files with another suffix are left out. It counts them, but not hidden files and files beside class folders.
 
     Notes
     -----
-    Files are read when they are asked for, and none is open in between.
+    A file is read on access, and no file is open between reads.
     """
 
     def __init__(
@@ -98,7 +97,9 @@ class Sequences:
             raise ValueError(f"{root} is not a folder" if folder.exists() else f"{root} does not exist")
         found = find_sequences(folder, follow_links)
         if not found.files:
-            raise ValueError(f"{root} holds no sequences: expected {SUFFIX} files, in it or in a sub-folder a class")
+            raise ValueError(
+                f"{root} holds no sequences: expected {SUFFIX} files, in it or in one sub-folder for each class"
+            )
         options: dict[str, Any] = {
             "label": label,
             "header": header,
@@ -116,7 +117,7 @@ class Sequences:
         elif (folder / LABELS_FILE).is_file():
             reader.labels, self.classes = label_sequences(reader, classes, regression, dtype)
         elif regression or classes is not None:
-            raise ValueError(f"{root} has no {LABELS_FILE}; regression and classes are for it or for a label column")
+            raise ValueError(f"{root} has no {LABELS_FILE}; regression and classes need that file or a label column")
         elif found.folders is not None:
             if not allow_empty:
                 found.walk.refuse_empty(found.folders, "sequences")

@@ -35,8 +35,8 @@ class Tar:
 
     Consecutive members with the same key (the path up to the first dot in the file name) are a sample, e.g. `0001.jpg`
     and `0001.cls`. A record has `features`, the bytes of the sample's image as read-only uint8 of shape `(bytes,)`,
-    and `label`, an int, if there are labels. A member is an image if it has a suffix that `ImageFolder` takes; beside
-    `0001.jpg`, `0001.seg.png` does not count as one.
+    and `label`, an int, if there are labels. A member is an image if it has a suffix that `ImageFolder` takes, except
+    that `0001.seg.png` does not count as an image beside `0001.jpg`.
 
     Parameters
     ----------
@@ -55,19 +55,19 @@ class Tar:
     ValueError
         If a shard is compressed, damaged or cut off, has links, sparse files, or names that are absolute or have a part
         `..`; or if a sample does not have exactly one image, or its label is missing, invalid or not among `classes`.
-        It names shard, member and key.
+        The error names shard, member and key.
 
     Warns
     -----
     UserWarning
-        If members are neither image nor label, with their number by suffix, and if there are no labels. Hidden members
-        are not counted.
+        If members are neither image nor label. It counts them by suffix, but not hidden members, and adds if there are
+        no labels.
 
     Notes
     -----
     Nothing is unpacked. Opening reads the headers of all members once; the index of a shard with many members is kept
-    in the user's cache. A source may be pickled, with its index of about 40 bytes a record, forked, and used by several
-    threads.
+    in the user's cache folder. A source may be forked and used by several threads. It may be pickled, with its index of
+    about 40 bytes for each record.
     """
 
     ragged = ("features",)

@@ -12,7 +12,7 @@ from etl.stages.resize import RESIZERS, Resize
 from etl.stages.rng import RecordRng
 from etl.stages.stage import Stage
 
-# Its name in versions before this one.
+# The former name of `RecordRng`.
 Draw = RecordRng
 
 __all__ = [

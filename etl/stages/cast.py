@@ -11,7 +11,9 @@ from etl.stages.dtypes import find_dtype
 
 @dataclass(frozen=True)
 class Cast:
-    """Convert `features` to a floating-point dtype. Presaved after this stage, float16 takes half the space of float32.
+    """Convert `features` to a floating-point dtype.
+
+    A store that is presaved after a cast to float16 takes half the space of float32.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from presave import Record
 
 
 class FieldError(ValueError):
-    """A value has not the shape of its row in the batch, or a dtype that the row cannot hold."""
+    """A value does not have the shape of its row in the batch, or has a dtype that the row cannot hold."""
 
 
 def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but: str | None = None) -> None:
@@ -27,7 +27,7 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
     row : int
         The row to write.
     but : str, optional
-        A field that the last stage writes itself.
+        A field to leave out, because the last stage writes it itself.
 
     Raises
     ------
@@ -59,22 +59,45 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
 
 
 def write_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
-    """Write `value` into `out`, of the same shape, converted to its dtype.
+    """Write `value` into `out`, converted to the dtype of `out`; raises `FieldError` if it does not fit.
 
-    Raises `FieldError` if it does not fit.
+    Parameters
+    ----------
+    name : str
+        Name of the field, for the error.
+    value : array
+        The value.
+    out : array of the same shape
+        Receives the value.
     """
     check_value(name, value, out)
     out[...] = value
 
 
 def check_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
-    """Raise `FieldError` unless `write_value` can write `value` into `out`."""
+    """Raise `FieldError` unless `write_value` can write `value` into `out`.
+
+    Parameters
+    ----------
+    name, value, out
+        See `write_value`.
+    """
     check_shape(name, value.shape, out)
     check_dtype(name, value.dtype, out.dtype)
 
 
 def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
-    """Raise `FieldError` unless a value of `shape` fills `out`."""
+    """Raise `FieldError` unless a value has the shape of its row.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field, for the error.
+    shape : tuple of int
+        Shape of the value.
+    out : array
+        The row.
+    """
     if shape != out.shape:
         raise FieldError(
             f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
@@ -85,14 +108,23 @@ def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
 def check_dtype(name: str, stored: np.dtype, batch: np.dtype) -> None:
     """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
 
-    Floating fields are converted to the dtype that the caller asked for; others must not lose a digit.
+    Floating fields are converted to the dtype that the caller asked for. Others must not lose a digit.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field, for the error.
+    stored : numpy dtype
+        The dtype of the value.
+    batch : numpy dtype
+        The dtype of the array in the batch.
     """
     if not (is_floating(batch) or np.can_cast(stored, batch, "safe")):
         raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")
 
 
 def check_no_more(fields: Collection[str], out: Collection[str]) -> None:
-    """Raise `ValueError` if a record with the fields `fields` has one that belongs into a batch and not into `out`."""
+    """Raise `ValueError` if `fields`, of a record, has a name that belongs in a batch but is missing in `out`."""
     if any(name not in out for name in batch_fields(fields)):
         check_same_places(fields, out)
         raise ValueError(f"it has fields {', '.join(fields)}, the records before it {', '.join(out)}")

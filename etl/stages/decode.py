@@ -1,4 +1,4 @@
-"""Stage "decode": the bytes of an image file to upright RGB pixels."""
+"""Stage "decode": from the bytes of an image file to upright RGB pixels."""
 
 from __future__ import annotations
 
@@ -24,20 +24,25 @@ DECODERS: dict[str, Callable[[np.ndarray, tuple[int, int] | None], Any]] = {
 
 @dataclass(frozen=True)
 class Decode:
-    """Decode an image file: `features`, uint8 of shape `(bytes,)`, become upright RGB, uint8 of `(height, width, 3)`.
+    """Decode an image file to RGB pixels, upright according to its EXIF orientation.
+
+    `features` go from uint8 of shape `(bytes,)` to uint8 of shape `(height, width, 3)`.
 
     Attributes
     ----------
     decoder : str
         "pillow", or "turbo" for libjpeg-turbo, which is faster and gives the same pixels.
     at_least : (int, int) or None
-        Smallest height and width. JPEG files are scaled down while they are decoded, to the smallest size that the
-        decoder offers and that is not below these. The pixels differ, and large photographs take less work.
+        Height and width. JPEG files are scaled down while they are decoded, to the smallest size that the decoder
+        offers and that is at least this large. This is faster for large photographs, and gives other pixels than
+        decoding the whole image. None decodes at full size.
 
     Raises
     ------
     ValueError
-        If the decoder is unknown, or the bytes are not a whole image; `OSError` for some damaged files.
+        If the decoder is unknown, or the bytes are not a whole image.
+    OSError
+        If the file is damaged, in some cases.
     ImportError
         If simplejpeg is not installed, for "turbo".
     """
@@ -75,7 +80,7 @@ class _DecodeForResize:
     """Leaves the image in the decoder's own form, which `Resize` accepts, too.
 
     This saves two copies of the whole photograph, made while holding the GIL: with Pillow, a photograph of 514 x 358
-    took 0.6 of the time.
+    took 0.6 times as long.
     """
 
     decode: Decode

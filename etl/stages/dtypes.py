@@ -15,7 +15,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def find_dtype(name: str) -> np.dtype:
-    """Return the numpy dtype with this name; raise `ValueError` that lists the known ones."""
+    """Return the numpy dtype called `name`; raise `ValueError` that lists the known names if it is unknown."""
     try:
         return DTYPES[name]
     except (KeyError, TypeError):

@@ -1,6 +1,7 @@
-"""Fields of records with several inputs or labels: a tuple, or an array under each of `name.0`, `name.1`, ...
+"""The two forms of a record with several inputs or labels.
 
-Stages and models see tuples. Stores and the arrays of a batch have one field for each array of a tuple.
+Stages and models see a tuple of arrays. Stores and the arrays of a batch have flat fields instead, one for each array
+of the tuple: `name.0`, `name.1`, ...
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ MASKS = {"features": "features_mask", "label": "labels_mask"}
 def flatten(record: Record) -> Record:
     """Return `record` with fields `name.0`, `name.1`, ... in place of each tuple.
 
-    None in a tuple of masks is left out. Raises `ValueError` if `record` is no mapping, or has a tuple that is empty or
-    holds tuples.
+    None in a tuple of masks is left out. Raises `ValueError` if `record` is not a mapping, or has a tuple that is empty
+    or holds tuples.
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"it is a {type(record).__name__}; a record is a mapping with 'features' and 'label'")
@@ -34,16 +35,18 @@ def flatten(record: Record) -> Record:
             fields[name] = value
             continue
         if not value or any(isinstance(each, tuple) for each in value):
-            raise ValueError(f"{name!r} is {'a tuple in a tuple' if value else 'an empty tuple'}; use one of arrays")
+            raise ValueError(
+                f"{name!r} is {'a tuple in a tuple' if value else 'an empty tuple'}; use a tuple of arrays"
+            )
         is_mask = name in MASKS.values()
         fields |= {f"{name}.{place}": each for place, each in enumerate(value) if not (is_mask and each is None)}
     return fields
 
 
 def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record that `flatten` made `fields` of.
+    """Return the record with tuples whose flat fields are `fields`; the inverse of `flatten`.
 
-    A tuple of masks gets as many places as the tuple that it masks, with None for a mask that is not there.
+    A tuple of masks is as long as the tuple that it masks, with None for a mask that is missing.
     """
     record: dict[str, Any] = {}
     for name, value in fields.items():
@@ -57,7 +60,7 @@ def unflatten(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_of(name: str) -> str:
-    """Return "features" for "features.0" and for "features"."""
+    """Return the name of a field without its place in a tuple: "features" for "features.0" and for "features"."""
     group, _, place = name.rpartition(".")
     return group if place.isdecimal() and group else name
 
@@ -80,7 +83,7 @@ def count_places(group: str, names: Collection[str]) -> int:
 
 
 def batch_fields(names: Iterable[str]) -> list[str]:
-    """Return the `names` that become part of a batch, in the order of a batch."""
+    """Return those of `names` that become part of a batch, in the order of the batch."""
     return sorted(filter(lambda name: group_of(name) in GROUPS, names), key=_place)
 
 
@@ -90,8 +93,8 @@ def check_same_places(found: Collection[str], expected: Collection[str]) -> None
         here, before = count_places(group, found), count_places(group, expected)
         if here != before:
             raise ValueError(
-                f"its {group!r} is {_amount(here)}, that of the records before it {_amount(before)}; "
-                "give all records as many"
+                f"its {group!r} is {_amount(here)}, but {_amount(before)} in the records before it; "
+                "give every record the same number of arrays"
             )
 
 

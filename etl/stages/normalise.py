@@ -1,4 +1,4 @@
-"""Stage "normalise": pixels from 0..255 to zero mean and unit variance."""
+"""Stage "normalise": from pixels in 0..255 to zero mean and unit variance."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _ONLY_ROW = np.zeros(1, np.int64)
 
 @dataclass(frozen=True)
 class Normalise:
-    """Normalise each channel: `(features / 255 - mean) / std`, uint8 of shape `(channels, height, width)` to float32.
+    """Normalise each channel: `(features / 255 - mean) / std`.
 
-    Computed in float32 as `(features - 255 mean) * (1 / (255 std))`, with both constants rounded once, so that every
-    strategy and every memory layout gives the same bits.
+    `features` go from uint8 to float32, both of shape `(channels, height, width)`. The result is computed in float32 as
+    `(features - 255 mean) * (1 / (255 std))`, with both constants rounded once, so that every strategy and every memory
+    layout gives the same bits.
 
     Attributes
     ----------
@@ -62,7 +63,7 @@ class Normalise:
             raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
         check_shape("features", features.shape, out)
         if features.dtype == np.uint8 and len(features) == CHANNELS and out.flags.c_contiguous:
-            # In the memory order of an image, one pass suffices. It costs a tenth of two passes over transposed pixels.
+            # One pass over the pixels in the memory order of an image costs a tenth of two passes over transposed ones.
             pixels = np.ascontiguousarray(features.transpose(1, 2, 0))
             pixels.flags.writeable = False
             find_normalise_rows()(pixels[np.newaxis], _ONLY_ROW, out[np.newaxis], _ONLY_ROW, *self._rows)
@@ -77,10 +78,10 @@ class Normalise:
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """The numbers to subtract from pixels: float32 of shape `(channels, 1, 1)`."""
+        """The value to subtract from pixels, for each channel: float32 of shape `(channels, 1, 1)`."""
         return (np.array(self.mean) * 255).astype(np.float32)[:, None, None]
 
     @cached_property
     def scale(self) -> np.ndarray:
-        """The factors of the difference: float32 of shape `(channels, 1, 1)`."""
+        """The factor to multiply the difference by, for each channel: float32 of shape `(channels, 1, 1)`."""
         return (1 / (np.array(self.std) * 255)).astype(np.float32)[:, None, None]

@@ -17,15 +17,15 @@ from etl.stages.rng import RecordRng
 from etl.stages.stage import AnyStage, describe_stage, is_random, stage_name
 from presave import Record
 
-# Errors of a stage that are no fault of the record, and are passed on as they are.
+# Errors of a stage that are not the record's fault, and are raised unchanged.
 UNRELATED_TO_THE_RECORD = (MemoryError, ImportError)
-# Names of the two places of a record that are no stage. A split at `READ` stores records as they are read.
+# Names of the two places of a record that are not stages. A split at `READ` stores records as they are read.
 READ = "read"
 COLLATE = "collate"
 
 
 class StageError(Exception):
-    """A stage failed on a record; the cause is chained.
+    """A stage failed on a record. The stage's own error is the `__cause__`.
 
     Attributes
     ----------
@@ -41,15 +41,15 @@ class StageError(Exception):
 class Pipeline:
     """Stages applied one after another; `Pipeline([])` leaves records as they are.
 
-    A pipeline can be split: `until(name)` ends with a stage, `after(name)` is the rest and remembers what came before
-    it. A store that was written with the first part can be read with the second, and with no other pipeline's.
+    A pipeline can be split: `until(name)` ends with a stage; `after(name)` is the rest, and remembers the stages before
+    it. A store that was written with the first part can only be read with the second part of the same pipeline.
 
     Parameters
     ----------
     stages : sequence of stages
-        See `etl.stages.Stage`. Functions from record to record are stages, too.
+        The stages. A plain function from record to record is a stage, too; see `etl.stages.Stage`.
     preceding : sequence of stages, optional
-        Stages that records have gone through before.
+        Stages that records have already gone through.
 
     Raises
     ------
@@ -63,13 +63,14 @@ class Pipeline:
         names = [stage_name(stage) for stage in (*self.preceding, *self.stages)]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
-            raise ValueError(f"two stages are called {', '.join(repeated)}; a pipeline is cut by name, so names differ")
+            raise ValueError(
+                f"two stages are called {', '.join(repeated)}; a pipeline is split by name, so names must differ"
+            )
 
     def __call__(self, record: Record, rng: RecordRng | None = None) -> Record:
         """Return `record` after all stages.
 
-        Raises `StageError` with the name of a stage that failed, and `ValueError` if a stage is random and there is no
-        `rng` to seed it.
+        Raises `StageError`, which names the stage that failed, and `ValueError` if a stage is random and `rng` is None.
         """
         cursor = ThreadCursor()
         try:
@@ -80,7 +81,17 @@ class Pipeline:
             raise StageError(self.name_at(cursor.stage)) from error
 
     def run(self, record: Record, rng: RecordRng | None, cursor: Cursor) -> Record:
-        """Return `record` after all stages; an error of a stage is raised as it is, with `cursor` at the stage."""
+        """Return `record` after all stages. An error of a stage is raised unchanged.
+
+        Parameters
+        ----------
+        record : mapping
+            The record as it was read.
+        rng : RecordRng or None
+            Seeds random stages.
+        cursor : Cursor
+            Set to the place of each stage before it runs, so that after an error it is at the stage that failed.
+        """
         for step in self._steps:
             cursor.stage = step.place
             record = step.run(record, step.generator(rng)) if step.is_random else step.run(record)
@@ -91,8 +102,8 @@ class Pipeline:
     ) -> None:
         """Run all stages and write the result into one row of a batch.
 
-        A last stage with `write_into(features, out)` writes the features there itself, if they have its
-        `written_dtype`: that saves a copy.
+        A last stage with `write_into(features, out)` writes the features itself if the batch has its `written_dtype`,
+        which saves a copy.
 
         Parameters
         ----------
@@ -105,12 +116,12 @@ class Pipeline:
         rng : RecordRng or None
             Seeds random stages.
         cursor : Cursor
-            Set to the place of each stage before it runs. After an error it is where that happened.
+            Set to the place of each stage before it runs, so that after an error it is at the stage that failed.
 
         Raises
         ------
         Exception
-            The error of a stage, as it is, or of `write_record`.
+            The error of a stage or of `write_record`, unchanged.
         """
         features = out.get("features")
         writer = self._writer
@@ -133,15 +144,15 @@ class Pipeline:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its stages, in order."""
+        """The names of the stages, in order."""
         return tuple(stage_name(stage) for stage in self.stages)
 
     def until(self, name: str) -> Pipeline:
-        """Return the pipeline up to and including stage `name`; raises `ValueError` that lists the stages."""
+        """Return the pipeline up to and including stage `name`; raises `ValueError` if there is no such stage."""
         return Pipeline(self.stages[: self._position(name) + 1], preceding=self.preceding)
 
     def after(self, name: str) -> Pipeline:
-        """Return the stages after stage `name`; raises `ValueError` that lists the stages."""
+        """Return the pipeline after stage `name`; raises `ValueError` if there is no such stage."""
         split = self._position(name) + 1
         return Pipeline(self.stages[split:], preceding=(*self.preceding, *self.stages[:split]))
 
@@ -153,12 +164,12 @@ class Pipeline:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that identify the work done on a record by the end of this pipeline."""
+        """16 hexadecimal digits that identify all stages up to the end of this pipeline, preceding ones included."""
         return _fingerprint((*self.preceding, *self.stages))
 
     @cached_property
     def preceding_fingerprint(self) -> str:
-        """The fingerprint of the work that must have been done before this pipeline starts."""
+        """The fingerprint of the stages that records must have gone through before this pipeline."""
         return _fingerprint(self.preceding)
 
     @cached_property
@@ -167,7 +178,7 @@ class Pipeline:
         return any(map(is_random, self.stages))
 
     def name_at(self, place: int) -> str:
-        """Return the name of the stage at a place of a `Cursor`, or "read" or "collate"."""
+        """Return the name of the stage at `place`, a `Cursor.stage`; "read" or "collate" if it is not a stage."""
         if place == READING:
             return READ
         if place == COLLATING:
@@ -222,7 +233,7 @@ class _Step:
         """Return the generator that the stage is called with."""
         if rng is None:
             raise UnseededError(
-                f"stage {self.name!r} draws at random, which needs a seed, an epoch and a record: "
+                f"stage {self.name!r} is random, which needs a seed, an epoch and a record: "
                 "load with an iterator, which has these, or pass etl.stages.RecordRng(seed, epoch, record)"
             )
         return rng.generator(self.place)
@@ -243,7 +254,7 @@ def _make_step(stage: AnyStage, following: AnyStage | None, place: int) -> _Step
 
 
 def _writes_the_result(stage: Any) -> bool:
-    """Return whether `write_into` gives what calling the stage gives: a subclass may have changed only the call."""
+    """Return whether `write_into` does the same as calling the stage: a subclass may override `__call__` alone."""
     for kind in type(stage).__mro__:
         if "write_into" in vars(kind):
             return True

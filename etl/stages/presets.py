@@ -52,10 +52,10 @@ def cifar10_pipeline() -> Pipeline:
 
 
 def default_split(pipeline: Pipeline) -> str:
-    """Return the name of the stage to presave after, unless the user names another.
+    """Return the name of the stage after which records are presaved by default.
 
-    This is "resize" for photographs, since uint8 takes a quarter of the space of float32. Otherwise it is the last
-    stage, so that nothing is left to do; `READ` for a pipeline without stages.
+    It is "resize" if there is such a stage, since uint8 takes a quarter of the space of float32. Otherwise it is the
+    last stage, so that nothing is left to do, or `READ` if there are no stages.
     """
     if "resize" in pipeline.names:
         return "resize"

@@ -14,7 +14,7 @@ from etl.sources.record import Record
 class RandomCrop:
     """Crop `features` of shape `(rows, columns, ...)` to `(height, width, ...)` at a random position.
 
-    Comes before "channels_first".
+    Put this stage before "channels_first".
 
     Attributes
     ----------

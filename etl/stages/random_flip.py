@@ -14,7 +14,7 @@ from etl.sources.record import Record
 class RandomFlip:
     """Flip `features` of shape `(height, width, ...)` left to right at random, as a view.
 
-    Comes before "channels_first".
+    Put this stage before "channels_first".
 
     Attributes
     ----------

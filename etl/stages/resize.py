@@ -1,4 +1,4 @@
-"""Stage "resize": pixels to one size."""
+"""Stage "resize": pixels to a fixed size."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Resize:
     height, width : int
         New size in pixels.
     resizer : str
-        Both are bilinear. When an image shrinks, "pillow" uses every source pixel; "opencv" uses the four nearest,
-        which is faster and aliases.
+        "pillow" or "opencv", both bilinear. When an image shrinks, "pillow" uses every source pixel; "opencv" uses the
+        four nearest, which is faster and aliases.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The random numbers of a record, the same whatever loads it."""
+"""The random numbers of a record, which do not depend on the thread, process or strategy that loads it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class RecordRng:
     seed : int
         The iterator's seed.
     epoch : int
-        Number of the epoch.
+        The epoch.
     record : int
-        Number of the record in the source.
+        Index of the record in the source.
     """
 
     seed: int
@@ -29,10 +29,10 @@ class RecordRng:
     record: int
 
     def generator(self, place: int) -> np.random.Generator:
-        """Return a generator for the stage that has `place` stages before it in the whole pipeline.
+        """Return a generator for the stage at index `place` of the whole pipeline, preceding stages included.
 
-        Philox (Salmon et al. 2011, doi:10.1145/2063384.2063405) with seed and epoch as its key, record and place in
-        its counter: streams of 2**64 numbers that do not overlap.
+        It is Philox (Salmon et al. 2011, doi:10.1145/2063384.2063405), with seed and epoch as its key, and record and
+        place in its counter. Streams have 2**64 numbers and do not overlap.
         """
         key = np.array([self.seed, self.epoch], dtype=np.uint64)
         counter = np.array([0, self.record, place, STAGES], dtype=np.uint64)

@@ -13,26 +13,27 @@ import numpy as np
 
 from presave import Record
 
-# Metadata of a dataclass field that a stage did not have at first. At its default it is left out of the description, so
-# that the fingerprints in stores stay valid.
+# Metadata of a dataclass field that was added to a stage later. A field at its default is left out of the description,
+# so that the fingerprints in older stores stay valid.
 ADDED_LATER = {"added_later": True}
 
 
 class Stage(Protocol):
-    """One step from encoded bytes to a training array.
+    """One step from encoded bytes to a training array: a function from record to record.
 
-    The usual form is a frozen dataclass, which is identified by its class, its `version`, if it has one, and its
-    fields. A call must not change the record it is given, and returns equal bytes for equal records.
+    A stage is usually a frozen dataclass. Its class, its fields and its `version` (if it has one) identify it. A call
+    must not change its argument, and must return equal bytes for equal records.
 
     A stage may have these attributes:
 
-    - `fixes_size = True`: after it all records have features of one size.
-    - `changes_length = True`: it may change the size of a field's first axis.
-    - `is_random = True`: it is called with the record and a `numpy.random.Generator` of its own, seeded by seed, epoch
-      and record.
-    - `written_dtype` and `write_into(features, out)`: it can write features of that dtype straight into a batch.
-    - `fingerprint_kind`: a name that stands for the class in fingerprints, so that the class can be moved or renamed
-      while stores stay valid. Subclasses do not inherit it.
+    - `fixes_size = True`: the features of all records have the same size after the stage.
+    - `changes_length = True`: the stage may change the size of a field's first axis.
+    - `is_random = True`: the stage is called with the record and a `numpy.random.Generator`, seeded by seed, epoch,
+      record and the stage's place in the pipeline.
+    - `written_dtype` and `write_into(features, out)`: the stage can write features of that dtype straight into a batch.
+      A random stage takes the generator as a third argument.
+    - `fingerprint_kind`: a name that replaces the class in fingerprints, so that stores stay valid if the class is
+      moved or renamed. Subclasses do not inherit it.
     """
 
     @property
@@ -56,7 +57,7 @@ AnyStage = Stage | RandomStage | Callable[[Record], Record]
 
 
 def stage_name(stage: AnyStage) -> str:
-    """Return the stage's `name`, or a plain function's own."""
+    """Return the stage's `name`, or the `__name__` of a function; raises `TypeError` if there is neither."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)
     if not isinstance(name, str):
         raise TypeError(f"stage {stage!r} needs a name: give it an attribute `name`, or use a function")
@@ -64,12 +65,12 @@ def stage_name(stage: AnyStage) -> str:
 
 
 def fixes_size(stage: AnyStage) -> bool:
-    """Return whether all records have features of one size after the stage."""
+    """Return whether the features of all records have the same size after the stage."""
     return bool(getattr(stage, "fixes_size", False))
 
 
 def changes_length(stage: AnyStage) -> bool:
-    """Return whether sequences may have another number of steps after the stage."""
+    """Return whether the stage may change the number of steps of a sequence."""
     return fixes_size(stage) or bool(getattr(stage, "changes_length", False))
 
 
@@ -81,9 +82,9 @@ def is_random(stage: AnyStage) -> bool:
 def describe_stage(stage: AnyStage) -> dict[str, Any]:
     """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
-    Settings are the fields of a dataclass, the attributes of another object, and the variables that a function takes
-    from the function around it. Raises `TypeError` for a setting other than numbers, strings, arrays and collections of
-    these.
+    Settings are the fields of a dataclass, the attributes of any other object, or the variables that a function
+    captures from an enclosing function. Raises `TypeError` unless settings are numbers, strings, arrays, or collections
+    of these.
     """
     description = {
         "name": stage_name(stage),
@@ -95,14 +96,14 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
         described: dict[str, Any] = json.loads(json.dumps(description, default=_describe_value))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"stage {stage_name(stage)!r} cannot be told from others, which presaving needs: {error}; "
+            f"stage {stage_name(stage)!r} cannot be identified, which presaving needs: {error}; "
             "make it a dataclass whose fields are numbers, strings and arrays"
         ) from error
     return described
 
 
 def _kind(stage: Any) -> str:
-    # A subclass does something else, and does not inherit it.
+    # Not inherited, because a subclass may do something else.
     declared = vars(type(stage)).get("fingerprint_kind")
     if isinstance(declared, str):
         return declared

@@ -27,7 +27,7 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass
 class FitResult:
-    """Results of a fit.
+    """The results of `fit`.
 
     Attributes
     ----------
@@ -73,8 +73,9 @@ def fit(
         argument for each input; and, if the batch has a `features_mask` and `forward` accepts `mask` or any keyword,
         with `mask=features_mask` (a tuple for several inputs).
     iterator : BatchIterator
-        Yields the batches of one epoch. If it was given a state to resume, the first epoch is the rest of that one.
-        Records that a shard repeats (`Batch.repeated`) are trained on and counted like any other.
+        Yields the batches of one epoch each time it is iterated. If a state was loaded into it, the first epoch is the
+        rest of the one in which the state was taken. Records that a shard repeats (`Batch.repeated`) are trained on and
+        counted like any other.
     backend : Backend or str
         "auto", "cpu" or "cuda".
     optimizer : str or torch.optim.Optimizer
@@ -115,8 +116,8 @@ def fit(
 
     Notes
     -----
-    An error of loading is raised at the batch to which it belongs. In any case no thread of the iterator is left
-    running.
+    An error while loading is raised at the batch that it belongs to. No thread of the iterator is left running, even
+    after an error.
     """
     torch = import_torch()
     epochs = whole_number("epochs", epochs, least=1)
@@ -193,7 +194,7 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     labels : integer tensor of shape (batch,) or (batch, steps)
         Class numbers.
     mask : tensor of shape (batch, steps), optional
-        Not 0 for the steps that count.
+        Nonzero for the steps that count.
     """
     entropy = import_torch().nn.functional.cross_entropy
     loss: torch.Tensor = entropy(output, labels) if mask is None else entropy(output[mask != 0], labels[mask != 0])
@@ -210,7 +211,7 @@ def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     labels : tensor of any shape
         Targets.
     mask : tensor of the shape of `labels`, optional
-        Not 0 for the values that count.
+        Nonzero for the values that count.
     """
     error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
     return error.mean() if mask is None else error[mask != 0].mean()
@@ -235,7 +236,7 @@ def _run_epoch(
     result: FitResult,
 ) -> None:
     epoch = iterator.epoch
-    # Starting the iterator counts as loading, because many read their first batches there.
+    # Calling iter() counts as loading, because many iterators read their first batches there.
     asked = ended = time.perf_counter()
     batches: Any = iter(iterator)
     try:
@@ -267,8 +268,8 @@ def _run_epoch(
             batch_boundary()
             asked = time.perf_counter()
     finally:
-        # After an error, the traceback would keep the epoch alive, and it would go on loading. An iterator that returns
-        # itself from `iter` stays open for the next epoch.
+        # Close the epoch: after an error the traceback would keep it alive, and it would go on loading. An iterator
+        # that returns itself from `iter` stays open for the next epoch.
         close = getattr(batches, "close", None)
         if close is not None and batches is not iterator:
             close()

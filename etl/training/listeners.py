@@ -17,18 +17,18 @@ class Iteration:
     Attributes
     ----------
     number : int
-        Number of the iteration, from 0 over the whole fit.
+        Index of the iteration, from 0 over the whole fit.
     epoch : int
-        Number of the epoch.
+        The epoch.
     samples : int
-        Size of the batch.
+        Records in the batch.
     etl_seconds : float
         Wait for the batch.
     compute_seconds : float
         Moving the batch to the device, forward, backward and update.
     seconds : float
-        From the end of the previous iteration (for the first, from the start of the epoch) to the end of this one.
-        These add up to the epoch.
+        From the end of the previous iteration (for the first one, from the start of the epoch) to the end of this one.
+        Over an epoch they add up to its duration.
     score : tensor
         Loss, detached, on the device. Reading its value waits for the device.
     device : str
@@ -73,7 +73,7 @@ class Performance:
     Attributes
     ----------
     iteration : int
-        Number of the last iteration.
+        Index of the last iteration.
     iterations : int
         Number of iterations in the report.
     etl_seconds : float

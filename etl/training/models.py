@@ -1,6 +1,6 @@
-"""The models that suites and examples share. Loads torch.
+"""The models that benchmark suites and examples share. Importing this loads torch.
 
-They do not change, since the suites' history of compute would change with them. A test pins their parameters.
+They must not change, because the suites' history of compute times would change with them. A test pins their parameters.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ class Mlp(nn.Sequential):
 
 
 class LeNet(nn.Sequential):
-    """Two 5x5 convolutions with max pooling, and two dense layers: `(batch, channels, height, width)` to
-    `(batch, classes)`.
+    """LeNet: `(batch, channels, height, width)` to `(batch, classes)`.
 
-    LeCun et al. 1998, in the form of DL4J's example: 20 and 50 maps, 500 units, ReLU before the output. Height and
-    width are at least 16.
+    Two 5x5 convolutions with max pooling, and two dense layers (LeCun et al. 1998, in the form of DL4J's example: 20
+    and 50 maps, 500 units, ReLU before the output). Height and width are at least 16.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
@@ -102,9 +101,9 @@ class Residual(nn.Module):
 class Lstm(nn.Module):
     """One LSTM layer of 128 units, and a dense layer on its state at the last step of each sequence.
 
-    `(batch, steps, inputs)` to `(batch, classes)`. `mask` has shape `(batch, steps)`, 1 for data and 0 for padding at
-    the end, and sets the last step of each sequence. With a further axis, as in images `(batch, 1, rows, columns)`, the
-    rows are the steps.
+    `(batch, steps, inputs)` to `(batch, classes)`. `mask`, of shape `(batch, steps)`, is 1 for data and 0 for padding
+    at the end; it determines the last step of each sequence. If there is another axis, as in images
+    `(batch, 1, rows, columns)`, the rows are the steps.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:

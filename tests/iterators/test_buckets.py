@@ -164,7 +164,7 @@ def test_a_state_of_other_buckets_is_refused(tmp_path: Path, settings: dict[str,
             iterator.load_state_dict(state)
 
 
-def test_ranks_may_change_where_they_take_as_many_records_together(tmp_path: Path) -> None:
+def test_ranks_may_change_if_a_step_keeps_its_number_of_records(tmp_path: Path) -> None:
     one = make_iterators(tmp_path)["raw"]
     state = one.state_dict()
     two = make_iterators(tmp_path, batch_size=2)["raw"].shard(0, 2)
@@ -183,10 +183,10 @@ def test_a_state_of_other_lengths_is_refused(tmp_path: Path) -> None:
 
 def test_buckets_need_padding_and_lengths() -> None:
     source = Sequences(sequences())
-    with pytest.raises(ValueError, match=r"bucket_records puts records of similar lengths together.*pass padding"):
+    with pytest.raises(ValueError, match=r"bucket_records puts records of similar lengths into a batch.*pass padding"):
         etl.RawIterator(source, NOTHING, bucket_records=8)
     with pytest.raises(ValueError, match="bucket_records must be a whole number of at least 1, not 0"):
         etl.RawIterator(source, NOTHING, padding=etl.Padding(), bucket_records=0)
     for records, pipeline in ((list(source), NOTHING), (source, etl.Pipeline([every_other_step]))):
-        with pytest.raises(ValueError, match="bucket_records needs lengths before records are loaded, and"):
+        with pytest.raises(ValueError, match="bucket_records needs lengths before records are loaded, but"):
             etl.RawIterator(records, pipeline, padding=etl.Padding(), bucket_records=8)

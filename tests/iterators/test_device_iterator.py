@@ -65,7 +65,7 @@ def test_finishing_leaves_the_batch_below_as_it_is() -> None:
     assert (features == 1).all()
 
 
-def test_a_stage_that_has_no_form_on_the_device_is_named() -> None:
+def test_a_stage_that_cannot_run_on_the_device_is_named() -> None:
     class Brighter(Normalise):
         pass
 
@@ -74,7 +74,7 @@ def test_a_stage_that_has_no_form_on_the_device_is_named() -> None:
             etl.DeviceIterator(numbered(), "cpu", finish=etl.Pipeline([ChannelsFirst(), stage]))
 
 
-def test_epochs_and_positions_are_those_of_what_was_handed_out() -> None:
+def test_epochs_and_positions_follow_the_batches_handed_out() -> None:
     device, plain = etl.DeviceIterator(etl.AsyncIterator(numbered()), "cpu"), numbered()
     for epoch in range(2):
         assert device.epoch == epoch
@@ -110,7 +110,7 @@ def test_a_shard_is_on_the_device_too() -> None:
     assert [batch.labels.tolist() for batch in part] == [batch.labels.tolist() for batch in expected]
 
 
-def test_fit_takes_it_where_it_takes_the_iterator_below() -> None:
+def test_fit_accepts_it_in_place_of_the_wrapped_iterator() -> None:
     def scores(iterator: etl.BatchIterator) -> list[float]:
         model = etl.models.create("mlp", (2,), 10, seed=0)
         return etl.fit(model, iterator, backend="cpu", epochs=2).scores

@@ -92,7 +92,9 @@ def test_features_belong_to_their_labels(photographs: Path, stores: dict[str, pr
 
 @pytest.mark.parametrize("format", ["npy", "hdf5"])
 @pytest.mark.parametrize("stage", ["resize", "channels_first", "normalise"])
-def test_it_does_not_matter_where_the_pipeline_was_cut(digits: Path, tmp_path: Path, format: str, stage: str) -> None:
+def test_batches_do_not_depend_on_where_the_pipeline_was_split(
+    digits: Path, tmp_path: Path, format: str, stage: str
+) -> None:
     source = etl.Idx.from_folder(digits, "test")
     enlarge = etl.stages.Resize(32, 30)
     pipeline = etl.Pipeline([enlarge, etl.stages.ChannelsFirst(), etl.stages.Normalise((0.3,), (0.7,))])

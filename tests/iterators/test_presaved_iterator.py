@@ -43,7 +43,7 @@ def test_a_store_of_another_pipeline_is_refused_and_both_are_named(store: presav
 
 
 @pytest.mark.parametrize("stage", ["decode", "channels_first", "normalise"])
-def test_a_store_cut_at_another_stage_is_refused(store: presave.Store, stage: str) -> None:
+def test_a_store_split_after_another_stage_is_refused(store: presave.Store, stage: str) -> None:
     with pytest.raises(ValueError, match=f"after stage 'resize' .* this pipeline goes on after '.*{stage}'"):
         etl.PresavedIterator(store, PIPELINE.after(stage))
 

@@ -22,7 +22,7 @@ RAGGED = {"read": 1, "decode": 3}
 
 @pytest.mark.parametrize("format", presave.formats())
 @pytest.mark.parametrize("stage", CUTS)
-def test_a_store_cut_anywhere_gives_the_batches_of_raw(
+def test_a_store_split_after_any_stage_gives_the_batches_of_raw(
     photographs: Path, tmp_path: Path, stage: str, format: str
 ) -> None:
     source = etl.ImageFolder(photographs)
@@ -37,7 +37,7 @@ def test_a_store_cut_anywhere_gives_the_batches_of_raw(
 
 
 @pytest.mark.parametrize("stage", RAGGED)
-def test_a_ragged_store_cut_elsewhere_is_refused_with_both_stages(
+def test_a_ragged_store_split_elsewhere_is_refused_with_both_stages(
     photographs: Path, tmp_path: Path, stage: str
 ) -> None:
     records = etl.records(etl.ImageFolder(photographs), CUTS[stage][0])
@@ -62,6 +62,6 @@ def test_float16_takes_half_the_room_of_float32_and_gives_what_casting_gives(pho
             assert np.array_equal(batch.features, expected.features)
 
 
-def test_a_cast_to_what_features_cannot_be_is_refused() -> None:
+def test_a_cast_to_an_unsupported_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown dtype 'int8'; known: float16"):
         Cast("int8")

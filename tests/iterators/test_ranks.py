@@ -63,7 +63,7 @@ def marks(batches: Any) -> list[tuple[list[int], list[bool] | None]]:
 
 
 def quietly(batches: Any, epochs: int = 1) -> list[Any]:
-    """The bits of whole epochs, without what they say to have left out."""
+    """Return the bits of whole epochs, without their warnings of skipped records."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [bits(batch) for _ in range(epochs) for batch in batches]
@@ -95,7 +95,7 @@ def train(folder: Path, strategies: list[str], **case: Any) -> Iterator[tuple[di
     return zip(first, second, strict=True)
 
 
-def test_two_ranks_train_to_the_end_where_records_do_not_divide(tmp_path: Path) -> None:
+def test_two_ranks_train_to_the_end_if_records_do_not_divide_evenly(tmp_path: Path) -> None:
     strategies = ["raw", "presaved", "threads", "processes"]
     for first, second in train(tmp_path, strategies, count=65, shuffle=True, on_error="raise", bad=[]):
         assert first["lengths"] == second["lengths"] == [BATCH_SIZE] * 4 + [1]
@@ -105,7 +105,7 @@ def test_two_ranks_train_to_the_end_where_records_do_not_divide(tmp_path: Path) 
         assert first["delivered"] == second["delivered"] == [1] * 65
 
 
-def test_two_ranks_train_to_the_end_where_one_has_a_batch_of_bad_records(tmp_path: Path) -> None:
+def test_two_ranks_train_to_the_end_if_one_has_a_batch_of_bad_records(tmp_path: Path) -> None:
     # All of the first batch of rank 0, and one of the last of rank 1.
     bad = [*range(BATCH_SIZE), 60]
     for first, second in train(tmp_path, ["raw", "threads"], count=64, shuffle=False, on_error="skip", bad=bad):
@@ -181,7 +181,7 @@ def test_one_rank_gets_what_the_iterator_gives(store: presave.Store, uneven: Une
 
 @pytest.mark.parametrize("after", [1, 2, 3, 5])
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
-def test_a_run_that_goes_on_with_other_ranks_marks_all_but_one_of_each_record(
+def test_a_run_resumed_with_other_ranks_marks_all_but_one_copy_of_each_record(
     store: presave.Store, steps: int, after: int
 ) -> None:
     seen: list[int] = []
@@ -207,7 +207,7 @@ def test_a_run_that_goes_on_with_other_ranks_marks_all_but_one_of_each_record(
     assert sorted(seen) == list(range(COUNT))
 
 
-def test_a_state_from_before_ranks_were_padded_is_gone_on_with(store: presave.Store) -> None:
+def test_a_state_from_before_ranks_were_padded_can_be_resumed(store: presave.Store) -> None:
     part = make_iterator("raw", store).shard(1, 2)
     part.load_state_dict({"epoch": 4, "position": 18, "records": COUNT, "shuffle": False, "seed": 0})
     assert marks(part) == [([21, 22, 0], [False, False, True])]
@@ -276,7 +276,7 @@ def test_filled_batches_are_the_same_after_a_resume(store: presave.Store, saved_
 
 
 @pytest.mark.parametrize("strategy", ["raw", "threads", "presaved"])
-def test_ranks_that_need_not_be_equal_get_no_batch_for_bad_records(store: presave.Store, strategy: str) -> None:
+def test_with_uneven_allow_a_batch_of_bad_records_is_not_replaced(store: presave.Store, strategy: str) -> None:
     part = make_iterator(strategy, store, on_error="skip").shard(0, 2, uneven="allow")
     assert [labels for _, labels, _ in quietly(part)] == [[6, 7, 8], [18, 19, 20]]
     alone = make_iterator(strategy, store, on_error="skip").shard(0, 1)
@@ -284,9 +284,7 @@ def test_ranks_that_need_not_be_equal_get_no_batch_for_bad_records(store: presav
 
 
 @pytest.mark.parametrize("strategy", ["raw", "threads"])
-def test_all_ranks_together_say_once_of_each_bad_record_that_it_was_left_out(
-    store: presave.Store, strategy: str
-) -> None:
+def test_all_ranks_together_count_each_bad_record_once(store: presave.Store, strategy: str) -> None:
     for uneven in ("pad", "allow"):
         # Rank 1 repeats record 0 in its last batch, which is bad.
         for rank, count in ((0, 6), (1, 4)):
@@ -324,8 +322,8 @@ def test_an_epoch_without_a_good_record_is_an_error_that_names_one_and_what_to_d
     good = quietly(part)
     source.bad = frozenset(range(9))
     message = (
-        r"record 2 of Numbered: failed at stage 'read': number 2 is bad; no record of its batch can be loaded, and "
-        r"none of epoch 1 .* rank 1 of 2 would get a batch fewer than others: .*uneven=\"allow\"\)"
+        r"record 2 of Numbered: failed at stage 'read': number 2 is bad; no other record of its batch or of "
+        r"epoch 1 can be loaded .* rank 1 of 2 would get one fewer than the others: .*uneven=\"allow\"\)"
     )
     with pytest.raises(etl.RecordError, match=message):
         list(part)

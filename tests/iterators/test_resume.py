@@ -53,7 +53,7 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
 
 @settings(deadline=None, max_examples=150)
 @given(STRATEGIES, STRATEGIES, st.integers(1, COUNT + 2), st.booleans(), st.data())
-def test_the_rest_is_exactly_what_the_saved_iterator_had_left(
+def test_a_resumed_epoch_is_exactly_what_the_saved_iterator_had_left(
     store: presave.Store, saved_by: str, loaded_by: str, batch_size: int, drop_last: bool, data: st.DataObject
 ) -> None:
     drop_last = drop_last and batch_size <= COUNT
@@ -99,7 +99,7 @@ def test_the_state_is_that_of_the_last_batch_handed_out(store: presave.Store, st
         assert iterator.state_dict()["epoch"] == 1
 
 
-def test_the_state_stands_still_while_batches_are_loaded_ahead() -> None:
+def test_the_state_does_not_change_while_batches_are_loaded_ahead() -> None:
     reached = []
 
     class Watched(list[etl.Record]):
@@ -165,7 +165,7 @@ def test_a_state_of_another_order_is_refused(
 
 
 @pytest.mark.parametrize("change", [{"position": -1}, {"position": COUNT + 1}, {"position": "4"}, {"epoch": -1}])
-def test_a_state_that_no_iterator_was_in_is_refused(store: presave.Store, change: dict[str, Any]) -> None:
+def test_an_impossible_state_is_refused(store: presave.Store, change: dict[str, Any]) -> None:
     iterator = make_iterator("raw", store)
     state = iterator.state_dict()
     for wrong in ({**state, **change}, {name: state[name] for name in state if name not in change}):

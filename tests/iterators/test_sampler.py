@@ -194,7 +194,7 @@ def test_one_rank_has_nothing_repeated_and_nothing_left_out(uneven: Uneven) -> N
     assert sorted(unmarked([alone])) == list(range(65))
 
 
-def test_an_unknown_way_to_share_the_last_step_lists_the_known_ones() -> None:
+def test_an_unknown_uneven_lists_the_known_ones() -> None:
     wrong: Any = "even"
     with pytest.raises(ValueError, match="uneven must be 'pad', 'drop' or 'allow', not 'even'"):
         make_order(10, uneven=wrong)

@@ -29,7 +29,7 @@ def test_features_are_normal_and_labels_within_the_classes(dtype: str) -> None:
     assert set(batch.labels.tolist()) == set(range(7))
 
 
-def test_equal_seeds_give_equal_batches_and_others_others() -> None:
+def test_equal_seeds_give_equal_batches_and_different_seeds_different_ones() -> None:
     one, same, other = (
         next(iter(etl.SyntheticIterator((9,), 10, 1, seed=seed))).features.tobytes() for seed in (1, 1, 2)
     )
@@ -44,7 +44,7 @@ def test_a_given_batch_is_repeated() -> None:
     assert iterator.batch_size == 4
 
 
-def test_it_resumes_as_the_others_do() -> None:
+def test_it_resumes_like_other_iterators() -> None:
     iterator = etl.SyntheticIterator((3,), 2, batches=5)
     batches = iter(iterator)
     next(batches), next(batches)

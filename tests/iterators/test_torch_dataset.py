@@ -108,9 +108,7 @@ def test_set_epoch_chooses_the_epoch(make: Make) -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("sets_epoch", [False, True])
-def test_a_saved_state_goes_on_with_the_rest_though_the_loop_sets_the_epoch(
-    make: Make, taken: int, sets_epoch: bool
-) -> None:
+def test_a_saved_state_resumes_even_if_the_loop_sets_the_epoch(make: Make, taken: int, sets_epoch: bool) -> None:
     def batches(view: etl.TorchDataset) -> Iterator[list[int]]:
         for epoch in range(view.state_dict()["epoch"], 3):
             if sets_epoch:
@@ -125,7 +123,7 @@ def test_a_saved_state_goes_on_with_the_rest_though_the_loop_sets_the_epoch(
     assert seen + list(batches(resumed)) == everything
 
 
-def test_setting_another_epoch_lets_go_of_the_loaded_state(make: Make) -> None:
+def test_setting_another_epoch_discards_the_loaded_state(make: Make) -> None:
     saved, resumed = etl.TorchDataset(make()), etl.TorchDataset(make())
     next(iter(saved))
     resumed.load_state_dict(saved.state_dict())

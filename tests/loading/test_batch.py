@@ -1,4 +1,4 @@
-"""What an iterator yields, and how it is taken apart."""
+"""A batch unpacks into features and labels, and counts its records and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a batch serves another one when nothing refers to it any more, and not before."""
+"""The memory of a batch is reused once nothing refers to the batch any more, and not before."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KEEPERS = {
 
 
 @pytest.mark.parametrize("kept_as", KEEPERS)
-def test_memory_comes_back_when_the_last_that_refers_to_it_is_gone(kept_as: str) -> None:
+def test_memory_is_reused_once_the_last_reference_is_gone(kept_as: str) -> None:
     pool = BufferPool(reuse=True)
     array = lend(pool)
     place = address(array)
@@ -72,7 +72,7 @@ def test_memory_comes_back_when_the_last_that_refers_to_it_is_gone(kept_as: str)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
-def test_an_array_has_its_dtype_and_all_of_it_may_be_written(dtype: str) -> None:
+def test_an_array_has_the_dtype_and_is_writable_everywhere(dtype: str) -> None:
     pool = BufferPool(reuse=True)
     wanted = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
     for count in (4, 3, 1):
@@ -92,7 +92,7 @@ def test_a_smaller_last_batch_takes_the_memory_of_a_whole_one() -> None:
     assert address(lend(pool, 1)) == place
 
 
-def test_small_arrays_and_those_without_reuse_have_memory_of_their_own() -> None:
+def test_small_arrays_and_pools_without_reuse_get_fresh_memory() -> None:
     kept = BufferPool(reuse=True)
     assert lend(BufferPool(reuse=False)).base is None
     assert kept.empty(1, 1, (MIN_NBYTES - 1,), np.dtype(np.uint8)).base is None
@@ -100,14 +100,14 @@ def test_small_arrays_and_those_without_reuse_have_memory_of_their_own() -> None
     assert kept.empty(1, 1, (MIN_NBYTES,), np.dtype(np.uint8)).base is not None
 
 
-def test_no_more_unused_memory_is_kept_than_was_said() -> None:
+def test_at_most_max_free_unused_arrays_are_kept() -> None:
     pool = BufferPool(reuse=True, max_free=2)
     arrays = [lend(pool) for _ in range(5)]
     del arrays
     assert [len(free) for free in pool._free.values()] == [2]
 
 
-def test_after_clearing_what_was_lent_is_still_good_and_does_not_come_back() -> None:
+def test_after_clear_lent_arrays_stay_valid_and_are_not_reused() -> None:
     pool = BufferPool(reuse=True)
     array = lend(pool)
     array[...] = 3
@@ -126,7 +126,7 @@ def test_a_pickle_has_the_settings_and_no_memory() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["take", "view", "drop"]), st.integers(0, 5)), max_size=40))
-def test_no_two_that_are_referred_to_share_memory(steps: list[tuple[str, int]]) -> None:
+def test_no_two_referenced_arrays_share_memory(steps: list[tuple[str, int]]) -> None:
     pool = BufferPool(reuse=True)
     held: list[tuple[np.ndarray, int]] = []
     for number, (step, which) in enumerate(steps):
@@ -144,7 +144,7 @@ def test_no_two_that_are_referred_to_share_memory(steps: list[tuple[str, int]]) 
         assert all((array == expected).all() for array, expected in held)
 
 
-def test_threads_that_lend_and_give_back_at_once_never_meet_in_one_array() -> None:
+def test_concurrent_threads_never_get_the_same_array() -> None:
     pool = BufferPool(reuse=True, max_free=8)
     mixed: list[int] = []
 
@@ -170,7 +170,7 @@ def test_threads_that_lend_and_give_back_at_once_never_meet_in_one_array() -> No
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loop_that_keeps_nothing_goes_round_in_a_few_arrays(threads: int, dtype: str) -> None:
+def test_a_loop_that_keeps_no_batch_reuses_a_few_arrays(threads: int, dtype: str) -> None:
     raw = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, dtype=dtype)
     iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
     places = set()
@@ -200,12 +200,12 @@ def test_a_loop_may_keep_any_part_of_any_batch(threads: int) -> None:
     assert len(kept) == 9
 
 
-def test_without_reuse_every_batch_is_an_array_of_its_own() -> None:
+def test_without_reuse_every_batch_is_a_fresh_array() -> None:
     iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4, reuse=False)
     assert all(batch.features.base is None for batch in iterator)
 
 
-def test_closing_gives_the_unused_memory_back() -> None:
+def test_closing_frees_unused_memory() -> None:
     iterator = etl.RawIterator(RECORDS, etl.Pipeline([]), 4)
     list(iterator)
     assert any(iterator._pool._free.values())

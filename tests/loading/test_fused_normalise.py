@@ -131,12 +131,12 @@ def test_a_buffer_that_is_given_is_written_and_returned(store: presave.Store) ->
     ],
     ids=["shape", "dtype", "order", "read-only"],
 )
-def test_a_buffer_that_does_not_fit_is_refused_and_what_fits_is_said(store: presave.Store, out: np.ndarray) -> None:
+def test_an_unsuitable_out_is_refused_with_what_is_required(store: presave.Store, out: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"must be writable, contiguous float32 of shape \(2, 3, 9, 7\)"):
         etl.gather_normalised(store, [0, 1], Normalise(), out)
 
 
-def test_records_that_are_not_there_are_refused_before_anything_is_read(store: presave.Store) -> None:
+def test_missing_records_are_refused_before_anything_is_read(store: presave.Store) -> None:
     for wrong in ([40], [-1]):
         with pytest.raises(IndexError, match=f"record {wrong[0]} of .*, which holds 40"):
             etl.gather_normalised(store, wrong, Normalise())
@@ -237,7 +237,7 @@ def test_epochs_with_and_without_numba_are_the_same_bytes(photographs: Path, tmp
     assert (printed["with"][1], printed["without"][1]) == ("True", "False")
 
 
-def test_asking_for_numba_where_it_is_missing_says_how_to_install_it(photographs: Path, tmp_path: Path) -> None:
+def test_asking_for_missing_numba_says_how_to_install_it(photographs: Path, tmp_path: Path) -> None:
     write(tmp_path / "store", photographs).close()
     program = (
         "import sys; sys.modules['numba'] = None; import etl, presave; "

@@ -48,7 +48,7 @@ def test_every_strategy_pads_alike(tmp_path: Path, padding: etl.Padding, stage: 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_data_stands_first_then_padding_and_the_mask_tells_them_apart(tmp_path: Path, strategy: str) -> None:
+def test_data_comes_first_then_padding_and_the_mask_marks_both(tmp_path: Path, strategy: str) -> None:
     records = sequences(per_step=True)
     padding = etl.Padding(9.0, multiple_of=4, label_value=-100, fields=["features", "label"])
     left = [record["features"].tobytes() for record in records]
@@ -66,7 +66,7 @@ def test_data_stands_first_then_padding_and_the_mask_tells_them_apart(tmp_path: 
     assert not left
 
 
-def test_memory_that_is_used_again_holds_nothing_of_earlier_batches() -> None:
+def test_reused_memory_holds_nothing_of_earlier_batches() -> None:
     random = np.random.default_rng(0)
     records = [{"features": np.full((length, 2000), 5, np.float32)} for length in random.integers(1, 9, 40)]
     for batch in etl.RawIterator(records, NOTHING, 4, padding=etl.Padding(length=8)):
@@ -74,7 +74,7 @@ def test_memory_that_is_used_again_holds_nothing_of_earlier_batches() -> None:
         assert (batch.features == 5 * batch.features_mask[:, :, None]).all()
 
 
-def test_labels_of_each_step_are_padded_where_the_source_says_that_they_vary() -> None:
+def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
     source = Sequences(sequences(per_step=True))
     for batch in etl.RawIterator(source, NOTHING, 4, padding=etl.Padding()):
         assert batch.labels.shape == batch.labels_mask.shape == batch.features_mask.shape
@@ -101,7 +101,7 @@ def test_several_inputs_have_a_mask_each(tmp_path: Path, strategy: str) -> None:
     assert totals.tolist() == [sum(len(record["features"][place]) for record in records) for place in (0, 1)]
 
 
-def test_a_mask_that_a_record_brings_is_kept_and_filled_up_with_zeros() -> None:
+def test_a_records_own_mask_is_kept_and_padded_with_zeros() -> None:
     records = [
         {"features": np.ones((length, 2)), "features_mask": np.arange(length, dtype=np.uint8) % 2} for length in (4, 2)
     ]
@@ -110,7 +110,7 @@ def test_a_mask_that_a_record_brings_is_kept_and_filled_up_with_zeros() -> None:
     assert batch.features_mask.dtype == np.uint8
 
 
-def test_each_record_is_worked_on_once_even_where_its_batch_is_loaded_to_find_its_length() -> None:
+def test_each_record_is_processed_once_even_if_its_batch_is_loaded_to_find_lengths() -> None:
     calls: list[int] = []
 
     def counted(record: etl.Record) -> etl.Record:

@@ -1,4 +1,4 @@
-"""Records and arguments that padding refuses, and what it says of them."""
+"""Records and arguments that padding refuses, and the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sequences import NOTHING, Sequences, every_other_step_unsaid, sequenc
         ({"length": 0}, "length must be a whole number of at least 1, not 0"),
         ({"length": 8, "multiple_of": 4}, "length=8 and multiple_of=4: give one of them"),
         ({"fields": "label"}, r"fields is a collection of names, such as \['label'\]"),
-        ({"fields": ["lable"]}, "fields has 'lable'; padded are 'features' and 'label'"),
+        ({"fields": ["lable"]}, "fields has 'lable'; only 'features' and 'label' can be padded"),
     ],
 )
 def test_padding_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -39,7 +39,11 @@ def record(steps: int, **fields: Any) -> etl.Record:
         ([record(2), record(9)], etl.Padding(length=8), "has 9 steps and is padded to 8; raise that length"),
         ([record(2), {"features": np.zeros((2, 3), np.int64)}], etl.Padding(), r"has shape \(2, 3\), the records befo"),
         ([record(2), {"features": np.zeros(2, np.int64)}], etl.Padding(), r"has shape \(2,\), the records before it"),
-        ([record(2), record(2, features_mask=[1])], etl.Padding(), "'features_mask' has 1 steps, what it masks 2"),
+        (
+            [record(2), record(2, features_mask=[1])],
+            etl.Padding(),
+            "has 1 steps, the field that it masks has 2",
+        ),
         ([record(2), record(2, label=1)], etl.Padding(), "it has fields features, label, the records before it featur"),
     ],
 )
@@ -48,7 +52,7 @@ def test_a_record_that_cannot_be_padded_is_named(records: list[Any], padding: An
         list(etl.RawIterator(records, NOTHING, 2, padding=padding))
 
 
-def test_what_no_record_can_be_padded_with_is_said_at_the_first() -> None:
+def test_an_impossible_padding_value_is_an_error_at_the_first_record() -> None:
     with pytest.raises(etl.RecordError, match=r"'features' is int64, which cannot hold the padding value 0\.5"):
         list(etl.RawIterator([record(2)], NOTHING, 2, padding=etl.Padding(0.5)))
     shared = {"features": (np.zeros(2), np.zeros(3)), "features_mask": np.ones(2)}
@@ -56,7 +60,7 @@ def test_what_no_record_can_be_padded_with_is_said_at_the_first() -> None:
         list(etl.RawIterator([shared], NOTHING, 2, padding=etl.Padding()))
 
 
-def test_a_stage_that_changes_lengths_and_does_not_say_so_is_found_out(tmp_path: Path) -> None:
+def test_a_stage_that_changes_lengths_without_declaring_it_is_detected(tmp_path: Path) -> None:
     pipeline, source = etl.Pipeline([every_other_step_unsaid]), Sequences(sequences())
     with presave.write(tmp_path / "s", etl.records(source, NOTHING), ragged=["features"]) as store:
         raw = etl.RawIterator(source, pipeline, padding=etl.Padding())
@@ -70,5 +74,5 @@ def test_a_stage_that_changes_lengths_and_does_not_say_so_is_found_out(tmp_path:
 def test_lengths_that_are_not_one_for_each_record_are_refused(lengths: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Sequences(sequences())
     monkeypatch.setattr(Sequences, "lengths", lengths)
-    with pytest.raises(ValueError, match="they must be whole numbers, one for each of its 40 records"):
+    with pytest.raises(ValueError, match="they must be integers, one for each of its 40 records"):
         etl.RawIterator(source, NOTHING, padding=etl.Padding())

@@ -104,9 +104,9 @@ def test_more_than_ten_inputs_keep_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ((np.zeros(2), np.zeros(2), np.zeros(2)), "its 'features' is a tuple of 3, that of the records before it a tu"),
-        ((np.zeros(2),), "its 'features' is a tuple of 1, that of the records before it a tuple of 2; give all"),
-        (np.zeros(2), "its 'features' is no tuple, that of the records before it a tuple of 2"),
+        ((np.zeros(2), np.zeros(2), np.zeros(2)), "its 'features' is a tuple of 3, but a tuple of 2 in the records be"),
+        ((np.zeros(2),), "its 'features' is a tuple of 1, but a tuple of 2 in the records before it; give every"),
+        (np.zeros(2), "its 'features' is no tuple, but a tuple of 2 in the records before it"),
         ((), "'features' is an empty tuple"),
         ((np.zeros(2), (np.zeros(2),)), "'features' is a tuple in a tuple"),
         ((np.zeros(2), np.zeros(3)), r"field 'features.1' has shape \(3,\), the records before it \(2,\)"),

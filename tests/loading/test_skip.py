@@ -50,7 +50,7 @@ def make_iterator(strategy: str, store: presave.Store, batch_size: int = 4, **op
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_bad_records_are_left_out_of_their_batches_and_a_batch_of_them_alone_is_none(
+def test_bad_records_are_skipped_and_a_batch_of_only_bad_records_is_omitted(
     store: presave.Store, strategy: str
 ) -> None:
     iterator = make_iterator(strategy, store)
@@ -95,7 +95,7 @@ def test_an_epoch_left_early_does_not_warn_and_the_next_counts_its_own(store: pr
 
 @pytest.mark.parametrize("saved_by", STRATEGIES)
 @pytest.mark.parametrize("loaded_by", ["raw", "async presaved"])
-def test_what_was_resumed_is_the_rest(store: presave.Store, saved_by: str, loaded_by: str) -> None:
+def test_a_resumed_epoch_is_the_rest(store: presave.Store, saved_by: str, loaded_by: str) -> None:
     first, second = (make_iterator(each, store, shuffle=True) for each in (saved_by, loaded_by))
     with pytest.warns(UserWarning, match="left out"):
         whole = [batch.labels.tolist() for batch in make_iterator("raw", store, shuffle=True)]
@@ -108,7 +108,7 @@ def test_what_was_resumed_is_the_rest(store: presave.Store, saved_by: str, loade
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_warning_that_is_an_error_ends_the_epoch_all_the_same(store: presave.Store, strategy: str) -> None:
+def test_a_warning_turned_into_an_error_still_ends_the_epoch(store: presave.Store, strategy: str) -> None:
     iterator = make_iterator(strategy, store)
     for epoch in range(2):
         assert iterator.epoch == epoch
@@ -125,7 +125,7 @@ def test_batches_of_one_record_are_those_of_the_good_ones(store: presave.Store, 
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_records_without_a_good_one_among_them_are_an_error(threads: int) -> None:
+def test_an_epoch_without_a_good_record_is_an_error(threads: int) -> None:
     raw = etl.RawIterator(RECORDS[:4], PIPELINE, 2, on_error="skip")
     iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
     with pytest.raises(etl.RecordError, match="record 0 of list: failed at stage 'refuse_bad': number 0 is bad"):
@@ -172,7 +172,7 @@ def test_a_record_that_was_left_out_keeps_no_memory_of_its_batch(threads: int) -
     assert max(free) > 0  # what was left of a batch was copied, and its own memory came back
 
 
-def test_an_unknown_way_to_treat_errors_is_refused(store: presave.Store) -> None:
+def test_an_unknown_on_error_is_refused(store: presave.Store) -> None:
     wrong: Any = "ignore"
     with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
         etl.RawIterator(RECORDS, PIPELINE, on_error=wrong)

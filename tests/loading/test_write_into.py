@@ -102,7 +102,9 @@ def test_a_record_of_another_shape_is_refused_even_with_as_many_pixels(
         (np.ones((3, 3), np.uint8), r"field 'features' has shape \(3, 3\), the records before it \(3, 3, 3\)"),
     ],
 )
-def test_what_a_resize_leaves_is_not_broadcast_or_cut_to_fit(resizer: str, features: np.ndarray, message: str) -> None:
+def test_the_result_of_a_resize_is_neither_broadcast_nor_cropped_to_fit(
+    resizer: str, features: np.ndarray, message: str
+) -> None:
     records = [{"features": np.ones((3, 3, 3), np.uint8), "label": 0}, {"features": features, "label": 0}]
     iterator = etl.RawIterator(records, etl.Pipeline([Resize(3, 3, resizer)]), 2)
     with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'collate': {message}"):
@@ -117,7 +119,7 @@ def test_a_subclass_that_changes_the_call_is_called() -> None:
 
 
 @pytest.mark.parametrize(("decoder", "resizer"), RESIZERS)
-def test_a_truncated_file_fails_at_decode_though_the_resize_comes_with_it(
+def test_a_truncated_file_fails_at_decode_even_if_fused_with_resize(
     photographs: Path, decoder: str, resizer: str
 ) -> None:
     class Truncated(etl.ImageFolder):

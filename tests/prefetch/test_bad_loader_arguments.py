@@ -1,4 +1,4 @@
-"""Arguments that cannot be meant are refused where they are given, and the message says what was wanted."""
+"""Invalid arguments are refused by the call that gets them, and the message says what is valid."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_a_rank_that_does_not_exist_is_refused(make: Make, rank: int, world_size
         make().shard(rank, world_size)
 
 
-def test_a_way_to_share_that_is_not_known_lists_those_that_are(make: Make) -> None:
+def test_an_unknown_uneven_lists_the_known_values(make: Make) -> None:
     wrong: Any = "repeat"
     with pytest.raises(ValueError, match="uneven must be 'pad', 'drop' or 'allow', not 'repeat'"):
         make().shard(0, 2, uneven=wrong)
 
 
-def test_a_shard_is_not_cut_again() -> None:
+def test_a_shard_cannot_be_sharded_again() -> None:
     part = etl.RawIterator(RECORDS, NOTHING).shard(1, 2)
     with pytest.raises(ValueError, match="this iterator is shard 1 of 2 already"):
         part.shard(0, 2)

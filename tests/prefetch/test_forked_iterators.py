@@ -1,4 +1,4 @@
-"""An asynchronous iterator in a fork of the process that made it: no hang, and nothing of the other's is touched."""
+"""An asynchronous iterator in a fork of the process that made it: no hang, and the parent's resources are intact."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="worker processe
 
 
 @pytest.mark.parametrize(("script", "workers"), IN_A_CHILD)
-def test_a_fork_neither_hangs_nor_touches_what_is_the_others(script: str, workers: str) -> None:
+def test_a_fork_neither_hangs_nor_touches_its_parents_resources(script: str, workers: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", COMMON + globals()[script], workers],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A budget of memory in place of a number of batches."""
+"""A memory budget in place of a number of batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(records: Any, memory_budget: int) -> etl.AsyncIterator:
 
 
 @pytest.mark.parametrize(("batches", "ahead"), [(2, 1), (2.9, 1), (4, 3)])
-def test_as_many_batches_are_loaded_ahead_as_have_room_beside_the_callers(batches: float, ahead: int) -> None:
+def test_as_many_batches_are_loaded_ahead_as_fit_beside_the_callers(batches: float, ahead: int) -> None:
     records = Watched()
     with make(records, int(batches * RECORD_NBYTES)) as iterator:
         epoch = iter(iterator)
@@ -67,11 +67,11 @@ def test_an_iterator_that_does_not_tell_the_size_of_batches_is_refused() -> None
             return {}
 
     own: Any = Own()
-    with pytest.raises(ValueError, match="how large batches are, which Own does not tell; use prefetch_size"):
+    with pytest.raises(ValueError, match="the size of batches, which Own does not tell; use prefetch_size"):
         etl.AsyncIterator(own, memory_budget=1000)
 
 
-def test_the_memory_of_all_batches_that_the_budget_has_room_for_serves_the_next_epoch() -> None:
+def test_the_next_epoch_reuses_the_memory_of_all_batches_in_the_budget() -> None:
     allocated: list[int] = []
 
     def allocate(nbytes: int) -> np.ndarray:

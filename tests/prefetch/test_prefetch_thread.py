@@ -90,7 +90,7 @@ def test_the_next_batch_is_loaded_while_the_caller_has_this_one() -> None:
         assert next(batches).labels.tolist() == [1]
 
 
-def test_a_used_up_epoch_leaves_no_thread() -> None:
+def test_an_exhausted_epoch_leaves_no_thread() -> None:
     batches = iter(make_async(Watched(), 2))
     assert len(list(batches)) == 10
     assert prefetch_threads() == []

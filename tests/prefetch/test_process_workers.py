@@ -150,7 +150,9 @@ def test_an_iterator_of_the_callers_own_is_refused_with_the_reason() -> None:
             return {}
 
     own: Any = Own()
-    with pytest.raises(ValueError, match=r"workers='process' needs an iterator .* Own makes them itself.*'thread'"):
+    with pytest.raises(
+        ValueError, match=r"workers='process' needs an iterator .* Own makes whole batches itself.*'thread'"
+    ):
         etl.AsyncIterator(own, workers="process")
 
 

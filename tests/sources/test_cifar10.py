@@ -153,7 +153,7 @@ def test_the_version_for_python_is_told_from_the_binary_one(tmp_path: Path) -> N
     for name in SPLIT_FILES["train"]:
         (tmp_path / name).with_suffix("").write_bytes(b"a pickle")
     for make in (etl.Cifar10, etl.open_source):
-        with pytest.raises(ValueError, match=r"holds the version for Python, this reads cifar-10-binary\.tar\.gz"):
+        with pytest.raises(ValueError, match=r"holds CIFAR-10.s Python version: unpack cifar-10-binary\.tar\.gz"):
             make(tmp_path)
 
 

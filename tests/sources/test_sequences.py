@@ -191,7 +191,7 @@ def test_a_damaged_file_is_named_when_it_is_read(content: str, said: str, tmp_pa
             {},
             r"holds sequences, a\.csv for one, and so do its sub-folders, x/b\.csv for one",
         ),
-        ({"a": steps((1,))}, {"regression": True}, r"has no labels\.csv; regression and classes are for it"),
+        ({"a": steps((1,))}, {"regression": True}, r"has no labels\.csv; regression and classes need that file"),
         ({"a": steps((1,))}, {"label": "y"}, r"a\.csv has no column 'y'; it has a"),
         ({"a": steps((1,))}, {"regression": True, "classes": ["a"]}, "either targets .* or names"),
     ],

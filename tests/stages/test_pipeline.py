@@ -71,7 +71,7 @@ def test_an_unknown_stage_lists_the_stages() -> None:
 
 
 def test_repeated_names_are_refused_before_and_after_a_cut() -> None:
-    with pytest.raises(ValueError, match="two stages are called resize; a pipeline is cut by name"):
+    with pytest.raises(ValueError, match="two stages are called resize; a pipeline is split by name"):
         etl.Pipeline([Resize(8, 8), Resize(4, 4)])
     with pytest.raises(ValueError, match="two stages are called doubled"):
         etl.Pipeline([doubled], preceding=[doubled])
@@ -255,7 +255,7 @@ def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_pr
 
     pipeline = etl.Pipeline([Lookup()])
     assert repr(pipeline) == "Pipeline(lookup)"
-    with pytest.raises(TypeError, match="stage 'lookup' cannot be told from others"):
+    with pytest.raises(TypeError, match="stage 'lookup' cannot be identified"):
         etl.records([], pipeline)
 
 

@@ -104,7 +104,7 @@ def test_another_seed_and_another_place_draw_otherwise() -> None:
     draws = [RecordRng(seed, 0, 0).generator(place).random() for seed in range(3) for place in range(3)]
     assert len(set(draws)) == 9
     first, second = RandomFlip(), RandomFlip(0.4999)
-    object.__setattr__(second, "name", "again")  # a pipeline is cut by name
+    object.__setattr__(second, "name", "again")  # a pipeline is split by name
     twice = etl.Pipeline([first, second])
     turned = {
         twice({"features": np.arange(2)[None]}, RecordRng(0, 0, record))["features"][0, 0] for record in range(20)
@@ -217,14 +217,16 @@ def test_features_that_have_no_colours_are_refused_by_jitter() -> None:
 
 
 def test_a_random_pipeline_that_is_called_by_itself_says_what_is_missing(photographs: Path) -> None:
-    with pytest.raises(ValueError, match="stage 'random_resized_crop' draws at random, which needs a seed, an epoch"):
+    with pytest.raises(ValueError, match="stage 'random_resized_crop' is random, which needs a seed, an epoch"):
         AUGMENT(etl.ImageFolder(photographs)[0])
 
 
 def test_random_stages_are_not_presaved_and_what_comes_before_them_is(photographs: Path) -> None:
     source = etl.ImageFolder(photographs)
     for last in ("random_resized_crop", "normalise"):
-        with pytest.raises(ValueError, match="Cut the pipeline before 'random_resized_crop', and give the rest to the"):
+        with pytest.raises(
+            ValueError, match="Split the pipeline before 'random_resized_crop', and give the rest to the"
+        ):
             etl.records(source, AUGMENT.until(last))
     assert len(etl.records(source, AUGMENT.until("resize"))) == 40
 

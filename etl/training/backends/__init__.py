@@ -33,7 +33,7 @@ class Backend(Protocol):
     def device(self) -> torch.device: ...
 
     def put(self, batch: Batch) -> Batch:
-        """Return the batch as tensors on the device; tensors that are there already are not copied."""
+        """Return the batch as tensors on the device; tensors that are already there are not copied."""
 
     def send(self, batch: Batch) -> Sent:
         """Begin to copy `batch` to the device while it computes."""
@@ -45,7 +45,7 @@ class Backend(Protocol):
         """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done all work given to it, so that a clock read afterwards is right."""
+        """Wait until the device has finished all of its work, so that a clock can be read."""
 
 
 def backend(name: str = "auto") -> Backend:

@@ -33,7 +33,7 @@ class CpuBackend:
         return map_batch(batch, as_tensor)
 
     def send(self, batch: Batch) -> Arrived:
-        """Return the batch as one that has arrived, since there is no copy to begin."""
+        """Return the batch as already arrived, since there is nothing to copy."""
         return Arrived(self.put(batch))
 
     def allocate(self, nbytes: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from etl.loading.batch import Batch
 from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
 
-# One buffer is filled while the copy out of the other may still be under way.
+# One buffer is filled while the copy out of the other may still be running.
 BUFFERS = 2
 
 
