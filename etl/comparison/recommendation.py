@@ -136,12 +136,12 @@ def make_notes(measured: Measurements) -> list[str]:
         found.append(f"{measured.name(reference)} is the reference instead of {measured.name(asked_for)}.")
     if measured.no_server:
         found.append(
-            f"The comparison ended after {measured.rounds} rounds, since another could not begin: {measured.no_server}"
+            f"The comparison ended after {measured.rounds} rounds: the next could not begin: {measured.no_server}"
         )
     if scale.measured < scale.records:
         found.append(
-            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled to all: the "
-            "time of the first batch counts once, that of the others in proportion to their number."
+            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random. Times are scaled to all "
+            "records: the first batch counts once, and the time of all other batches grows with their number."
         )
     for candidate in measured.compared:
         found += _split_notes(measured, candidate)

@@ -187,7 +187,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
         elif not _same_loss(each.check.score, first.check.score, tolerance):
-            broken[name] = f"its loss is {each.check.score}, that of {reference} is {first.check.score}"
+            broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"
     exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}" if on_device else "bit for bit"
     return (
         "compared digests of the initial weights, and the loss after the same steps "
@@ -231,8 +231,8 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
     peak = max(each.check.peak_memory for each in evidence.values())
     listed = ", ".join(map(str, conditions.affinity))
     seen = (
-        f"all were bound to CPUs {listed} for loading and compute together; the busiest used {busiest:.2f} CPUs, and "
-        f"the largest {peak / 1e6:,.0f} MB of {conditions.memory_nbytes / 1e6:,.0f}"
+        f"all were bound to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
+        f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
     )
     return seen, broken
 
@@ -287,8 +287,8 @@ def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     }
     pages = next(iter(evidence.values())).check.pages_touched
     return (
-        f"one byte of each of {pages:,} pages per epoch was read while loading was timed, then "
-        "each page was checked with mincore",
+        f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "
+        "page was then checked with mincore",
         broken,
     )
 

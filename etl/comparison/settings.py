@@ -189,7 +189,7 @@ def _check_strategies(given: tuple[str, ...]) -> None:
         except ValueError as error:
             raise ValueError(f"--strategies: {error}") from None
     if len({each.rpartition("=")[0] or each for each in given}) < len(given):
-        raise ValueError(f"--strategies: {', '.join(given)} names one of them twice; rename one, such as again=raw")
+        raise ValueError(f"--strategies: {', '.join(given)} has the same name twice; rename one, such as again=raw")
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -199,7 +199,7 @@ def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) ->
         if name not in known:
             raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option}: {', '.join(names)} names one of them twice")
+        raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Candidate(JsonValues):
         """
         label, equals, strategy = given.rpartition("=")
         if equals and not label:
-            raise ValueError(f"{given!r} has no name before the =, such as again=raw")
+            raise ValueError(f"{given!r} has no name before the =; give one, such as again=raw")
         return cls(strategies.find(strategy).name, label=label or None)
 
     @property
