@@ -60,8 +60,8 @@ def _epoch_row(result: StrategyResult, axis: LinearAxis, scale: Scale, grid: lis
 def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
     """Return the segments of a bar, each as (kind, name, seconds drawn, seconds measured).
 
-    If compute was faster in the epoch than alone, which is noise, no interference is drawn, and compute is as long as
-    it was in the epoch: the bar always ends at the wall time.
+    Negative interference is noise: compute was faster in the epoch than alone. Then compute is drawn as long as it was
+    in the epoch and no interference is drawn, so that the bar still ends at the wall time.
     """
     interference = parts.interference_seconds
     rest = parts.harness_seconds + parts.unexplained_seconds
@@ -74,12 +74,12 @@ def _segments(parts: Parts) -> list[tuple[str, str, float, float]]:
 
 
 _RATIO_HEIGHT = 36
-# CSS class of each verdict: only a shown difference is coloured.
+# CSS class of each verdict. Verdicts that are not listed have the class "unclear", which is grey.
 _VERDICT_KINDS = {"faster": "shown", "slower": "shown", "reference": "reference", "disqualified": "disqualified"}
 
 
 def ratio_intervals(report: Report) -> RowChart | None:
-    """Draw the ratios of wall times as dots with intervals, on a logarithmic axis; None if there is no ratio."""
+    """Draw the ratios of wall times as dots with intervals on a logarithmic axis; return None if there is no ratio."""
     intervals = [each.ratio for each in report.strategies if each.ratio is not None]
     if not intervals:
         return None
@@ -123,8 +123,8 @@ def _describe_ratio(result: StrategyResult) -> str:
 
 _LANE_HEIGHT, _LANE_TOP, _LANE_BOTTOM = 24, 3, 21
 MAX_BATCHES_SHOWN = 12
-# The axis ends with the batches of the slowest strategy, but after at most this multiple of the fastest's time:
-# otherwise the fastest would be too small to see.
+# The axis ends with the slowest strategy, but after at most this multiple of the time of the fastest one, which would
+# otherwise be too small to see.
 _MAX_TIMES_FASTEST = 3.0
 
 
@@ -164,7 +164,7 @@ class OverlapLanes:
 
 
 def overlap_lanes(report: Report) -> OverlapLanes | None:
-    """Draw the first `MAX_BATCHES_SHOWN` batches of each timeline; None if no timeline has any."""
+    """Draw the first `MAX_BATCHES_SHOWN` batches of each timeline; return None if no timeline has a batch."""
     timelines = [each for each in report.timelines if each.computes]
     if not timelines:
         return None
@@ -184,7 +184,7 @@ def _lanes(timeline: Timeline, strategy: str, axis: LinearAxis, grid: list[float
     waiting, computing = (sum(min(b, end) - a for a, b in spans) for spans in (waits, computes))
     drawing = Drawing(
         _LANE_HEIGHT,
-        f"{timeline.strategy}, compute: {len(computes)} batches in {seconds(end)}, of which {seconds(waiting)} waiting",
+        f"{timeline.strategy}, compute: {len(computes)} batches in {seconds(end)}, with {seconds(waiting)} of waiting",
     )
     draw_grid(drawing, grid)
     _draw_spans(drawing, axis, "compute", "computes", computes, end)
@@ -288,7 +288,7 @@ _ANCHORS: dict[int, Anchor] = {1: "start", 0: "middle", -1: "end"}
 
 
 def stage_points(report: Report) -> Markup:
-    """Draw a labelled point per stage: samples/s of loading alone upwards, bytes on disk to the right, both from 0."""
+    """Draw a labelled point per stage: x is bytes on disk, y is samples/s of loading alone, and both begin at 0."""
     stages = report.stages
     across = LinearAxis(max([each.nbytes for each in stages] + [1]) * 1.04)
     upwards = LinearAxis(max(each.etl_samples_per_second for each in stages) * 1.08)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from etl.comparison.workload import Workload
 
 LEARNING_RATE = 0.01
-# In the folder of the comparison's stores.
+# In the folder of the stores: the number of outputs, for all processes of the comparison.
 OUTPUTS_FILE = "outputs"
 
 
 class Simulated(SimulatedDevice):
-    """A simulated device that takes time for each batch, but no CPU."""
+    """A simulated device, on which every batch takes the same time and no CPU. It has the interface of `Training`."""
 
     score: float | None = None
     weights = ""
@@ -39,7 +39,7 @@ class Simulated(SimulatedDevice):
 
     @property
     def step(self) -> Step:
-        """Function that the clock calls with each batch."""
+        """The function that the clock calls with each batch."""
         return self
 
     @property
@@ -49,27 +49,27 @@ class Simulated(SimulatedDevice):
 
 
 class Training:
-    """A model with given initial weights, and one step of stochastic gradient descent per batch.
+    """A model that is trained with one step of stochastic gradient descent per batch.
 
-    On a CPU a step is done when it returns. On a device one step is in flight, unless `waits`.
+    On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model.
+        The model, with its initial weights. It is moved to the device and trained in place.
     backend : Backend
-        Device.
+        Device of compute.
     dtype : str
         Dtype of the weights.
     labels : array
-        Labels of a batch. Integers are trained with cross-entropy, others with the squared error.
+        Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
     waits : bool
         Wait for the device after every step.
 
     Attributes
     ----------
     step : callable
-        Function that the clock calls with each batch.
+        The function that the clock calls with each batch.
     device : str
         Device of compute.
     no_op : callable
@@ -102,7 +102,7 @@ class Training:
 
     @property
     def score(self) -> float | None:
-        """Loss of the last batch."""
+        """Loss of the last batch; None before the first."""
         return None if self._score is None else float(self._score)
 
 
@@ -127,7 +127,13 @@ def make_compute(workload: Workload, batch: Batch) -> Training | Simulated:
 
 
 def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
-    """Return the model of `workload`, for batches like `batch`; raises as `make_compute` does."""
+    """Return the model of `workload`, for batches like `batch`.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels to train on, or the model cannot be made.
+    """
     settings = workload.settings
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
     if labels is None:
@@ -142,8 +148,8 @@ def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
 def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
     """Return the model that `settings` names, with the initial weights of its seed.
 
-    It is a built-in model, or the result of "package.module:function". The function is called with `input_shape` and
-    `outputs`, or without arguments if it takes none.
+    The name is that of a built-in model, or "package.module:function". Such a function is called with `input_shape` and
+    `outputs`, or without arguments if it takes none, and returns the model.
 
     Parameters
     ----------
@@ -157,7 +163,8 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     Raises
     ------
     ValueError
-        If the name or the function is wrong.
+        If there is no such model or function, the function raises, or what it returns is not a module with parameters
+        to train.
     """
     name = settings.model or default_model(input_shape)
     if ":" not in name:
@@ -200,7 +207,7 @@ def _outputs(workload: Workload, labels: np.ndarray) -> int:
     classes = getattr(records, "classes", None)
     if classes is not None:
         return len(classes)
-    # This takes a pass over the whole source, which the first process makes for all others.
+    # The largest label is found by a pass over the whole source. The first process does this for all others.
     known = workload.folder / OUTPUTS_FILE
     if not known.exists():
         known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))

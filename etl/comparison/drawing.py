@@ -24,8 +24,8 @@ Anchor = Literal["start", "middle", "end"]
 class Drawing:
     """An SVG picture as wide as its place on the page: x is in percent of the width, y in pixels.
 
-    It has no `viewBox`, which would scale the text with the picture until it is unreadable on a phone. The `kind` of
-    each shape is its class in page.css.
+    It has no `viewBox`: that would scale the text with the picture, until it is unreadable on a phone. The `kind` of
+    each shape is its CSS class, which page.css styles.
 
     Parameters
     ----------
@@ -219,9 +219,9 @@ class RowChart:
 
 
 def draw_grid(drawing: Drawing, places: Iterable[float], kind: str = "grid") -> None:
-    """Draw thin vertical lines that reach the next row, however high the text beside the drawing is.
+    """Draw thin vertical lines that reach down to the next row, however high the text beside the drawing is.
 
-    page.css clips them.
+    They are longer than any row, and page.css clips them.
 
     Parameters
     ----------
@@ -261,14 +261,14 @@ class LinearAxis:
         return min(max(value / self.end, 0.0), 1.0) * 100
 
     def marks(self, size: float = 1.0) -> list[float]:
-        """Return at most five marks from 0 on that are round numbers in a unit of `size`."""
+        """Return at most five marks from 0 upwards: values that are round numbers in a unit of `size`."""
         step = _round_up(self.end / size / 4) * size
         return [step * count for count in range(floor(self.end / step * (1 + 1e-9)) + 1)]
 
 
 @dataclass(frozen=True)
 class RatioAxis:
-    """A logarithmic axis: 0.5 is as far from 1 as 2."""
+    """A logarithmic axis for ratios: 0.5 and 2 are equally far from 1."""
 
     low: float
     high: float
@@ -310,8 +310,9 @@ def _round_up(number: float) -> float:
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= number * (1 - 1e-9))
 
 
-# Names have a fixed size and move apart as the page widens: if they fit on a phone, they fit everywhere. In pixels:
-# width of the narrowest chart without its axis labels; radius of a point; a name's distance from it and half height.
+# Names have a fixed size and move apart as the page widens, so names that fit on a phone fit everywhere. In pixels:
+# width of the narrowest chart without its axis labels, radius of a point, distance of a name from its point, and half
+# the height of a name.
 _WIDTH, _RADIUS, _DISTANCE, _HALF = 225.0, 8.0, 14.0, 9.0
 _STEPS = (0, -20, 20, -40, 40, -60, 60, -80, 80, -100, 100)
 _MAX_LETTERS = 24
@@ -339,9 +340,9 @@ class Name:
 
 
 def place_names(points: list[tuple[float, float]], texts: list[str], top: float, bottom: float) -> list[Name]:
-    """Place names near points so that they cover neither other names nor points.
+    """Place a name near each point, so that no name covers another name or point.
 
-    If the chart is too full, the last names are placed at their points and may cover others.
+    If there is no room for a name, it is placed beside its point and may cover others.
 
     Parameters
     ----------
@@ -357,7 +358,7 @@ def place_names(points: list[tuple[float, float]], texts: list[str], top: float,
     dots = [(x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS) for x, y in centres]
     placed: dict[int, Name] = {}
     taken: list[_Box] = []
-    # From right to left: a name is preferably to the right of its point, where all names are already placed.
+    # From right to left: a name should be to the right of its point, and there all names are placed already.
     for index in sorted(range(len(points)), key=lambda each: -centres[each][0]):
         (x, y), other_dots = centres[index], dots[:index] + dots[index + 1 :]
         width = text_width(texts[index]) * 13 / 12

@@ -1,4 +1,4 @@
-"""Clocks around a loader: seconds of each stage, and spans of each thread and batch."""
+"""Clocks around a loader: seconds of each stage, and spans in which each thread loads a batch."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ EMPTY = np.empty((0, 0))
 
 
 class StageClock:
-    """A `Cursor` that measures how long each stage takes.
+    """A `Cursor` that measures how long each stage takes, for one thread.
 
-    The seconds between two changes of position are those of the stage that the first of them named. Collating counts to
-    the last stage.
+    When the loader sets the record or the stage, the clock begins to count the time for the new stage. Collating counts
+    for the last stage.
 
     Parameters
     ----------
     stages : tuple of str
-        The names of the stages, reading first.
+        Names of the stages, reading first.
 
     Attributes
     ----------
     records : int
         Records that were begun.
     until : float
-        The loader stops at this time of `time.perf_counter`, after the record that it is at.
+        Time of `time.perf_counter` at which the loader stops, after the record that it is loading.
     """
 
     def __init__(self, stages: tuple[str, ...]) -> None:
@@ -46,16 +46,16 @@ class StageClock:
         self.until = math.inf
 
     def seconds_per_record(self) -> list[tuple[str, float]]:
-        """Return the name and the seconds of each stage, reading first."""
+        """Return the name of each stage and its mean seconds per record, reading first."""
         return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
 
     def pause(self) -> None:
-        """Stop the clock until the next record."""
+        """Count no time until the next record begins."""
         self._note(None)
 
     @property
     def record(self) -> int:
-        """Not kept: nothing reads it."""
+        """Always `IDLE`: the clock only needs to know when it is set."""
         return IDLE
 
     @record.setter
@@ -66,7 +66,7 @@ class StageClock:
 
     @property
     def stage(self) -> int:
-        """Not kept: nothing reads it."""
+        """Always `READING`: the clock only needs to know when it is set."""
         return READING
 
     @stage.setter
@@ -92,7 +92,7 @@ class StageClock:
 
 
 class RecordRun:
-    """A loop that loads records in its own order, batch after batch, as the threads of an iterator do."""
+    """A loop that loads batches of records in random order, as the threads of an iterator do, for as long as needed."""
 
     def __init__(self, workload: Workload, loader: Loader) -> None:
         self.stages = workload.stages
@@ -102,7 +102,7 @@ class RecordRun:
         self._next = 0
 
     def load_for(self, seconds: float, clock: StageClock) -> None:
-        """Load for `seconds`."""
+        """Load for `seconds` with `clock` as the cursor."""
         clock.until = time.perf_counter() + seconds
         self.load(clock)
 
@@ -110,7 +110,7 @@ class RecordRun:
         """Load until `clock.until`, which another thread may change, or until `most` records are loaded."""
         arrays: dict[str, np.ndarray] = {}
         while time.perf_counter() < clock.until and clock.records < most:
-            # Without a lock two threads may load the same records, which takes equally long.
+            # There is no lock, so two threads may load the same records, which takes as long as different ones.
             first, self._next = self._next, self._next + self._batch
             indices = np.take(self._order, range(first, first + self._batch), mode="wrap")
             fields = self._loader.plan(indices, 0, ThreadCursor()).fields
@@ -120,12 +120,12 @@ class RecordRun:
             clock.pause()
 
 
-# Maximum time in which a thread asks for the next part of the same batch.
+# Two chunks of a batch that the same thread loads with a shorter gap between them are drawn as one span.
 GAP_SECONDS = 2e-4
 
 
 class Span(NamedTuple):
-    """A span in which a thread loaded records of a batch, in times of `time.perf_counter`. Batches count from 0."""
+    """A span in which a thread loaded records of a batch, as times of `time.perf_counter`. Batches count from 0."""
 
     thread: int
     start: float
@@ -134,7 +134,7 @@ class Span(NamedTuple):
 
 
 class WatchedLoader:
-    """A `Loader` that does what the wrapped one does and keeps a `Span` for each chunk that it loads."""
+    """A `Loader` that passes all calls to another loader, and keeps a `Span` for each chunk that is loaded."""
 
     def __init__(self, loader: Loader) -> None:
         self.granularity = loader.granularity
@@ -144,7 +144,13 @@ class WatchedLoader:
         self.spans: list[Span] = []
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
-        """Plan a batch and count it."""
+        """Plan a batch, count it, and keep the span of planning.
+
+        Parameters
+        ----------
+        indices, epoch, cursor
+            As for `Loader.plan`.
+        """
         started = time.perf_counter()
         spec = self._loader.plan(indices, epoch, cursor)
         self._batch_of.update(dict.fromkeys(indices.tolist(), self._batches))
@@ -160,7 +166,17 @@ class WatchedLoader:
         cursor: Cursor,
         finished: Mapping[int, Finished] = NONE_FINISHED,
     ) -> Mapping[int, RecordError]:
-        """Load a chunk and note when; see `Loader`."""
+        """Load records and keep the span in which this happened.
+
+        Parameters
+        ----------
+        indices, epoch, out, cursor, finished
+            As for `Loader.load`.
+
+        Returns
+        -------
+        The rows that were skipped, with the reason for each.
+        """
         started = time.perf_counter()
         try:
             return self._loader.load(indices, epoch, out, cursor, finished)
@@ -178,7 +194,7 @@ class WatchedLoader:
         self.spans.clear()
 
     def merged(self) -> list[Span]:
-        """Return the spans by start, with consecutive spans of the same thread and batch merged."""
+        """Return the spans, ordered by start. Spans of the same thread and batch are merged if the gap is short."""
         merged: list[Span] = []
         last: dict[int, int] = {}
         for span in sorted(self.spans, key=lambda each: each.start):

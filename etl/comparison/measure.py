@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
-    """Run one untimed epoch: digest its batches, watch memory, and train for a few steps.
+    """Run one untimed epoch: digest its batches, watch its memory, and train on the first of them.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, 
     candidate : Candidate
         The way to load.
     compute_threads : int
-        Threads of compute, the same for all candidates so that sums are added up in the same order.
+        Threads of compute, the same for all candidates: floating-point sums depend on the number of threads.
     trains : bool
         Train on the first batches.
     """
@@ -103,8 +103,8 @@ def take_sample(
 ) -> Sample:
     """Take one sample of all metrics of a candidate.
 
-    A new process is slow at first, until allocators, caches and thread pools are as in the middle of an epoch. It is
-    warmed up before anything is timed.
+    A new process is slow until its allocators, caches and thread pools are as in the middle of an epoch, so a few
+    batches warm it up before anything is timed.
 
     Parameters
     ----------
@@ -156,9 +156,10 @@ def take_sample(
 
 
 def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
-    """Train for a few batches with each CPU split, in turns.
+    """Train on a few batches with each CPU split, in turns.
 
-    All trials run in this process and train the same model. They are not samples: these come from other processes.
+    All trials run in this process and train the same model. They only rank the splits: samples come from fresh
+    processes.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Tria
     candidate : Candidate
         The way to load.
     seconds : float
-        About how long all trials may take together.
+        Approximate limit for all trials together.
     """
     deadline = time.perf_counter() + seconds
     files = workload.files(candidate)
@@ -208,9 +209,9 @@ def take_loading_sample(workload: Workload, candidate: Candidate) -> LoadingSamp
 
 
 def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
-    """Return the spans of waiting, compute and loading in an epoch's first batches.
+    """Return the spans of waiting, compute and loading in the first batches of an epoch.
 
-    This is a separate run, since recording which thread loads what takes time.
+    This epoch is no sample, since it takes time to record which thread loads what.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     watched: list[WatchedLoader] = []
@@ -237,9 +238,9 @@ def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
 
 
 def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
-    """Return the spans of stalls and steps of the first batches.
+    """Return the spans of stalls and steps in the first batches.
 
-    If the strategy does not load ahead, the training loop loads while it waits for a batch.
+    If the strategy does not load ahead, the training loop itself loads, from asking for a batch until it has it.
     """
     asked, stalled, loaded, began, done = (
         (each[:TIMELINE_BATCHES] - times.started).tolist()
@@ -282,7 +283,10 @@ class Epochs:
         self.iterator.close()
 
     def prepare(self, files: list[Path]) -> int:
-        """Put `files` into the page cache, or drop them from it; return how many pages are not in that state."""
+        """Prepare epoch 0: read `files` into the page cache or, for cold epochs, drop them from it.
+
+        Return the number of pages for which this failed.
+        """
         if not self._cold:
             self.iterator.set_epoch(0)
             outside = pages_outside(files)
@@ -295,9 +299,9 @@ class Epochs:
         return drop_from_page_cache(files)
 
     def release(self) -> None:
-        """Close the iterator, its store and its worker processes if epochs are cold; `prepare` makes a new iterator.
+        """If epochs are cold, close the iterator, its store and its worker processes until `prepare` makes a new one.
 
-        Otherwise no other process could drop the pages that this one has mapped.
+        While this process maps the files, no process can drop their pages from the page cache.
         """
         if self._cold:
             self.iterator.close()
@@ -320,7 +324,7 @@ class _FirstBatches:
 
 
 def _resident_batches(iterator: BatchIterator) -> list[Batch]:
-    """Return copies of batches of different shapes, as many as fit in memory. An iterator reuses its own batches."""
+    """Return copies of the first batches, up to `RESIDENT_NBYTES`: an iterator reuses the memory of its batches."""
     batches: list[Batch] = []
     room = RESIDENT_NBYTES
     for batch in iterator:
@@ -339,7 +343,7 @@ def _copy_of_first(iterator: BatchIterator) -> Batch:
 
 
 def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Simulated, list[Batch]]:
-    """Train on the first batches. Return the compute, and copies of batches: one, or more if their shapes differ."""
+    """Train on the first batches. Return the compute, and copies of batches: several if their shapes may differ."""
     with _partial_epoch(iterator) as batches:
         batch = next(batches)
         first = map_batch(batch, np.array)
@@ -353,7 +357,7 @@ def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Si
 
 @contextmanager
 def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
-    """Iterate over an epoch that is abandoned before its end; the iterator then starts the same epoch again."""
+    """Yield the batches of an epoch that is abandoned before its end; then reset `iterator` to the same epoch."""
     epoch = iterator.epoch
     batches: Any = iter(iterator)
     try:
@@ -364,14 +368,14 @@ def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
 
 
 def _harness_seconds(batch: Batch, nothing: Step) -> float:
-    """Return the seconds per batch of the clock's own loop: neither waiting nor compute."""
+    """Return the overhead of the measuring loop in seconds per batch: wall time that is neither stall nor compute."""
     times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), nothing)
     wall, stall, compute = times.wall, times.stall, times.compute
     return (wall.total - stall.total - compute.total) / times.batches
 
 
 def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
-    """Return the bytes of memory-mapped files that an epoch reads, which the system does not count as reads."""
+    """Return the bytes of memory-mapped files that an epoch reads: the system does not count them as reads."""
     if not candidate.is_presaved:
         return 0
     with workload.open(candidate) as store:
@@ -381,7 +385,8 @@ def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
 def write_store(workload: Workload, format: str, stage: str, jobs: int) -> WrittenStore:
     """Write a store of the selected records, and return its cost.
 
-    Their files are first read into the page cache or, for a cold comparison, dropped from it.
+    The files of the records are first read into the page cache or, in a cold comparison, dropped from it. Only the
+    writing is timed.
 
     Parameters
     ----------

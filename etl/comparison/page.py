@@ -1,4 +1,4 @@
-"""A report as one HTML page: it needs no network, scripts or fonts, fits any width, and has a light and a dark mode."""
+"""A report as one HTML page, which needs no network, scripts or fonts, fits any width, and has light and dark modes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), N
 
 
 def render_page(report: Report) -> str:
-    """Return the whole page. Markup in the texts of the report is escaped."""
+    """Return the page as HTML. Markup in the texts of the report is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("etl.comparison", "."),
         autoescape=True,
@@ -178,7 +178,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 ),
                 times(
                     "interference",
-                    "additional time of compute during loading; below 0 (compute was faster than alone) is noise",
+                    "additional time that compute takes during loading; below 0 is noise",
                     lambda r: r.parts.interference_seconds,
                     epoch,
                 ),
@@ -223,10 +223,10 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             [
                 words(
                     "ratio of wall times",
-                    "each paired with the reference in the same round",
+                    "divided by the reference's wall time in the same round",
                     lambda r: ratio(r.ratio.estimate if r.ratio else None),
                 ),
-                words("95% interval", "signed-rank; needs six rounds", lambda r: bounds(r.ratio) or NOT_MEASURED),
+                words("95% interval", "signed-rank; six rounds or more", lambda r: bounds(r.ratio) or NOT_MEASURED),
                 words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],
@@ -236,7 +236,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             [
                 times(
                     "predicted wall",
-                    "from the profile of the raw pipeline alone, before any strategy ran",
+                    "from the profile, before any strategy was measured",
                     lambda r: r.prediction.wall_seconds if r.prediction else None,
                     epoch,
                 ),
@@ -247,7 +247,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 ),
                 times(
                     "at the speed of the rounds",
-                    "the same, with compute alone as measured during the rounds: machines change their speed",
+                    "the same, but with compute alone as measured in the rounds, since the machine's speed changes",
                     lambda r: r.prediction.at_speed_seconds if r.prediction else None,
                     epoch,
                 ),
@@ -271,7 +271,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
                 words(
                     "pays off after",
-                    "epochs until the store has paid for the time to write it",
+                    "epochs until the store has saved the time to write it",
                     lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
                 ),
             ],

@@ -24,11 +24,11 @@ from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 
-# Needed by the phases after the rounds.
+# Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
 # Share of the time budget for all trials of CPU splits together.
 TRIALS_SHARE = 0.2
-# A comparison without intervals says nothing: to get them it may take this many times its budget.
+# A comparison without intervals shows no difference, so it may take this many times its budget to get them.
 MAX_OVERRUN = 1.5
 
 
@@ -58,9 +58,16 @@ class ComparisonProgress:
 
 
 def compare(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
-    """Compare the strategies of `settings` on its source.
+    """Compare the strategies of `settings` on their source, and return the report.
 
-    If it is interrupted after at least one complete round, it reports the rounds so far.
+    After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the comparison.
+    progress : callable, optional
+        Called with the progress after every step.
 
     Raises
     ------
@@ -122,7 +129,7 @@ class _Comparison:
             left -= self._trial_seconds() * len(self._with_splits())
             self._workload.select(choose_records(self._workload, self._profile, left))
             self._write_stores(processes)
-            # For every split, before any is tried.
+            # Every split is predicted before any is tried.
             predicted = {each: self._predict(each) for each in self._candidates}
             self._try_splits(processes)
             self._predictions = {
@@ -193,7 +200,7 @@ class _Comparison:
         return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
 
     def _check(self, processes: Processes) -> None:
-        """Digest an epoch of each candidate, and train on it for a few steps, before anything is timed."""
+        """Digest an untimed epoch of each candidate, and train on its first batches."""
         compute_threads = min(self._threads(each).compute for each in self._candidates)
         for number, candidate in enumerate((*self._candidates, *self._loading_only)):
             self._progress("check", number, len(self._candidates) + len(self._loading_only))
@@ -228,7 +235,7 @@ class _Comparison:
     def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
         """Return one timeline per strategy.
 
-        Strategies that load ahead in threads are traced in a separate run. For the others it is the training loop of
+        Strategies that load ahead in threads are traced in a separate run. The timelines of all others were recorded in
         their first round.
         """
         timelines: list[Timeline] = []

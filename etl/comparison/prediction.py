@@ -1,4 +1,4 @@
-"""Predictions from the profile of the raw pipeline: seconds per epoch, and how many records fit in the time budget."""
+"""Predictions from the profile of the raw pipeline: seconds of an epoch, and how many records there is time for."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from etl.comparison.settings import Candidate, Threads
 from etl.comparison.workload import Workload
 from etl.measuring.statistics import MIN_ROUNDS
 
-# Before a sample is timed, so that allocators, caches and thread pools are as in the middle of an epoch.
+# Batches before a sample, so that allocators, caches and thread pools are as in the middle of an epoch.
 WARM_UP_BATCHES = 2
-# Before the trials of a CPU split. Trials only rank the splits; their times are not reported as samples.
+# Batches before the trials of each CPU split.
 SPLIT_WARM_UP_BATCHES = 2
 # Compute alone: at least this many steps, for this many seconds or this share of the budget, whichever is less.
 MIN_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
-# Equal weights trained on equal batches have equal losses after any number of steps.
+# Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
 CHECKED_STEPS = 2
 TIMELINE_BATCHES = 8
 HARNESS_BATCHES = 50
-# If shapes differ between batches, compute alone is timed on as many batches as fit in this.
+# If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
 RESIDENT_NBYTES = 256 << 20
-# The first batch includes the start-up; the time per batch comes from the others.
+# The first batch includes the start-up, so the time per batch comes from the others.
 MIN_MEASURED_BATCHES = 5
 ROUNDS_WANTED = MIN_ROUNDS
-# To fork a process, make a model and look up files; and to start a server, which imports torch.
+# Seconds to fork a process, make a model and look up files, and seconds to start a server, which imports torch.
 PROCESS_SECONDS, SERVER_SECONDS = 0.4, 3.0
 
 # Slowdown of loading during compute, and of compute during loading, as factors.
@@ -47,7 +47,8 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float) ->
 
     Returns
     -------
-    The records of as many whole batches as fit in the time, or all records if they fit.
+    The number of records: all if there is time, otherwise that of as many whole batches as there is time for. If
+    `settings.records` is set, it is used instead of the time.
     """
     settings, available = workload.settings, len(workload.source)
     if settings.records is not None:
@@ -56,14 +57,14 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float) ->
     most = available // settings.batch_size
     if most <= MIN_MEASURED_BATCHES or seconds_needed(workload, profile, most + 1) <= seconds_left:
         return available
-    # Time grows with the number of batches; bisected, since a source may have millions of them.
+    # Time grows with the number of batches, so bisect: a source may have millions of batches.
     numbers = range(MIN_MEASURED_BATCHES, most + 1)
     with_room = bisect_right(numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, batches))
     return numbers[max(0, with_room - 1)] * settings.batch_size
 
 
 def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
-    """Estimate the seconds of a comparison after its profile.
+    """Estimate the seconds that a comparison takes after its profile.
 
     Parameters
     ----------
@@ -110,9 +111,9 @@ def compute_seconds(budget_seconds: float) -> float:
 def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, profile: Profile) -> float:
     """Predict the seconds of an epoch of the whole source.
 
-    If loading and compute alternate, an epoch takes the sum of both. If they overlap, because the strategy loads ahead
-    or compute runs on a device, it takes the loading of the first batch and then, per batch, the longer of the two.
-    Each slows the other down while both are running.
+    If loading and compute alternate, an epoch takes the sum of both. They overlap if the strategy loads ahead or if
+    compute runs on a device. Then an epoch takes the loading of its first batch, and after it, per batch, the longer of
+    the two. Each slows the other down while both are running.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
 
 
 def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdowns | None:
-    """Return how loading and compute slow each other down; None if they alternate.
+    """Return the factors by which loading and compute slow each other down; None if they alternate.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdow
     split = profile.split(threads)
     if split is not None:
         return split.loading_slowdown, split.compute_slowdown
-    # While one step is in flight on a device, the training loop itself loads.
+    # Even a training loop that loads itself overlaps with a device: it loads while one step is in flight.
     return (1.0, 1.0) if profile.device != "cpu" and not workload.settings.waits_for_steps else None
 
 
@@ -164,7 +165,7 @@ def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns
     load, compute : float
         Seconds per batch of loading alone and of compute alone.
     factors : (float, float) or None
-        How loading and compute slow each other down; None if they alternate.
+        Slowdown of loading, and of compute; None if they alternate.
     """
     if factors is None:
         return batches * (load + compute)
@@ -173,14 +174,14 @@ def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns
 
 
 def overlapped_seconds(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
-    """Return the seconds per batch if loading the next batch overlaps with compute on this one.
+    """Return the seconds per batch if the next batch is loaded while this one is computed on.
 
     Parameters
     ----------
     load, compute : float
         Seconds per batch of each alone.
     loading_slowdown, compute_slowdown : float
-        Factors by which each is slower while the other is running. When one is done, the other is as fast as alone.
+        Factors by which each takes longer while the other is running. Once one is done, the other is as fast as alone.
     """
     slow_load, slow_compute = load * loading_slowdown, compute * compute_slowdown
     if slow_load >= slow_compute:
@@ -190,7 +191,7 @@ def overlapped_seconds(load: float, compute: float, loading_slowdown: float, com
 
 
 def loading_seconds(workload: Workload, candidate: Candidate, profile: Profile) -> float:
-    """Predict the seconds in which one thread loads a record.
+    """Predict how many seconds one thread takes to load a record.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ def loading_seconds(workload: Workload, candidate: Candidate, profile: Profile) 
     with workload.open(candidate) as store:
         nbytes = store.nbytes / len(store)
         if store.reads_whole_shards:
-            # Copied twice: whole shards out of the file, then rows out of the shards.
+            # Bytes are copied twice: whole shards out of the file, then rows out of the shards.
             read = _shards_a_batch(store, workload.settings.batch_size) * store.nbytes / len(store.manifest.shards)
             nbytes = 2 * read / workload.settings.batch_size
     return nbytes / rate + stage_seconds(profile, candidate.stage)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
-# Not with -m, which looks for modules in the working folder first: that may be a folder of untrusted data.
-# The path of this package is appended, so that it is found even if it is not installed.
+# `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
+# The folder of this package is appended to the path, so that the package is found even if it is not installed.
 START = """
 import sys
 sys.path[:] = [path for path in sys.path if path]
@@ -34,14 +34,14 @@ Answer = TypeVar("Answer", bound=JsonValues)
 
 
 class InputError(ValueError):
-    """The input of the comparison is wrong: its source, a record, the model or a setting."""
+    """The input of the comparison is wrong: the source, a record, the model or a setting."""
 
 
 class Processes:
     """A context manager around a server that forks a fresh process for each measurement.
 
-    Every method raises `InputError` if the input is wrong, and `MeasurementError` for any other failure. After either,
-    the next measurement comes from a new server.
+    Every measurement raises `InputError` if the input is wrong, and `MeasurementError` if it fails otherwise. After
+    either error, the next measurement comes from a new server.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Processes:
         return self._ask("write", WrittenStore, format=format, stage=stage, jobs=jobs)
 
     def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
-        """Return seconds per batch with each CPU split, from short trials that take about `seconds` in all."""
+        """Return the seconds per batch of short trials with each CPU split, which take about `seconds` in all."""
         tried = self._ask("try_splits", Trials, candidate, seconds=seconds)
         return {each.threads: each.seconds_per_batch for each in tried.trials}
 
@@ -99,7 +99,7 @@ class Processes:
         return self._ask("check", CheckedEpoch, candidate, compute_threads=compute_threads, trains=trains)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
-        """Return one sample of all metrics; of loading alone only if `with_etl_alone`."""
+        """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
         return self._ask("measure", Sample, candidate, with_etl_alone=with_etl_alone)
 
     def load(self, candidate: Candidate) -> LoadingSample:
@@ -107,7 +107,7 @@ class Processes:
         return self._ask("load", LoadingSample, candidate)
 
     def timeline(self, candidate: Candidate) -> Spans:
-        """Return the spans in which `candidate` waited, computed and loaded."""
+        """Return the spans of waiting, compute and loading in the first batches of an epoch of `candidate`."""
         return self._ask("timeline", Spans, candidate)
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ class Processes:
             dict(self._workload.as_dict()),
             timeout=ANSWER_SECONDS,
             hash_seed=draw_hash_seed(),
-            # For its own child processes; Python 3.11 and later obey it.
+            # For the server's own child processes; Python 3.11 and later obey it.
             environment={"PYTHONSAFEPATH": "1", **draw_environment()},
         )
 

@@ -32,8 +32,8 @@ COPIED_NBYTES = 64 << 20
 
 
 def profile_raw_pipeline(workload: Workload) -> Profile:
-    """Measure each stage, compute alone, and both at the same time for each CPU split."""
-    # Few enough that their files are read repeatedly, like files that stay in memory between epochs.
+    """Measure each stage, compute alone, and loading and compute at the same time for each CPU split."""
+    # So few records that their files are read repeatedly, like files that stay in memory between epochs.
     workload.select(min(PROFILED_RECORDS, len(workload.source)))
     files = source_files(workload.settings.source, workload.records)
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
@@ -48,7 +48,7 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(workload, raw.loader)
         clock = StageClock(workload.stages)
-        for threads in alone:  # the first step with a new number of threads starts them
+        for threads in alone:  # untimed: the first step with more threads starts them
             with ThreadPolicy(threads):
                 compute.step(batch)
         records.load_for(seconds / 2, StageClock(workload.stages))
@@ -116,7 +116,7 @@ def _rate(records: RecordRun, threads: int, seconds: float) -> float:
 
 
 def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the records per second that threads load while `work` runs, and the result of `work`."""
+    """Return the records per second that `threads` threads load while `work` runs, and the result of `work`."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(clocks)) as workers:
@@ -147,7 +147,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Return the bytes per second of one thread that copies random rows of `row_nbytes` from outside CPU caches."""
+    """Return the bytes per second at which one thread copies random rows of `row_nbytes`, which no CPU cache holds."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)

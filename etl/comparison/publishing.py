@@ -1,4 +1,4 @@
-"""From results to a published report: its facts about the machine, and a check that its metrics can all be true."""
+"""The report, made from measurements: facts about the machine, and a check that no metrics contradict each other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from etl.runtime.resources import available_cpus, cgroup_quota
 
 
 def make_report(measured: Measurements) -> Report:
-    """Make the report of `measured`, which has at least one complete round of one candidate."""
+    """Make the report of `measured`, which must have samples of at least one candidate."""
     workload, settings = measured.workload, measured.workload.settings
     evidence = _evidence(measured)
     conditions = Conditions(
@@ -163,7 +163,7 @@ PACKAGES = ("fair-etl", "numpy", "torch", "h5py", "pillow", "joblib", "numba", "
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe this machine as JSON values. `cpus` counts the CPUs that this process may use."""
+    """Describe this machine as JSON values. The value `cpus` is the number of CPUs that this process may use."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -179,7 +179,7 @@ def describe_machine() -> dict[str, Any]:
 def describe_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that affect speed.
 
-    "instruments" is the digest of `etl.measuring`, which takes the measurements.
+    The value "instruments" is the digest of `etl.measuring`, which takes the measurements.
     """
     found = {"python": platform.python_version(), "instruments": instruments().digest[:12]}
     for package in PACKAGES:
@@ -198,7 +198,7 @@ def _processor() -> str:
 
 
 def _gpus() -> list[str]:
-    """Return the names of NVIDIA GPUs from the driver. torch would take seconds to import."""
+    """Return the names of NVIDIA GPUs, from the driver: to ask torch would take seconds to import it."""
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     lines = [line for card in cards for line in card.read_text().splitlines()]
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
@@ -213,7 +213,7 @@ class ContradictionError(RuntimeError):
 
 
 def check_report(report: Report) -> None:
-    """Raise `ContradictionError` with every contradiction, if there is any."""
+    """Raise `ContradictionError`, which lists all contradictions, if metrics of `report` contradict each other."""
     found = list(contradictions(report))
     if found:
         raise ContradictionError(
@@ -224,7 +224,7 @@ def check_report(report: Report) -> None:
 def contradictions(report: Report) -> Iterator[str]:
     """Yield a description of each contradiction between metrics of the report.
 
-    Values that are derived from others are properties of the report's classes, and cannot contradict them.
+    Only fields are checked: derived values are properties of the report's classes, which cannot contradict the fields.
     """
     names = [each.name for each in report.strategies]
     if len(set(names)) < len(names):
@@ -305,9 +305,9 @@ def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
 
 
 def _max_scaling(report: Report) -> float:
-    """Return the largest possible ratio of an epoch's time to the time of the measured records.
+    """Return the largest possible ratio of the time of an epoch to the time of the measured records.
 
-    It is reached if the first batch takes no time: then time is proportional to the number of batches after it.
+    The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches.
     """
     size = max(1, min(report.batch_size, report.measured_records))
     measured_batches, batches = report.measured_records / size, report.source_records / size

@@ -19,16 +19,16 @@ NEGLIGIBLE = 0.02
 
 
 def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source: str) -> list[str]:
-    """Recommend a strategy in two or three sentences, each based on metrics of the report.
+    """Return one to three sentences that recommend a strategy, each based on metrics of the report.
 
     Parameters
     ----------
     report : Report
-        The report, without a recommendation.
+        The report. Its own recommendation is not read.
     to_fastest : dict
-        Ratio of each strategy's wall time to that of the fastest, by name.
+        Each strategy's wall time divided by that of the fastest, by name.
     source : str
-        Name of the source, for the sentences.
+        The source, as the sentences call it.
     """
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
@@ -59,7 +59,7 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
 
 
 def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mapping[str, Interval | None]) -> bool:
-    """Return whether it is the fastest, or not shown to be slower than the fastest by a relevant amount."""
+    """Return True for the fastest, and for every strategy that was not shown to be slower by a relevant amount."""
     if result is fastest:
         return True
     ratio = to_fastest.get(result.name)
@@ -69,7 +69,7 @@ def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mappin
 
 
 def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, int]:
-    """Return a sort key, simplest first: without worker processes, without a store, not ahead, small on disk."""
+    """Return a sort key that puts the simplest first: no worker processes, no store, no loading ahead, few bytes."""
     strategy = strategies.find(result.strategy)
     stored = 0 if result.presaving is None else result.presaving.nbytes
     return strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
@@ -101,7 +101,7 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
 
 
 def _cost(chosen: StrategyResult, is_without_store: bool) -> str:
-    """Say what its store costs, and when that pays off if it can be compared with a strategy without a store."""
+    """Say what the store of `chosen` costs and, if a strategy without a store was measured, when it pays off."""
     cost = chosen.presaving
     assert cost is not None  # noqa: S101 - for the type checker
     text = f"Presaving after {chosen.stage} takes {seconds(cost.write_seconds)} and {nbytes(cost.nbytes)} once"
@@ -136,12 +136,12 @@ def make_notes(measured: Measurements) -> list[str]:
         found.append(f"{measured.name(reference)} is the reference instead of {measured.name(asked_for)}.")
     if measured.no_server:
         found.append(
-            f"The comparison ended after {measured.rounds} rounds, since another could not begin: {measured.no_server}"
+            f"The comparison ended after {measured.rounds} rounds: the next could not begin: {measured.no_server}"
         )
     if scale.measured < scale.records:
         found.append(
-            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random, and scaled to all: the "
-            "time of the first batch counts once, that of the others in proportion to their number."
+            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random. Times are scaled to all "
+            "records: the first batch counts once, and the time of all other batches grows with their number."
         )
     for candidate in measured.compared:
         found += _split_notes(measured, candidate)
@@ -161,7 +161,7 @@ def make_notes(measured: Measurements) -> list[str]:
 
 
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
-    """Yield which CPU split was chosen, and the times of the others."""
+    """Yield a note that names the chosen CPU split and the times of the others; none if no split was tried."""
     tried = {Threads(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
     if not tried:
         return

@@ -4,9 +4,9 @@ The fields and properties of these classes are the schema of `etl compare --json
 include their unit: seconds, nbytes, records. A ratio is a plain number, 0.25 for a quarter. None means not measured.
 Values that are derived from others are properties, so that they cannot contradict them.
 
-Version 4 adds `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. Stall is
-now the time in which the device waited. The reference is always the first strategy, and a prediction always has
-`error`, `at_speed_seconds` and `at_speed_error`. All other names and meanings are those of version 3.
+Version 4 adds `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changes
+the meaning of stall, which is now the time in which the device waited. The first strategy is now always the reference,
+and a prediction always has `error`, `at_speed_seconds` and `at_speed_error`. All else is as in version 3.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Parent = TypeVar("Parent")
 
 @dataclass(frozen=True)
 class Section(Generic[Parent]):
-    """A part of a report: fields, and properties that are derived from them or from its `parent`.
+    """A part of a report: fields, and properties that are derived from the fields or from the `parent`.
 
-    Its JSON has the fields and every public property of the class. Values that are not published are methods. Sections
-    in its fields are copied, so that each has one parent even if it is used in several reports.
+    The JSON has all fields and all public properties of the class. Derived values that are not published are methods.
+    A section that is given as a field is copied, so that each copy has one parent even if several reports use it.
     """
 
     def __post_init__(self) -> None:
-        """Become the parent of the sections in the fields."""
+        """Copy the sections in the fields, and become the parent of the copies."""
         for each in fields(self):
             object.__setattr__(self, each.name, self._adopt(getattr(self, each.name)))
 
@@ -68,26 +68,27 @@ def _as_json(value: Any) -> Any:
 
 
 SCHEMA_VERSION = 4
-# A report warns above these: shares of all CPU time, and the spread of a fixed calculation.
+# The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
+# calculation.
 STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
 
 
 @dataclass(frozen=True)
 class Parts(Section["StrategyResult"]):
-    """Parts of the wall time of an epoch, in seconds. The wall time is the sum of the others and `unexplained_seconds`.
+    """The wall time of an epoch in seconds, and the parts that add up to it: all other fields and the unexplained rest.
 
     Attributes
     ----------
     wall_seconds : float
         Wall time of the epoch.
     compute_alone_seconds : float
-        Training steps on a batch in memory, with nothing else running.
+        The same number of training steps on a batch in memory, with nothing else running.
     interference_seconds : float
-        Additional time of the training steps in the epoch. Below 0 is noise.
+        Time by which the training steps took longer in the epoch than alone. A negative value is noise.
     stall_seconds : float
         Time in which the device waited until a batch was readable at memory speed.
     harness_seconds : float
-        The clock's own loop, calibrated without loading.
+        Overhead of the measuring loop, calibrated without loading.
     """
 
     wall_seconds: float
@@ -105,7 +106,7 @@ class Parts(Section["StrategyResult"]):
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """Metrics of a strategy in one round, for the measured records (not scaled to the whole source).
+    """Metrics of a strategy in one round, for the measured records: they are not scaled to the whole source.
 
     Attributes
     ----------
@@ -114,17 +115,17 @@ class RoundFigures:
     wall_seconds : float
         Wall time.
     compute_seconds, stall_seconds : float
-        Parts of the wall time.
+        Parts of the wall time: training steps, and waiting for batches.
     compute_alone_seconds : float
-        Training steps with nothing else running.
+        The same number of training steps with nothing else running.
     etl_alone_seconds : float or None
-        Loading with nothing else running, if it was measured in this round.
+        Loading the same records with nothing else running; None if it was not measured in this round.
     cpu_seconds : float
         CPU time of the process and its workers.
     steal, other_processes : float
-        Shares of the time of all CPUs that the hypervisor and other processes took.
+        Shares of all CPU time that were taken by the hypervisor and by other processes.
     speed_probe_seconds : float
-        Time of a fixed calculation before the epoch.
+        Time of a fixed calculation before the epoch, which shows changes in the speed of the CPU.
     """
 
     round: int
@@ -141,14 +142,22 @@ class RoundFigures:
 
 @dataclass(frozen=True)
 class Presaving(Section["StrategyResult"]):
-    """Cost of a store for the whole source, before its first epoch."""
+    """Cost of writing a store of the whole source, which is paid once, before the first epoch.
+
+    Attributes
+    ----------
+    write_seconds : float
+        Time to write the store.
+    nbytes : int
+        Disk space of the store.
+    """
 
     write_seconds: float
     nbytes: int
 
     @property
     def break_even_epochs(self) -> float | None:
-        """Epochs after which the store has paid for the time to write it; None if it never does."""
+        """Epochs until the store has saved the time to write it; None if it never does, or every strategy has one."""
         return self.parent.parent.break_even_epochs(self.write_seconds, self.parent.parts.wall_seconds)
 
 
@@ -159,9 +168,9 @@ class Prediction(Section["StrategyResult"]):
     Attributes
     ----------
     wall_seconds : float
-        Prediction from the profile alone.
+        Prediction from the profile, which is measured before the rounds.
     at_speed_seconds : float
-        The same prediction with compute alone as measured during the rounds, since the speed of a machine changes.
+        The same prediction, but with compute alone as measured in the rounds: the speed of a machine changes.
     """
 
     wall_seconds: float
@@ -182,8 +191,7 @@ class Prediction(Section["StrategyResult"]):
 class SplitTrial(Section["StrategyResult"]):
     """Trials of one split of the CPUs between compute and loading.
 
-    Compute and loading share CPUs if together they have more threads than there are CPUs. Trials are not part of the
-    rounds.
+    If both together have more threads than there are CPUs, they share CPUs. Trials are not part of the rounds.
 
     Attributes
     ----------
@@ -192,7 +200,8 @@ class SplitTrial(Section["StrategyResult"]):
     trials : int
         Number of short trials.
     epoch_seconds : float
-        Median of the trials without the first batch, scaled to the whole source.
+        Time of an epoch of the whole source: the trials' median time per batch, without the first batches, times the
+        number of batches.
     """
 
     compute_threads: int
@@ -214,31 +223,32 @@ class StrategyResult(Section["Report"]):
     Attributes
     ----------
     name : str
-        Name in the report.
+        Name in the report: the label if one was given, otherwise the strategy. If there are several store formats, the
+        name includes the format.
     strategy : str
         Name of the strategy.
     format, stage : str or None
-        Format of its store, and the stage after which it was presaved; None without a store.
+        Format of its store, and the last stage before the records were stored; None without a store.
     compute_threads, loading_threads : int
         Its split of the CPUs; 0 loading threads if the training loop itself loads.
     parts : Parts
-        Parts of the wall time.
+        The wall time and its parts.
     host_wait_seconds : float
-        Time in which the training loop waited for batches; without a device this is the stall.
+        Time in which the training loop waited for batches; without a device this equals the stall.
     first_batch_seconds : float
-        Stall until the first batch.
+        Stall before the first batch, which is part of the stall of the epoch.
     etl_alone_seconds : float
         Loading with nothing else running.
     cpu_seconds_per_1000 : float
         CPU time per 1,000 records.
     peak_memory_nbytes : int
-        Peak memory of the process and its workers.
+        Peak memory of the process and its workers, in an untimed epoch of the measured records.
     read_nbytes : int
-        Bytes read from files.
+        Bytes read from files, including memory-mapped files.
     ratio : Interval or None
-        Ratio of its wall time to the reference's, paired within rounds; None for the reference.
+        Its wall time divided by that of the reference in the same round; None for the reference.
     presaving : Presaving or None
-        Cost of its store.
+        Cost of its store; None without a store.
     prediction : Prediction or None
         Predicted wall time.
     rounds : list of RoundFigures
@@ -246,7 +256,7 @@ class StrategyResult(Section["Report"]):
     runtime : list of Audit
         Runtime settings of its process: requested, actual, and their effect.
     splits : list of SplitTrial
-        Splits of the CPUs that were tried; empty if there is only one.
+        Splits of the CPUs that were tried; empty if none was tried.
     """
 
     name: str
@@ -281,13 +291,16 @@ class StrategyResult(Section["Report"]):
 
     @property
     def disqualified(self) -> list[str]:
-        """Rules that it broke, each with the evidence."""
+        """Rules of fairness that it broke, each with the evidence; its times do not count if there is any."""
         broken = [check for check in self.parent.checks if self.name in check.broken_by]
         return [f"{check.rule}: {check.broken_by[self.name]}" for check in broken]
 
     @property
     def verdict(self) -> str:
-        """One of "disqualified", "reference", "too few rounds", "no difference shown", "faster" and "slower"."""
+        """One of "disqualified", "reference", "too few rounds", "no difference shown", "faster" and "slower".
+
+        It is "too few rounds" if the ratio has no interval, and "no difference shown" if the interval includes 1.
+        """
         if self.disqualified:
             return "disqualified"
         if self.name == self.parent.reference:
@@ -312,17 +325,17 @@ class StageResult(Section["Report"]):
     format : str or None
         Format of the store.
     write_seconds : float
-        Time to write the store.
+        Time to write the store; 0 without a store.
     nbytes : int
-        Bytes of the store.
+        Bytes of the store; 0 without a store.
     etl_alone_seconds : float
         Loading an epoch with nothing else running.
     wall_seconds : float
         Wall time of an epoch.
     wall_is_estimated : bool
-        True if the wall time was not measured but estimated from measured loading and compute.
+        True if only loading was measured, and the wall time was estimated from it and from measured compute.
     ratio : Interval or None
-        Ratio of the wall time to that of "raw", if both were measured.
+        Wall time divided by that of "raw" in the same round; None for "raw", or if one of the two was not measured.
     disqualified : list of str
         Reasons why the stage does not count.
     """
@@ -345,7 +358,7 @@ class StageResult(Section["Report"]):
 
     @property
     def break_even_epochs(self) -> float | None:
-        """Epochs after which the store has paid for the time to write it; None if it never does, or without a store."""
+        """Epochs until the store has saved the time to write it; None if it never does, or for "raw"."""
         if self.stage == "raw":
             return None
         return self.parent.break_even_epochs(self.write_seconds, self.wall_seconds)
@@ -353,7 +366,7 @@ class StageResult(Section["Report"]):
 
 @dataclass(frozen=True)
 class StageProfile:
-    """One stage of the raw pipeline in one thread: its seconds per record, and the bytes of the features after it."""
+    """One stage of the raw pipeline in one thread: seconds per record, and bytes of the features that it returns."""
 
     name: str
     seconds_per_record: float
@@ -369,9 +382,9 @@ class SplitProfile:
     compute_threads, loading_threads : int
         The split.
     records_per_second : float
-        Raw records that the loading threads load with nothing else running.
+        Records that the loading threads load through the raw pipeline with nothing else running.
     compute_slowdown, loading_slowdown : float
-        Factors by which compute and loading slow down if both run at the same time; 1.0 for no slowdown.
+        Factors by which compute and loading take longer if both run at the same time; 1.0 for no slowdown.
     """
 
     compute_threads: int
@@ -388,9 +401,9 @@ class ProfileResult:
     Attributes
     ----------
     stages : list of StageProfile
-        Each stage in one thread.
+        Each stage in one thread, in order.
     compute_seconds_per_batch : dict of str to float
-        Compute alone, by number of threads (as text).
+        Compute alone; the keys are numbers of threads as text.
     splits : list of SplitProfile
         Loading and compute at the same time, for each split of the CPUs.
     copy_bytes_per_second : float
@@ -462,7 +475,7 @@ class Noise(Section["Report"]):
 
     @property
     def speed_spread(self) -> float:
-        """Longest time of a fixed calculation divided by the shortest; it runs before each measurement."""
+        """Slowest time of a fixed calculation divided by the fastest. The calculation runs before each timed epoch."""
         probes = self._all("speed_probe_seconds")
         return max(probes) / min(probes)
 
@@ -493,7 +506,7 @@ class Noise(Section["Report"]):
 
 @dataclass(frozen=True)
 class Timeline:
-    """First batches of one epoch, in seconds from the first request for a batch.
+    """The first batches of one epoch. Times are in seconds since the first request for a batch.
 
     Attributes
     ----------
@@ -522,7 +535,7 @@ class Report(Section[None]):
     schema_version : int
         Version of the schema.
     title : str
-        Source, number of records and batch size in words.
+        Source, number of records and batch size, as text.
     settings : dict
         Settings of the comparison, with all defaults filled in.
     machine, versions : dict
@@ -538,9 +551,9 @@ class Report(Section[None]):
     batch_size : int
         Records per batch.
     stopped_early : bool
-        True if the comparison was interrupted.
+        True if the rounds ended early, by an interruption or because a measuring process could not be started.
     recommendation, notes : list of str
-        Sentences: advice, and what to know when reading the metrics.
+        Sentences of advice, and sentences that explain or qualify the metrics.
     strategies : list of StrategyResult
         One result per strategy. The first is the reference.
     stages : list of StageResult
@@ -554,7 +567,7 @@ class Report(Section[None]):
     timelines : list of Timeline
         First batches of an epoch of each strategy.
     command : str or None
-        Command line.
+        Command line that made the report; None if it was made from Python.
     """
 
     schema_version: int
@@ -580,12 +593,12 @@ class Report(Section[None]):
 
     @property
     def reference(self) -> str:
-        """Name of the reference strategy, the first."""
+        """Name of the reference: the first strategy."""
         return self.strategies[0].name
 
     @property
     def rounds(self) -> int:
-        """Number of rounds. The reference is measured in each."""
+        """Number of rounds, which is the number of measurements of the reference."""
         return len(self.strategies[0].rounds)
 
     @property
@@ -594,10 +607,20 @@ class Report(Section[None]):
         return [check.rule for check in self.checks if check.held is None]
 
     def break_even_epochs(self, write_seconds: float, wall_seconds: float) -> float | None:
-        """Return the epochs of `wall_seconds` after which a store has paid for the time to write it.
+        """Return the number of epochs in which a store saves the time to write it.
 
-        It is compared with the fastest strategy without a store that broke no rule. None if it is not faster than that
-        strategy, or if there is none.
+        The saving is relative to the fastest strategy that reads no store and broke no rule.
+
+        Parameters
+        ----------
+        write_seconds : float
+            Time to write the store.
+        wall_seconds : float
+            Wall time of an epoch with the store.
+
+        Returns
+        -------
+        The number; None if the store saves no time, or if there is no strategy to compare it with.
         """
         without = [each.parts.wall_seconds for each in self.strategies if each.stage is None and not each.disqualified]
         if not without or wall_seconds >= min(without):
@@ -605,7 +628,7 @@ class Report(Section[None]):
         return write_seconds / (min(without) - wall_seconds)
 
     def shows_host_wait(self) -> bool:
-        """Return whether any strategy's host wait differs from its stall by more than 1% of its wall time."""
+        """Return True if some strategy's host wait differs from its stall by more than 1% of its wall time."""
         return any(
             abs(each.host_wait_seconds - each.parts.stall_seconds) > 0.01 * each.parts.wall_seconds
             for each in self.strategies

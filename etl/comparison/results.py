@@ -1,4 +1,4 @@
-"""From measurements to results: scaled to the whole source, with parts that add up, ratios and costs."""
+"""Results, computed from measurements: times of an epoch of the whole source, their parts, ratios and costs."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Measurements:
     checks : dict
         Untimed epoch of each candidate.
     failed : dict
-        Candidates that could not be measured, with the reason.
+        Reasons why a candidate, or a part of it, could not be measured.
     samples : dict
-        Samples by candidate and round, of the candidates that are compared.
+        Samples of the candidates that are compared, by candidate and round.
     loads : dict
-        Samples of loading alone by candidate and round, of the other stages after which records could be presaved.
+        Samples of loading alone, by candidate and round: of stores after other stages, which are not compared.
     rounds : int
         Completed rounds.
     stopped_early : bool
-        True if the comparison was interrupted.
+        True if the rounds ended early, by an interruption or because a server could not be started.
     no_server : str
-        Reason if a round could not begin; otherwise empty.
+        Reason why the server of a round could not be started; empty if all were.
     timelines : list of Timeline
         One timeline per strategy.
     """
@@ -104,7 +104,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class EpochScale:
-    """Scale from an epoch of the measured records to an epoch of the whole source.
+    """The scale from an epoch of the measured records to an epoch of the whole source.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class EpochScale:
         return self.records / self._records_a_batch
 
     def epoch_seconds(self, split: Split) -> float:
-        """Return the seconds of an epoch, from the seconds of the first batch and of the others."""
+        """Return the seconds of an epoch of the whole source; the first batch counts once, the others are scaled."""
         return split.scaled(self.measured / self._records_a_batch, self.batches)
 
     def amount(self, measured: float) -> float:
@@ -134,7 +134,7 @@ class EpochScale:
         return measured * self.records / self.measured
 
     def wall_seconds(self, sample: Sample) -> float:
-        """Return the wall time of an epoch."""
+        """Return the wall time of an epoch of the whole source, in seconds."""
         return self.epoch_seconds(sample.epoch.wall)
 
     @property
@@ -144,7 +144,7 @@ class EpochScale:
 
 
 def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
-    """Return the parts of the wall time of an epoch."""
+    """Return the wall time of an epoch of the whole source, and its parts."""
 
     def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
         return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch)))
@@ -230,7 +230,7 @@ def round_metrics(number: int, sample: Sample) -> RoundFigures:
 
 
 def noise_of(samples: Iterable[Sample]) -> Noise:
-    """Return the range of CPU frequencies. All other noise is in the metrics of the rounds."""
+    """Return the range of CPU frequencies. The report computes all other noise from the metrics of its rounds."""
     frequencies = [each for sample in samples for each in sample.frequencies]
     return Noise([min(frequencies), max(frequencies)] if frequencies else [])
 
@@ -255,10 +255,10 @@ def splits_of(measured: Measurements, candidate: Candidate) -> list[SplitTrial]:
 
 
 def stage_results(measured: Measurements) -> list[StageResult]:
-    """Compare presaving after each stage.
+    """Return one result for presaving after each stage; no results if no strategy reads a store.
 
-    The first result is a strategy without a store that loads in the same way (ahead or not). The list is empty if no
-    strategy reads a store.
+    The first result is a strategy without a store, for comparison, if there is one. It loads ahead if the others do and
+    such a strategy was measured.
     """
     stored = [each for each in measured.workload.stage_candidates() if _samples(measured, each)]
     if not stored:
@@ -296,7 +296,7 @@ def _samples(measured: Measurements, candidate: Candidate) -> Mapping[int, Sampl
 
 
 def _estimate(measured: Measurements, candidate: Candidate, etl_alone: float) -> float:
-    """Estimate the wall time of an epoch from measured loading and from the compute of the same strategy."""
+    """Estimate the seconds of an epoch from measured loading, and from compute as measured with the same strategy."""
     batches = measured.scale.batches
     # If the strategy failed, use the compute of another one that loads in the same way (ahead or not).
     alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared

@@ -1,4 +1,4 @@
-"""Measuring in rounds: the rounds of a comparison, and before them short trials of CPU splits."""
+"""The rounds of a comparison, and the short trials of CPU splits before them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
 
 # Loading alone is measured only in the first rounds: no claim is based on it.
 ROUNDS_WITH_ETL_ALONE = 3
-# With fewer rounds than an interval needs, metrics are shown, but no difference is claimed.
+# At least this many rounds are taken, however long they take. They are too few for an interval: metrics are shown, but
+# no difference is claimed.
 MIN_ROUNDS_SHOWN = 3
 
 Samples = Mapping[Candidate, Mapping[int, Sample]]
@@ -28,26 +29,27 @@ class _NoServerError(MeasurementError):
 
 
 class ComparisonRounds:
-    """Rounds of a comparison. Each round has its own server.
+    """The rounds of a comparison, each with its own server.
 
-    Once there are enough rounds for intervals, the remaining time goes to the candidates with the widest intervals. A
-    candidate that fails is left out of all later rounds, and its samples are dropped. If the reference fails, `run`
-    raises.
+    Once there are enough rounds for intervals, later rounds measure only the reference and the half of the candidates
+    with the widest intervals. A candidate that fails is left out of all later rounds, and its samples are dropped. If
+    the reference fails, `run` raises `MeasurementError`.
 
     Parameters
     ----------
     candidates : sequence of Candidate
         Candidates to compare. The first is the reference.
     loading_only : sequence of Candidate
-        Candidates of which only loading is measured, in the first rounds.
+        Candidates that only load, and only in the first rounds.
     processes : Processes
         Takes the samples.
     rounds : int or None
         Number of rounds; None for as many as there is time for.
     deadline : float
-        Time of `time.monotonic`. No round begins that would end later, judging by the rounds before it.
+        Time of `time.monotonic`. No round begins that is expected to end later; samples are expected to take as long as
+        the last time.
     hard_deadline : float
-        The deadline that holds while there are too few rounds for an interval.
+        The deadline while there are too few rounds for an interval.
     seed : int
         Seed for the order within each round.
     progress : callable
@@ -84,7 +86,7 @@ class ComparisonRounds:
         )
         self.stopped_early = False
         self.no_server = ""
-        """Reason if a round could not begin, which ended the comparison; otherwise empty."""
+        """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
 
     @property
     def done(self) -> int:
@@ -117,8 +119,8 @@ class ComparisonRounds:
     def run(self) -> None:
         """Take rounds until there are enough, or there is no time for another.
 
-        After at least one complete round, an interruption or a server that cannot be started ends the rounds early.
-        Before that it is raised.
+        An interruption, or a server that cannot be started, ends the rounds early. Before the first complete round it
+        is raised instead.
         """
         try:
             while self._has_time():
@@ -132,7 +134,7 @@ class ComparisonRounds:
 
     @contextmanager
     def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all rounds begin alike
-        """Start a new server for each round: samples from one server are a single repetition."""
+        """Start a new server: samples from one server share its memory layout, so they are a single repetition."""
         started = time.monotonic()
         try:
             self._processes.renew()
@@ -179,7 +181,7 @@ class ComparisonRounds:
 
 
 def ratio_widths(samples: Samples, reference: Candidate, others: Sequence[Candidate]) -> Mapping[Candidate, float]:
-    """Return the widths of the intervals of the wall time ratio, as factors.
+    """Return the width of each interval of the wall time ratio: its upper end divided by its lower end.
 
     Parameters
     ----------
@@ -199,9 +201,9 @@ def walls(samples: Mapping[int, Sample]) -> dict[int, float]:
     return {number: sample.epoch.wall.total for number, sample in samples.items()}
 
 
-# Trials of each split, taken in turns: at most, and the minimum from which a split is chosen.
+# Trials of each split: the maximum, and the minimum to choose a split at all.
 MAX_TRIALS, MIN_TRIALS = 5, 3
-# The first batch, one during which prefetching settles, and two that are timed.
+# The first batch, one more while the prefetcher fills up, and two that are timed.
 MIN_TRIAL_BATCHES = 4
 # A longer trial would add little; the time is better spent on the rounds.
 MAX_TRIAL_SECONDS = 1.0
@@ -229,7 +231,8 @@ def take_trials(
     max_batches : int
         Batches of an epoch.
     deadline : float
-        Time of `now`. After the first turn, no turn begins that would end later, judging by the turn before it.
+        Time of `now`. After the first turn, no turn begins that would end later if it took as long per batch as the
+        turn before.
     seed : int
         Seed for the order within each turn.
     now : callable
@@ -264,9 +267,10 @@ def choose_split(trials: SplitSeconds) -> Threads | None:
 
 
 def seconds_per_batch(times: EpochTimes, prefetch_size: int) -> float:
-    """Estimate seconds per batch in the middle of an epoch from its first batches.
+    """Estimate the seconds per batch in the middle of an epoch from its first batches.
 
-    It leaves out the first batch and up to `prefetch_size` more while the prefetcher fills up, at most a third of all.
+    The first batch is left out, and so are up to `prefetch_size` more, in which the prefetcher fills up, but at most a
+    third of the batches.
     """
     if times.batches == 1:
         return times.wall.total

@@ -1,4 +1,4 @@
-"""The rules of a fair comparison: how each is checked, and the evidence that the report shows."""
+"""The rules of a fair comparison: a check for each, and the evidence that the report shows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ RULES = {
     "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
     "sum": "The sum adds up: wall time is compute, interference, stall and harness",
 }
-# A GPU adds in a different order each time.
+# Relative. A GPU adds numbers in a different order each time, so that losses differ slightly.
 DEVICE_SCORE_TOLERANCE = 1e-2
 UNEXPLAINED_TOLERANCE = 0.01
-# CPU time is counted in ticks, and is not read at the same moment as wall time.
+# A strategy may seem to use more than its CPUs by this share: CPU time is counted in ticks, and is not read at the same
+# moment as wall time.
 CPU_TOLERANCE = 0.05
 
 
@@ -89,7 +90,15 @@ class Conditions:
 
 
 def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> list[Check]:
-    """Check every rule, in order. `held` is None for rules that were switched off."""
+    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off.
+
+    Parameters
+    ----------
+    evidence : dict of str to Evidence
+        Measurements by name of the candidate. The first is the reference.
+    conditions : Conditions
+        Conditions of the comparison.
+    """
     checkers = {
         "samples": _samples,
         "compute": _compute,
@@ -159,7 +168,10 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
         if reason is not None:
             broken[name] = reason
     batches = len(first.check.digests)
-    seen = f"compared 128-bit digests of the shape, dtype and bytes of {batches} batches, before anything was timed"
+    seen = (
+        f"compared 128-bit digests of the shape, dtype and bytes of {batches} batches, in an untimed epoch before the "
+        "rounds"
+    )
     return seen, broken
 
 
@@ -175,7 +187,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
         elif not _same_loss(each.check.score, first.check.score, tolerance):
-            broken[name] = f"its loss is {each.check.score}, that of {reference} is {first.check.score}"
+            broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"
     exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}" if on_device else "bit for bit"
     return (
         "compared digests of the initial weights, and the loss after the same steps "
@@ -187,7 +199,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
 def _steps(conditions: Conditions) -> str:
     if conditions.waits_for_steps:
         return "the training loop waited for each step, as requested"
-    return "one step was in flight while the next batch was loaded, and none was queued"
+    return "at most one step was in flight while the next batch was loaded"
 
 
 def _same_loss(one: float | None, other: float | None, tolerance: float) -> bool:
@@ -219,8 +231,8 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
     peak = max(each.check.peak_memory for each in evidence.values())
     listed = ", ".join(map(str, conditions.affinity))
     seen = (
-        f"all were bound to CPUs {listed} for loading and compute together; the busiest used {busiest:.2f} CPUs, and "
-        f"the largest {peak / 1e6:,.0f} MB of {conditions.memory_nbytes / 1e6:,.0f}"
+        f"all were bound to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
+        f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
     )
     return seen, broken
 
@@ -250,8 +262,8 @@ def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  
     if not any(each.is_presaved for each in evidence.values()):
         return "no strategy needs a store", broken
     return (
-        f"this comparison wrote the stores of {len(stores)} strategies; the tables show their seconds, bytes and "
-        "when they pay off",
+        f"this comparison wrote the stores of {len(stores)} strategies; the tables show seconds and bytes of each, and "
+        "when it pays off",
         broken,
     )
 
@@ -275,8 +287,8 @@ def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     }
     pages = next(iter(evidence.values())).check.pages_touched
     return (
-        f"one byte of each of {pages:,} pages per epoch was read while loading was timed, then "
-        "each page was checked with mincore",
+        f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "
+        "page was then checked with mincore",
         broken,
     )
 

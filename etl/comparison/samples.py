@@ -14,7 +14,7 @@ from etl.runtime.audit import Audit
 
 @dataclass(frozen=True)
 class Profile(JsonValues):
-    """Profile of the raw pipeline, before any strategy is measured.
+    """Profile of the raw pipeline, measured before any strategy.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Trials(JsonValues):
 
 @dataclass(frozen=True)
 class CheckedEpoch(JsonValues):
-    """One epoch that was checked but not timed.
+    """An epoch that was checked but not timed.
 
     Attributes
     ----------
@@ -91,9 +91,9 @@ class CheckedEpoch(JsonValues):
     weights : str or None
         Digest of the initial weights.
     pages_touched, pages_absent : int
-        Pages of all batches, and pages that were not in memory although they had been touched.
+        Pages of all batches, and those of them that were not in memory although they had been touched.
     peak_memory : int
-        Bytes, of the process and its workers together.
+        Peak memory in bytes, of the process and its workers together.
     """
 
     digests: list[str]
@@ -125,22 +125,22 @@ class Spans(JsonValues):
 
 @dataclass(frozen=True)
 class Sample(JsonValues):
-    """One timed epoch of a strategy in a fresh process. Times are in seconds, for the measured records.
+    """A timed epoch of a strategy in a fresh process. Times are in seconds, for the measured records.
 
     Attributes
     ----------
     epoch : EpochMetrics
         Times of the epoch.
     etl_alone : Split or None
-        Times of an epoch of loading alone, if it was measured.
+        Times of an epoch of loading alone; None if it was not measured.
     compute_alone, harness : float
-        Seconds per batch: of a step on a batch in memory with nothing else running, and of the clock's own loop.
+        Seconds per batch of a step on a batch in memory with nothing else running, and of the measuring loop itself.
     cpu_seconds : float
         CPU time of the process and its workers.
     read_nbytes : int
         Bytes read from files, including mapped files.
     steal, other_processes : float
-        Shares of the time of all CPUs.
+        Shares of all CPU time that were taken by the hypervisor and by other processes.
     speed_probe : float
         Seconds of a fixed calculation before the epoch.
     frequencies : list of float
@@ -152,7 +152,7 @@ class Sample(JsonValues):
     device : str
         Device of compute.
     misplaced_pages, unreported_files : int
-        Pages of its files that were not in the requested cache state, and files whose state cannot be queried.
+        Pages of its files that were not in the requested cache state, and files for which this cannot be checked.
     timeline : Spans
         Spans of the first batches.
     runtime : list of Audit

@@ -27,7 +27,7 @@ UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 6
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a comparison: JSON values only.
+    """Settings of a comparison. All values are JSON values.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Settings:
     model : str or None
         Built-in model or "package.module:function"; None for the default model of the records' shape.
     compute : str
-        "training"; or "simulated:DURATION", a device that takes this long per batch and leaves the CPU free.
+        "training", or "simulated:DURATION" for a device that takes this long per batch and leaves the CPU free.
     sync_every_step : bool
         Wait for the device after every step, as "simulated:DURATION,sync" does. By default at most one step is in
         flight, as in a loop that reads its loss every few steps.
@@ -57,16 +57,16 @@ class Settings:
     threads : int or None
         CPUs of every strategy, for loading and compute together; None for all.
     rounds : int or None
-        Number of rounds; replaces `budget_seconds`.
+        Number of rounds; None for as many as fit in `budget_seconds`.
     budget_seconds : float
-        About how long the comparison may take.
+        Approximate time of the whole comparison.
     records : int or None
         Records to measure; None for as many as there is time for.
     prefetch_size : int
         Batches that are loaded ahead.
     heap, gc : str
-        `HeapPolicy` and `GcPolicy` of every strategy. Without heap policy "retain", the speed of compute depends on
-        where the heap of its process happens to end.
+        `HeapPolicy` and `GcPolicy` of every process. With heap policies other than "retain", the speed of compute
+        depends on where the heap of its process happens to end.
     memory_nbytes : int or None
         Memory limit of a strategy; None for the machine's free memory.
     size : int
@@ -189,7 +189,7 @@ def _check_strategies(given: tuple[str, ...]) -> None:
         except ValueError as error:
             raise ValueError(f"--strategies: {error}") from None
     if len({each.rpartition("=")[0] or each for each in given}) < len(given):
-        raise ValueError(f"--strategies: {', '.join(given)} names one of them twice; rename one, such as again=raw")
+        raise ValueError(f"--strategies: {', '.join(given)} has the same name twice; rename one, such as again=raw")
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -199,7 +199,7 @@ def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) ->
         if name not in known:
             raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option}: {', '.join(names)} names one of them twice")
+        raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ class Candidate(JsonValues):
     format : str or None
         Format of its store; None if it reads none.
     stage : str or None
-        Stage after which the records of its store were presaved (`etl.stages.pipeline.READ`: before the first stage).
+        Last stage before its store; `etl.stages.pipeline.READ` for a store of encoded records. None without a store.
     label : str or None
-        Name in reports, if it is not that of the strategy.
+        Name in reports; None for the name of the strategy.
     """
 
     strategy: str
@@ -234,7 +234,7 @@ class Candidate(JsonValues):
         """
         label, equals, strategy = given.rpartition("=")
         if equals and not label:
-            raise ValueError(f"{given!r} has no name before the =, such as again=raw")
+            raise ValueError(f"{given!r} has no name before the =; give one, such as again=raw")
         return cls(strategies.find(strategy).name, label=label or None)
 
     @property
@@ -249,13 +249,13 @@ class Candidate(JsonValues):
 
     @property
     def worker_processes(self) -> bool:
-        """True if worker processes load, not threads."""
+        """True if worker processes load, rather than threads."""
         return strategies.find(self.strategy).uses_processes
 
 
 @dataclass(frozen=True)
 class Threads(JsonValues):
-    """Threads of a candidate.
+    """A CPU split: the threads of a candidate.
 
     Attributes
     ----------

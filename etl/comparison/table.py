@@ -17,7 +17,7 @@ STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
-    "within rounds. predicted: before anything was timed (its error, and its error at the compute speed of the rounds)."
+    "within rounds. predicted: from the profile, before the rounds (its error; its error at the rounds' compute speed)."
 )
 
 
@@ -52,7 +52,7 @@ def show_report(report: Report, console: Console) -> None:
 
 
 def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
-    """Return the table of the strategies. `wall` is the heading of the wall times, `epoch` the scale of all times."""
+    """Return the table of strategies. `wall` is the heading of the wall times, and `epoch` the scale of all times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
     host_wait = ["host wait"] if report.shows_host_wait() else []

@@ -16,8 +16,8 @@ from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.training.backends import import_torch
 
-# Imported before forking, since importing takes longer than measuring a strategy. torch.optim would import the second
-# when the first optimizer is made.
+# Imported before forking, since imports can take longer than a measurement. torch._dynamo is listed because torch.optim
+# would import it when the first optimizer is made.
 MODULES = ("torch", "torch._dynamo", "etl.comparison.measure", "etl.comparison.profile")
 
 
@@ -27,7 +27,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     try:
         import_in_drawn_order(MODULES)
     except ModuleNotFoundError:
-        import_torch()  # if it is torch that is missing, its error says how to install it
+        import_torch()  # if torch is missing, this raises an error that says how to install it
         raise
     load_kernels()
 
@@ -42,13 +42,13 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     """Run the task that `asked` names, and return its result."""
     from etl.comparison import measure, profile
 
-    # Every strategy has the same CPUs and no others.
+    # Every strategy gets the same CPUs.
     os.sched_setaffinity(0, asked["affinity"])
     policies = (HeapPolicy(workload.settings.heap), GcPolicy(workload.settings.gc))
     for policy in policies:
         try:
             in_force.enter_context(policy)
-        except RuntimeError as error:  # it names the setting that is not available here, and the alternative
+        except RuntimeError as error:  # the message names the setting that is unavailable here, and the alternative
             raise ValueError(str(error)) from error
     workload.restore(WorkloadState.from_json(asked["state"]))
     arguments = asked["arguments"]

@@ -64,9 +64,9 @@ def nbytes(quantity: float | None) -> str:
 
 
 def digits(number: float | None, significant: int = 3) -> str:
-    """Return `number` with `significant` digits, but with all before the decimal point and at most three after it.
+    """Return `number` with `significant` digits; but all digits of its integer part, and at most three decimals.
 
-    A small number that would become 0 keeps its first digit.
+    A small number that three decimals would show as 0 keeps its first significant digit.
     """
     if number is None:
         return NOT_MEASURED

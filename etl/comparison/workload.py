@@ -35,7 +35,7 @@ class ThreadChoice(JsonValues):
 
 @dataclass(frozen=True)
 class WorkloadState(JsonValues):
-    """State of a workload that changes during a comparison.
+    """The part of a workload that changes during a comparison.
 
     Attributes
     ----------
@@ -88,14 +88,14 @@ class Workload:
             raise ValueError(f"--until {self.presave_stage}: the pipeline has {', '.join(self.stages)}")
         ragged = ragged_after(getattr(source, "ragged", ()), self.pipeline.stages)
         self.padding = Padding() if ragged else None
-        # A source computes its lengths on first use: here that happens once, not in every forked process.
+        # A source computes its lengths on first use. Do it here once, not in every forked process.
         _ = getattr(source, "lengths", None) if ragged else None
         if settings.cache == "cold":
-            # Pages of a mapped file that opening the source has read would stay in memory while this process runs.
+            # Opening the source may have mapped files, whose pages would stay in memory while this process runs.
             release_pages()
 
     def select(self, count: int) -> None:
-        """Select `count` random records; all if the source has no more."""
+        """Select `count` random records, or all if the source has no more."""
         if count == len(self.records):
             return
         self.records = Subset(self.source, count, self.settings.seed)
@@ -122,7 +122,10 @@ class Workload:
         return chosen
 
     def stage_candidates(self) -> list[Candidate]:
-        """Return the last presaved strategy with a store after each stage; empty if no strategy reads a store."""
+        """Return the last requested strategy that reads a store, once for a store after each stage.
+
+        The list is empty if no strategy reads a store.
+        """
         presaved = [each for each in self._requested() if each.is_presaved][-1:]
         return [
             replace(each, format=self.settings.formats[0], stage=stage) for each in presaved for stage in self.stages
@@ -132,7 +135,7 @@ class Workload:
         return [Candidate.parse(each) for each in self.settings.strategies]
 
     def name(self, candidate: Candidate) -> str:
-        """Return the candidate's name in reports, with its format and stage if they are needed to tell it apart."""
+        """Return the candidate's name in reports: with its format if there are several, and with any unusual stage."""
         several = candidate.is_presaved and len(self.settings.formats) > 1
         stage = f"@{candidate.stage}" if candidate.stage not in (None, self.presave_stage) else ""
         return f"{candidate.label or candidate.strategy}{f':{candidate.format}' if several else ''}{stage}"
@@ -140,20 +143,20 @@ class Workload:
     def threads(self, candidate: Candidate, is_on_device: bool) -> Threads:
         """Return the CPU split of `candidate`.
 
-        It is the split that was chosen for it, or for the same strategy with the compared stage; otherwise the first
-        of `splits`.
+        That is the split that trials chose for it, or for the same candidate with the compared stage. If there is none,
+        it is the first of `splits`.
         """
         compared = replace(candidate, stage=self.presave_stage)
         chosen = self.chosen.get(candidate) or self.chosen.get(compared)
         return chosen or self.splits(candidate, is_on_device)[0]
 
     def splits(self, candidate: Candidate, is_on_device: bool) -> list[Threads]:
-        """Return the ways to split the CPUs between compute and loading. The first is used if none is tried.
+        """Return the ways to split the CPUs between compute and loading. The first is used if none was chosen.
 
-        They are: half and half; all but one CPU for compute; all but one for loading; and all for both, which then
-        share them. All but one for loading comes first if compute is on a device. All for loading comes first if
-        compute is simulated, which takes no CPU. A strategy that does not load ahead has one split: it computes with
-        all CPUs, or with `plain_compute_threads` if they were faster.
+        The usual order is: half of the CPUs for each; all but one for compute; all but one for loading; all for both,
+        which then share them. If compute is on a device, all but one for loading comes first. If compute is simulated,
+        which takes no CPU, there is one compute thread, and all CPUs for loading come first. A strategy that does not
+        load ahead has one split: it computes with all CPUs, or with `plain_compute_threads` if they were faster.
         """
         if not candidate.is_ahead or self.settings.prefetch_size == 0:
             return [Threads(self.plain_compute_threads or self.cpus, 0)]
@@ -201,7 +204,7 @@ class Workload:
         threads : Threads
             Its CPU split.
         watch : callable, optional
-            Wraps the loader of the iterator, for example to trace it.
+            Returns a loader that replaces the one of the iterator, for example one that traces it.
         """
         iterator: RawIterator | PresavedIterator
         if candidate.is_presaved:
@@ -228,7 +231,7 @@ class Workload:
         }
 
     def open(self, candidate: Candidate) -> presave.Store:
-        """Open the store of a presaved candidate. It is trusted, since this comparison wrote it."""
+        """Open the store of a presaved candidate. The store is trusted, since this comparison wrote it."""
         return presave.open_store(self.store_path(str(candidate.format), str(candidate.stage)), trusted=True)
 
     def files(self, candidate: Candidate) -> list[Path]:

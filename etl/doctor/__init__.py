@@ -1,4 +1,4 @@
-"""The doctor: finds out what makes training slow, and names the one change to make first."""
+"""The doctor: it finds out what makes training slow, and names the one change to make first."""
 
 from etl.doctor.check import Finding, Severity, Trial
 from etl.doctor.examination import Examination, examine

@@ -1,4 +1,4 @@
-"""A check looks for one cause of slow training in a case, and returns a finding."""
+"""A check: it looks for one cause of slow training in a case, and returns a finding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from etl.doctor.observation import Observation
     from etl.doctor.setup import Setup
 
-# The shares of the time from which a saving is serious, and from which it is worth a warning.
+# A finding is serious, or a warning, if its remedy saves at least this share of the time.
 SERIOUS_SHARE = 0.20
 WARNING_SHARE = 0.05
-NO_TRAINING = "there is no model and no data to look at"
+NO_TRAINING = "there is no model and no data to look at"  # a reason for `Severity.NOT_LOOKED_AT`
 
 
 class Severity(str, Enum):
@@ -32,14 +32,14 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """A measurement of training with one remedy, in alternating turns with training without it.
+    """A measurement of training without and with one remedy, in alternating turns.
 
     Attributes
     ----------
     without_seconds, with_seconds : float
-        Median seconds of a batch.
+        Seconds of a batch: the median without the remedy, and this median times `ratio`.
     ratio, low, high : float
-        Time with the remedy over time without it, and the ends of its interval.
+        Time with the remedy divided by time without it, and the ends of the 95% interval of this ratio.
     """
 
     without_seconds: float
@@ -56,22 +56,23 @@ class Finding:
     Attributes
     ----------
     check, title : str
-        The check, by its name for programs and its name for people.
+        Name of the check for programs, and its title for people.
     severity : Severity
+        Weight of the finding.
     found : str
-        The result in a sentence.
+        The result, without a full stop.
     evidence : str
-        The numbers behind it, and how they were measured.
+        The measurements behind the result, and how they were taken; may be empty.
     why : str
-        Why it matters.
+        Why the cause matters.
     remedy : str or None
-        The one change to make, if any.
+        The one change to make; None if none is needed.
     saves_seconds : float or None
         Seconds of an epoch that the remedy saves: measured if there is a `trial`, otherwise estimated. None if unknown.
     trial : Trial or None
-        The measurement of the remedy, if it was tried.
+        Measurement of the remedy; None if the remedy was not tried.
     trial_failed : str or None
-        Why the remedy could not be tried.
+        Reason why the trial failed; None if it succeeded or there was none.
     """
 
     check: str
@@ -92,17 +93,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """All that a check may look at.
+    """Everything that a check may look at.
 
     Attributes
     ----------
     machine : Machine
+        The machine.
     setup : Setup or None
-        The training, if a model and an iterator were given.
+        The training; None if no model and iterator were given.
     observation : Observation or None
-        What was measured while that training ran.
+        Measurements of a few batches of that training; None without a training.
     notes : dict of str to int
-        What a check, by its name, has to remember until its remedy is applied.
+        Numbers that `Check.look` keeps for `Check.apply`, by name of the check.
     """
 
     machine: Machine
@@ -112,7 +114,7 @@ class Case:
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Batches of an epoch; None without a training, or if its iterator has no length."""
+        """Batches of an epoch; None without a training, or if the iterator has no length."""
         return None if self.setup is None else self.setup.batches_per_epoch
 
 
@@ -129,28 +131,31 @@ class Check(ABC):
         """Look for the cause in `case`."""
 
     def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002 - overrides use them
-        """Return `setup` with only the remedy applied, or None if that is impossible in this process."""
+        """Return `setup` with the remedy applied and nothing else changed; None if this process cannot do that.
+
+        `examine` calls it after `look` has returned a finding with a remedy for the same case.
+        """
         return None
 
     def fine(self, found: str, evidence: str) -> Finding:
-        """Return a finding that all is well."""
+        """Return a finding that the cause was looked for and not found."""
         return Finding(self.name, self.title, Severity.FINE, found, evidence, self.why)
 
     def not_looked_at(self, reason: str = NO_TRAINING) -> Finding:
-        """Return a finding that the check was impossible."""
+        """Return a finding that the cause could not be looked for."""
         return Finding(self.name, self.title, Severity.NOT_LOOKED_AT, reason, "", self.why)
 
     def wrong(
         self, severity: Severity, found: str, evidence: str, remedy: str, saves_seconds: float | None = None
     ) -> Finding:
-        """Return a finding of known severity.
+        """Return a finding that the cause was found, with the given severity.
 
         Parameters
         ----------
         severity : Severity
-            The weight of the finding.
+            Weight of the finding.
         found, evidence, remedy : str
-            The result, the numbers behind it and the change to make.
+            The result, the measurements behind it and the change to make.
         saves_seconds : float or None
             Seconds of an epoch that the change saves; None if unknown.
         """
@@ -166,18 +171,18 @@ class Check(ABC):
         remedy: str,
         min_severity: Severity = Severity.FINE,
     ) -> Finding:
-        """Return a finding whose severity follows from the time that the remedy saves.
+        """Return a finding whose severity depends on the share of the time that the remedy saves.
 
         Parameters
         ----------
         case : Case
             The case that was looked at.
         observation : Observation
-            What was measured in that case.
+            The observation of that case.
         saves_per_batch : float
             Seconds that the remedy saves per batch.
         found, evidence, remedy : str
-            As for `wrong`. A finding of severity `FINE` has no remedy.
+            As for `wrong`. If the severity is `FINE`, the remedy is left out.
         min_severity : Severity
             The severity if the saving is small.
         """
@@ -194,7 +199,7 @@ _ASCENDING = (Severity.FINE, Severity.NOTE, Severity.WARNING, Severity.SERIOUS)
 
 
 def _severity_of(share: float) -> Severity:
-    """Return the severity of a cause that takes this share of the time."""
+    """Return the severity of a cause that takes `share` of the time."""
     if share >= SERIOUS_SHARE:
         return Severity.SERIOUS
     return Severity.WARNING if share >= WARNING_SHARE else Severity.FINE

@@ -1,4 +1,4 @@
-"""An examination: all checks on a machine or a training, with the most useful finding first. Loads torch."""
+"""An examination: all checks on a machine or a training, with the most useful finding first. Imports torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from etl.training.fit import Loss
 
 SCHEMA_VERSION = 1
-# Called with the present activity, the number of checks that are done, and the number of all checks.
+# Called with the current activity, the number of checks that are done, and the number of all checks.
 ShowProgress = Callable[[str, int, int], None]
 
 
@@ -34,13 +34,14 @@ class Examination:
     Attributes
     ----------
     machine : Machine
+        The machine.
     findings : list of Finding
-        Those whose remedies save most of an epoch come first. Serious ones with an unknown saving precede them; those
-        without a remedy are at the end.
+        One finding per check: first serious ones with an unknown saving, then those with remedies in the order of what
+        they save, largest saving first, then those without a remedy.
     seconds_per_batch : float or None
         Median seconds of a batch; None if no training was examined.
     batches_per_epoch : int or None
-        None if no training was examined, or if its iterator has no length.
+        Batches of an epoch; None if no training was examined, or if the iterator has no length.
     """
 
     machine: Machine
@@ -72,7 +73,7 @@ class Examination:
         lines = []
         for each in self.findings:
             if each.remedy is not None:
-                saves = "" if each.saves_seconds is None else f", saves {each.saves_seconds:.3g} s of an epoch"
+                saves = "" if each.saves_seconds is None else f"; this saves {each.saves_seconds:.3g} s per epoch"
                 lines.append(
                     f"{each.severity.value}: {each.title}: {each.found} ({each.evidence}). {each.remedy}{saves}."
                 )
@@ -89,10 +90,10 @@ def examine(
     try_remedies: bool = False,
     progress: ShowProgress | None = None,
 ) -> Examination:
-    """Look for what makes training slow on this machine, and in the training of `model` from `iterator` if given.
+    """Look for what makes training slow: on this machine and, if they are given, in training `model` from `iterator`.
 
-    Call it between epochs. A copy of `model` is trained on a few batches. Afterwards the iterator is at the position
-    where it was before, provided that it has `state_dict` and `load_state_dict`.
+    Call it between epochs. It trains a copy of `model` on a few batches. Afterwards it resets the iterator to the
+    position that it had before, if the iterator has `state_dict` and `load_state_dict`.
 
     Parameters
     ----------
@@ -101,21 +102,21 @@ def examine(
     iterator : iterable of batches, optional
         An iterator of etl, or anything that yields batches or pairs of features and labels, such as a DataLoader.
     backend : Backend or str
-        Where to train.
+        Where to train. If "auto" fails, the CPU is used and a finding says so.
     loss : callable, optional
         `loss(output, labels)`. The default is cross entropy for integer labels and the mean squared error for others.
     batches : int
         Batches to measure, at least 2.
     try_remedies : bool
-        Measure each remedy that can be applied in this process, which takes about five seconds each.
+        Measure each remedy that can be applied in this process. Each takes about five seconds.
     progress : callable, optional
-        Called with the present activity, the number of checks that are done, and the number of all checks.
+        Called with the current activity, the number of checks that are done, and the number of all checks.
 
     Raises
     ------
     ValueError
-        If only one of `model` and `iterator` is given, or they cannot be trained. Errors of loading are raised as they
-        are.
+        If only one of `model` and `iterator` is given, the model cannot be copied, or the batches cannot be trained on.
+        Errors of the iterator are raised unchanged.
     """
     whole_number("batches", batches, least=2)
     if (model is None) is not (iterator is None):
@@ -141,7 +142,7 @@ def examine(
 
 
 def backend_or_cpu(name: str) -> Backend:
-    """Return the backend called `name`, or the CPU if "auto" fails, which the first check then reports."""
+    """Return the backend called `name`; or the CPU if "auto" fails, which the check of the backend then reports."""
     try:
         return find_backend(name)
     except RuntimeError:
@@ -159,7 +160,7 @@ def _look(case: Case, show: ShowProgress) -> list[Finding]:
 
 
 def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Finding:
-    """Return `finding` with the measured saving of its remedy, or with the reason why it could not be measured."""
+    """Return `finding` with the measured saving of its remedy, or with the reason why this could not be measured."""
     if finding.remedy is None or case.setup is None or case.observation is None:
         return finding
     show(f"trying: {finding.remedy}", CHECKS.index(check), len(CHECKS))
@@ -168,7 +169,7 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
         if changed is None:
             return replace(finding, trial_failed="it cannot be applied in this process")
         trial = try_remedy(case.setup, changed, len(case.observation.batch))
-    except Exception as error:  # noqa: BLE001 - the remedy is at fault, not what is examined
+    except Exception as error:  # noqa: BLE001 - without the remedy, this training has just run
         return replace(finding, trial_failed=f"{type(error).__name__}: {error}")
     batches = case.batches_per_epoch
     saves = None if batches is None else (trial.without_seconds - trial.with_seconds) * batches

@@ -1,4 +1,4 @@
-"""The Python heap: objects by type, types that leak, and pauses of the garbage collector. Loads torch."""
+"""The Python heap: objects by type, types that leak, and pauses of the garbage collector. Imports torch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from etl.doctor.steps import time_steps
 from etl.runtime.gc_watch import GENERATIONS, Collection, CollectionWatch
 
 EPOCHS = 4
-# A type leaks if its objects increase by at least this many in every epoch after the first.
+# A type leaks if every epoch after the first adds at least this many objects of it.
 MIN_GROWTH = 10
 
 
 @dataclass(frozen=True)
 class TypeOnHeap:
-    """The objects of one type that the garbage collector tracks.
+    """The objects of one type that the garbage collector tracks, or that a tracked object refers to.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class TypeOnHeap:
     count : int
         Objects.
     nbytes : int
-        Their own bytes by `sys.getsizeof`: without the objects that they refer to, with the memory that an array owns.
+        Sum of `sys.getsizeof`, which includes the memory that an array owns, but not the objects that are referred to.
     """
 
     name: str
@@ -42,14 +42,14 @@ class TypeOnHeap:
 
 @dataclass(frozen=True)
 class Growth:
-    """The growth of a type from epoch to epoch.
+    """The growth of the number of objects of one type from epoch to epoch.
 
     Attributes
     ----------
     name : str
         Module and name of the type.
     per_epoch : list of int
-        Additional objects after each epoch but the first.
+        Additional objects after each epoch except the first.
     """
 
     name: str
@@ -80,7 +80,15 @@ class Heap:
 
 
 def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOCHS) -> Heap:
-    """Count the objects on the heap, after calling `run_epoch`, if given, `epochs` times to find leaks."""
+    """Count the objects on the heap, and find types that leak.
+
+    Parameters
+    ----------
+    run_epoch : callable, optional
+        Runs an epoch. It is called `epochs` times before the objects are counted. Without it no leaks are looked for.
+    epochs : int
+        Number of epochs.
+    """
     leaks = [] if run_epoch is None else _leaks(run_epoch, epochs)
     counts, sizes = _census()
     types = [TypeOnHeap(name, count, sizes[name]) for name, count in counts.items()]
@@ -88,7 +96,7 @@ def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOC
 
 
 def _leaks(run_epoch: Callable[[], None], epochs: int) -> list[Growth]:
-    """Return the types that grow by `MIN_GROWTH` or more in every epoch but the first, which fills caches."""
+    """Return the types that grow by `MIN_GROWTH` or more in every epoch except the first, which fills caches."""
     counts: list[Mapping[str, int]] = []
     for _ in range(epochs):
         run_epoch()
@@ -114,7 +122,7 @@ def _census() -> tuple[Counter[str], Counter[str]]:
             seen.add(id(thing))
             name = _type_name(thing)
             counts[name] += 1
-            with contextlib.suppress(Exception):  # `__sizeof__` of a class may do anything
+            with contextlib.suppress(Exception):  # `__sizeof__` of a class may raise anything
                 sizes[name] += sys.getsizeof(thing)
     return counts, sizes
 
@@ -125,7 +133,7 @@ def _type_name(thing: Any) -> str:
 
 
 def _untracked(container: Any) -> list[Any]:
-    """Return what `container` refers to and the collector does not track, such as strings, numbers and arrays."""
+    """Return the objects that `container` refers to and the collector does not track: strings, numbers, arrays."""
     return [each for each in gc.get_referents(container) if not gc.is_tracked(each)]
 
 
@@ -136,12 +144,13 @@ class GenerationPauses:
     Attributes
     ----------
     generation : int
+        Number of the generation, from 0.
     count : int
-        Collections.
+        Number of collections.
     seconds, longest_seconds : float
-        The time of all, and of the longest.
+        Time of all collections, and of the longest.
     freed : int
-        Objects that they freed.
+        Objects that all collections freed.
     """
 
     generation: int
@@ -160,8 +169,9 @@ class Pauses:
     batches : int
         Batches that were trained on.
     seconds : float
-        How long that took.
+        Time of loading these batches and training on them.
     generations : list of GenerationPauses
+        Collections of each generation.
     per_batch : list of float
         Seconds of collections in each batch.
     """
@@ -177,7 +187,7 @@ class Pauses:
 
 
 def watch_pauses(setup: Setup, batches: int) -> Pauses:
-    """Train on `batches` batches and record every garbage collection. Errors of training are raised as they are."""
+    """Train on `batches` batches and record every garbage collection. Errors of training are raised unchanged."""
     found: list[Collection] = []
 
     def around() -> ExitStack:

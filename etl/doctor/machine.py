@@ -1,4 +1,4 @@
-"""The machine and the installation, and the other processes that compute on it."""
+"""The machine, what is installed on it, and other processes that use its CPUs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ VARIABLE = re.compile(r"BACKEND_PRIORITY_|OMP_|MKL_|OPENBLAS_|ATEN_CPU_|KMP_|GOM
 
 @dataclass(frozen=True)
 class OtherProcess:
-    """Another process that computes.
+    """Another process that uses CPU time.
 
     Attributes
     ----------
     pid : int
+        Process id.
     name : str
+        Name of the process.
     cpus : float
-        How many CPUs it used on average.
+        Number of CPUs that it used on average.
     """
 
     pid: int
@@ -57,6 +59,7 @@ class Machine:
     cores : int or None
         Physical cores of the machine; None if unknown.
     cpu_name : str
+        Name of the CPU.
     extensions : frozenset of str
         Instruction set extensions of the CPU.
     variables : mapping of str to str
@@ -64,13 +67,13 @@ class Machine:
     missing : tuple of str
         Optional packages that are not installed.
     watched_seconds : float
-        How long this process was idle while the others were watched.
+        Seconds in which other processes were watched and this process was idle.
     steal, other_processes : float
-        Shares of the time of all CPUs that the hypervisor and other processes took meanwhile.
+        Shares of all CPU time that the hypervisor and other processes took in these seconds.
     busy_processes : tuple of OtherProcess
         The other processes that used a tenth of a CPU or more, the busiest first.
     nvidia_gpus : int
-        GPUs that the NVIDIA driver shows.
+        Number of GPUs that the NVIDIA driver shows, which may be more than torch can use.
     """
 
     cpus: int
@@ -86,7 +89,7 @@ class Machine:
     nvidia_gpus: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the machine as JSON values, with the vector extensions only."""
+        """Return the machine as JSON values. Of its extensions, only those for vectors are included."""
         return {
             "cpus": self.cpus,
             "cores": self.cores,
@@ -104,7 +107,7 @@ class Machine:
 
 
 def look_at_machine(seconds: float = 1.0) -> Machine:
-    """Describe the machine, and watch its other processes for `seconds`, while this process should be idle."""
+    """Describe the machine, and watch other processes for `seconds`. This process should be idle meanwhile."""
     name, extensions = _cpu()
     with NoiseWatch() as noise:
         busy = _busy_processes(seconds)
@@ -153,7 +156,7 @@ def _cpu_seconds(process: psutil.Process) -> float | None:
 
 
 def _cpu() -> tuple[str, frozenset[str]]:
-    """Return the name of the first CPU and its extensions, which Linux lists as "flags", on ARM as "Features"."""
+    """Return the name of the first CPU, and its extensions: Linux lists them as "flags", or on ARM as "Features"."""
     name, extensions = platform.processor() or platform.machine(), frozenset[str]()
     try:
         lines = CPU_INFO.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""An observation: measurements of a model while it trains on a few batches. Loads torch."""
+"""An observation: measurements of a model while it trains on a few batches. Imports torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TRACED_BATCHES = 2
 # Functions that take a tensor out of torch.
 LEAVES_TORCH = {torch.Tensor.numpy: "numpy", torch.Tensor.tolist: "tolist", torch.Tensor.__array__: "__array__"}
-# These cost nothing on the CPU; on a device they wait for all work before them.
+# Functions that cost nothing on the CPU, but on a device wait for all work before them.
 WAITS_FOR_DEVICE = {
     torch.Tensor.item: "item",
     torch.Tensor.__bool__: "bool",
@@ -46,23 +46,24 @@ class Observation:
     Attributes
     ----------
     times : StepTimes
-        The times of `count` batches.
+        Times of `count` batches.
     count : int
+        Number of measured batches.
     batch : Batch
-        A copy of the last one.
+        A copy of the last measured batch.
     collections : list of Collections
-        Garbage collections during these batches.
+        Garbage collections during the measured batches.
     tracked_objects : int
-        Objects that a full garbage collection walks.
+        Objects that a full garbage collection visits.
     full_collection_seconds : float
-        How long a full collection takes.
+        Duration of one full collection.
     callers : mapping of str to frozenset of int
-        The threads that called a module, by the name of the module.
+        Identifiers of the threads that called each module, by name of the module.
     departures : mapping of str to float
-        Operations of the forward pass that take tensors off their device or out of torch, as "operation in module",
-        and how often they happen in a batch.
+        Calls per batch of operations in the forward pass that take tensors off their device or out of torch, by
+        "operation in module".
     dense_in_series : int
-        Dense layers that no path bypasses; see `DenseDepth`.
+        Number of dense layers that no path bypasses; see `DenseDepth`.
     """
 
     times: StepTimes
@@ -87,17 +88,17 @@ class Observation:
 
     @property
     def faults(self) -> float:
-        """Median minor page faults of a batch. (While a heap still grows, some batches have many.)"""
+        """Median number of minor page faults per batch: while the heap still grows, some batches have many."""
         return statistics.median(self.times.faults)
 
 
 def observe_training(user_model: torch.nn.Module, setup: Setup, count: int) -> Observation:
-    """Measure the training of `count` batches, then trace every call of torch in two more.
+    """Measure training on `count` batches, then trace every call of torch in two more steps on the last batch.
 
     Parameters
     ----------
     user_model : torch.nn.Module
-        The model that `setup` has a copy of. Its calls are traced throughout, since other threads may use it.
+        The original of the model in `setup`. Its calls are traced, too, since other threads may use it.
     setup : Setup
         The training.
     count : int
@@ -178,14 +179,14 @@ def _trace_departures(model: torch.nn.Module, departures: Counter[str]) -> Itera
 
 
 class _Departures(TorchFunctionMode):
-    """A mode that checks every call of torch, and counts departures while a module is being called.
+    """A mode that sees every call of torch, and counts departures while a module is being called.
 
     Parameters
     ----------
     within : list of str
-        The modules that are being called, the innermost last.
+        Names of the modules that are being called, the innermost last.
     departures : Counter
-        Counts operations, by their name and the module.
+        Counts calls by "operation in module".
     """
 
     def __init__(self, within: list[str], departures: Counter[str]) -> None:
@@ -211,14 +212,14 @@ class _Departures(TorchFunctionMode):
 class DenseDepth(TorchFunctionMode):
     """A context manager that counts the dense layers in series between the inputs and outputs of `model`.
 
-    Layers are in series if no path bypasses them: residual connections, attention and parallel branches are such
-    paths. A perceptron of 25 layers has 25 in series; a transformer has only those before and after its blocks. Outputs
-    that functions of torch did not compute from the inputs count as 0.
+    Layers are in series if no path bypasses them. Residual connections, attention and parallel branches are such paths.
+    A perceptron of 25 layers has 25 in series; a transformer has only those before and after its blocks. An output that
+    functions of torch did not compute from the inputs is ignored.
 
     Attributes
     ----------
     layers : int
-        The number of layers in the last forward pass.
+        Number of dense layers in series in the last forward pass; 0 if all outputs were ignored.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

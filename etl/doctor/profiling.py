@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-# By the suffix of the file: a flame graph for a browser, a profile for https://www.speedscope.app, or a line for each
-# stack with its number of samples.
+# Formats of py-spy by suffix of the file: a flame graph for a browser, a profile for https://www.speedscope.app, and
+# text with a line for each stack and its number of samples.
 FORMATS = {".svg": "flamegraph", ".json": "speedscope", ".txt": "raw"}
 SAMPLES_PER_SECOND = 100
 READY = b"Sampling process"
 END_TIMEOUT_SECONDS = 60.0
-# prctl(2): allows a child of this process to trace it, which some systems allow only to its parents.
+# For prctl(2): allows any process to trace this one. Some systems otherwise allow this only to its parents, and py-spy
+# is a child.
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 
 
@@ -36,7 +37,7 @@ def check_profile_path(path: Path) -> None:
     """
     if path.suffix not in FORMATS:
         known = ", ".join(f"{suffix} ({name})" for suffix, name in FORMATS.items())
-        raise ValueError(f"{path}: a profile ends with one of {known}")
+        raise ValueError(f"{path}: the name of a profile must end with one of {known}")
     _py_spy()
 
 
@@ -49,7 +50,7 @@ def profiled(path: Path) -> Iterator[None]:
     ValueError
         If the suffix of `path` names no format.
     RuntimeError
-        If py-spy is not installed, may not trace this process or writes nothing. The message says what py-spy printed.
+        If py-spy is not installed, may not trace this process, or writes no file. The message includes what it printed.
     """
     check_profile_path(path)
     if sys.platform == "linux":
@@ -89,7 +90,7 @@ def _py_spy() -> str:
     beside = Path(sysconfig.get_path("scripts")) / "py-spy"
     found = str(beside) if beside.is_file() else shutil.which("py-spy")
     if found is None:
-        raise RuntimeError("profiles are taken by py-spy, which is not installed: pip install 'fair-etl[doctor]'")
+        raise RuntimeError("a profile needs py-spy, which is not installed: pip install 'fair-etl[doctor]'")
     return found
 
 

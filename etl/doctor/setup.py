@@ -1,4 +1,4 @@
-"""A training that can be repeated with one thing changed. Loads torch."""
+"""A training that can be repeated with one thing changed. Imports torch."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ LEARNING_RATE = 0.0
 
 @dataclass(frozen=True)
 class Setup:
-    """A training: the one to be examined, or a variant of it with one thing changed.
+    """A training: the one that is examined, or a variant of it with one thing changed.
 
     Attributes
     ----------
     model : torch.nn.Module
         A copy of the user's model, which training may change.
     batches : iterable of batches
+        What the model is trained on.
     backend : Backend
-        Where to train.
+        Device of compute.
     loss : callable or None
-        `loss(output, labels)`; None chooses one by the labels.
+        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
     settings : tuple of callables
-        Each returns a context manager, which is entered around the training.
+        Each returns a context manager, and the training runs inside all of them.
     """
 
     model: torch.nn.Module
@@ -50,11 +51,11 @@ class Setup:
         return replace(self, settings=(*self.settings, *settings))
 
     def loading(self, batches: Iterable[Any]) -> Self:
-        """Return this training from other `batches`."""
+        """Return this training with other `batches`."""
         return replace(self, batches=batches)
 
     def enter(self, stack: ExitStack) -> None:
-        """Enter the settings, until `stack` is closed."""
+        """Enter all settings; they apply until `stack` is closed."""
         for make in self.settings:
             stack.enter_context(make())
 
@@ -110,11 +111,11 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
     model : torch.nn.Module
         The user's model.
     iterator : iterable of batches
-        What it is trained from.
+        What the model is trained on.
     backend : Backend
-        Where to train.
+        Device of compute.
     loss : callable or None
-        `loss(output, labels)`; None chooses one by the labels.
+        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
 
     Raises
     ------
@@ -124,19 +125,19 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
     try:
         copied = copy.deepcopy(model)
     except Exception as error:
-        raise ValueError(f"the model cannot be copied, so that trying it would change it: {error}") from error
+        raise ValueError(f"the model cannot be copied, and without a copy its state would change: {error}") from error
     dtype = getattr(iterator, "dtype", None)
     placed = backend.place(copied, dtype) if isinstance(dtype, str) else copied.to(backend.device)
     return Setup(placed.train(), iterator, backend, loss)
 
 
 def as_batch(item: Any) -> Batch:
-    """Return `item` of any loader as a batch.
+    """Return `item`, which any loader may have yielded, as a batch.
 
     Raises
     ------
     ValueError
-        If it is neither a batch nor a pair of features and labels.
+        If `item` is neither a batch nor a pair of features and labels.
     """
     if isinstance(item, Batch):
         return item
@@ -146,19 +147,19 @@ def as_batch(item: Any) -> Batch:
 
 
 def first_array(part: Any) -> Any:
-    """Return the features or labels themselves, or the first array if they are a tuple."""
+    """Return `part` (features or labels), or its first array if it is a tuple."""
     return part[0] if isinstance(part, tuple) else part
 
 
 def _default_loss(batch: Batch) -> Loss:
     labels = first_array(batch.labels)
     if labels is None:
-        raise ValueError("the batches have no labels to train for; give `loss` a function that needs none")
+        raise ValueError("the batches have no labels to train on; give as `loss` a function that needs none")
     return squared_error if labels.is_floating_point() else cross_entropy
 
 
 def copy_batch(batch: Batch) -> Batch:
-    """Return a copy of `batch`, whose memory no iterator reuses."""
+    """Return a copy of `batch`, in memory that no iterator reuses."""
 
     def copied(array: Any) -> Any:
         return array.detach().clone() if isinstance(array, torch.Tensor) else np.array(array)

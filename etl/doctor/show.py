@@ -27,7 +27,7 @@ STYLES = {
 
 
 def show_examination(examination: Examination, console: Console) -> None:
-    """Print the one change to make first, and every finding."""
+    """Print the change to make first, then every finding and every optional package that is missing."""
     first = examination.first
     if first is None:
         console.print("Nothing was found that slows training down.", style="bold green", highlight=False)
@@ -35,8 +35,9 @@ def show_examination(examination: Examination, console: Console) -> None:
         console.print(f"First: {first.found}: {first.remedy}.", style="bold", highlight=False)
     if examination.seconds_per_batch is not None:
         batches = examination.batches_per_epoch
-        epoch = "" if batches is None else f", {examination.seconds_per_batch * batches:,.3g} s an epoch of {batches:,}"
-        console.print(f"A batch takes {examination.seconds_per_batch * 1e3:,.1f} ms{epoch}.", highlight=False)
+        seconds = examination.seconds_per_batch
+        epoch = "" if batches is None else f"; an epoch of {batches:,} batches takes {seconds * batches:,.3g} s"
+        console.print(f"A batch takes {seconds * 1e3:,.1f} ms{epoch}.", highlight=False)
     for finding in examination.findings:
         _show(finding, console)
     for name in examination.machine.missing:
@@ -75,7 +76,7 @@ def show_stages(times: StageTimes, console: Console) -> None:
 
 
 def show_heap(heap: Heap, console: Console) -> None:
-    """Print the types that take most memory, and the types that leak."""
+    """Print the types that take the most memory, and the types that leak."""
     table = Table(title=f"{heap.objects:,} objects on the heap")
     table.add_column("type")
     table.add_column("objects", justify="right")
@@ -92,7 +93,7 @@ def show_heap(heap: Heap, console: Console) -> None:
 
 def show_pauses(pauses: Pauses, console: Console) -> None:
     """Print the garbage collections of each generation."""
-    table = Table(title=f"Garbage collections in {pauses.batches} batches, which took {pauses.seconds:.2f} s")
+    table = Table(title=f"Garbage collections while {pauses.batches} batches were trained on in {pauses.seconds:.2f} s")
     table.add_column("generation")
     for name in ("collections", "ms", "longest, ms", "ms a batch", "objects freed"):
         table.add_column(name, justify="right")
@@ -121,19 +122,20 @@ def _show(finding: Finding, console: Console) -> None:
         trial = finding.trial
         _wrapped(
             console,
-            f"Tried: with it a batch takes {trial.ratio:.2f} ({trial.low:.2f} to {trial.high:.2f}) of the time, "
-            f"{trial.with_seconds * 1e3:,.1f} ms instead of {trial.without_seconds * 1e3:,.1f}.",
+            f"Tried: with this change a batch takes {trial.with_seconds * 1e3:,.1f} ms instead of "
+            f"{trial.without_seconds * 1e3:,.1f} ms, {trial.ratio:.2f} times as long (95% interval {trial.low:.2f} to "
+            f"{trial.high:.2f}).",
             "",
         )
     if finding.trial_failed is not None:
         _wrapped(console, f"Not tried: {finding.trial_failed}.", "dim")
     if finding.saves_seconds is not None:
         kind = "Saves" if finding.trial is not None else "Would save about"
-        _wrapped(console, f"{kind} {finding.saves_seconds:,.3g} s of an epoch.", "")
+        _wrapped(console, f"{kind} {finding.saves_seconds:,.3g} s per epoch.", "")
 
 
 def _wrapped(console: Console, text: str, style: str, before: Text | str = INDENT) -> None:
-    """Print `text` as indented lines; `before` replaces the indentation of the first."""
+    """Print `text` as indented lines. In the first line, `before` replaces the indentation."""
     shown = Text(encodable(printable(text), console.encoding))
     for line in shown.wrap(console, max(20, console.width - len(INDENT))):
         console.print(Text.assemble(before, line), style=style)

@@ -1,4 +1,4 @@
-"""The time of each stage alone, with the files in memory and on the disk. Loads torch."""
+"""The time of each stage alone, with the files in the page cache and with the files only on disk. Imports torch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class StageTime:
     Attributes
     ----------
     name : str
+        Name of the stage.
     warm : float
-        With the file in the page cache.
+        Milliseconds if the files are in the page cache.
     cold : float or None
-        With the file on the disk only; None if this process may not drop it from the page cache.
+        Milliseconds if the files are only on disk; None if this process may not drop them from the page cache.
     """
 
     name: str
@@ -45,16 +46,16 @@ class StageTimes:
     Attributes
     ----------
     stages : list of StageTime
-        In order: reading comes first, the copy to the device last. Storing a record in its batch counts for the last
-        stage of the pipeline.
+        The stages in order: reading is first, the copy to the device is last. Writing a record into its batch counts
+        for the last stage of the pipeline.
     disk_bytes_per_second : float or None
-        Speed of reading the files from the disk; None if this process may not drop them from the page cache.
+        Speed of reading the files from disk; None if this process may not drop them from the page cache.
     memory_bytes_per_second : float
-        Speed of reading them from the page cache.
+        Speed of reading the files from the page cache.
     nbytes : int
-        Size of the files.
+        Size of all files together.
     cold_failed : str or None
-        Why nothing could be measured with the files on the disk only.
+        Reason why cold times are unknown; None if they are known.
     """
 
     stages: list[StageTime]
@@ -65,7 +66,7 @@ class StageTimes:
 
     @property
     def slowest(self) -> StageTime:
-        """The stage that takes longest with the files in the page cache."""
+        """The stage that takes longest if the files are in the page cache."""
         return max(self.stages, key=lambda each: each.warm)
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,7 +75,10 @@ class StageTimes:
 
 
 def time_stages(workload: Workload, backend: Backend) -> StageTimes:
-    """Time the stages of `workload` for a second, warm and cold. Errors of loading are raised as they are."""
+    """Time the stages of `workload` for a second with warm and a second with cold files.
+
+    Errors of loading are raised unchanged.
+    """
     files = source_files(workload.settings.source, workload.records)
     nbytes = sum(each.stat().st_size for each in files)
     with workload.raw() as raw:
@@ -110,7 +114,7 @@ def _stage_seconds(workload: Workload, records: RecordRun) -> list[tuple[str, fl
 
 
 def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float]]:
-    """Return the seconds of each stage, loading no record twice: the second time it would be in memory."""
+    """Return the seconds of each stage. No record is loaded twice: the second time, its file would be in memory."""
     clock = StageClock(workload.stages)
     run = RecordRun(workload, raw.loader)
     clock.until = time.perf_counter() + SECONDS

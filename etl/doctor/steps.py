@@ -1,4 +1,4 @@
-"""The times of loading and training: as it is, in variants, and with a remedy applied. Loads torch."""
+"""Times of loading and training: of one training, and of variants compared in turns. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from etl.loading.batch import Batch
 from etl.measuring.statistics import CONFIDENCE, signed_rank_interval
 
 WARM_UP_BATCHES = 3
-# Each turn of one arm is next to one of the other, so that a steady drift cancels.
+# 0 is the training without the remedy, and 1 is with it. They take turns in an order in which a steady drift cancels.
 TURNS = (0, 1, 1, 0) * 3
 PAIRS = len(TURNS) // 2
-# A turn takes about this long, and has at least so many batches.
+# A turn takes at least this many seconds, and has at least this many batches.
 TURN_SECONDS, MIN_TURN_BATCHES = 0.5, 3
 
 
@@ -30,12 +30,13 @@ class StepTimes:
     Attributes
     ----------
     etl : list of float
-        Seconds of waiting until it was loaded.
+        Seconds of waiting for the batch.
     compute : list of float
         Seconds of the training step.
     ended : list of float
-        When that step ended, by `time.perf_counter`.
+        Time of `time.perf_counter` at which the training step ended.
     records : list of int
+        Records in the batch.
     faults : list of int
         Minor page faults: pages that the system gave this process for the first time.
     """
@@ -60,22 +61,24 @@ class StepTimes:
 def time_steps(
     setup: Setup, count: int, around: Callable[[], ExitStack] = ExitStack, seconds: float = 0.0
 ) -> tuple[StepTimes, Batch]:
-    """Train on a few batches to warm up, then on `count` batches against the clock.
+    """Train on a few batches to warm up, then measure at least `count` batches for at least `seconds`.
+
+    Errors of training are raised unchanged.
 
     Parameters
     ----------
     setup : Setup
         The training.
     count : int
-        Batches to measure at least.
+        Minimum number of batches to measure.
     around : callable
-        Returns a context manager, which is entered after the warm-up.
+        Returns a context manager; the batches are measured inside it, after the warm-up.
     seconds : float
-        How long to go on at least.
+        Minimum time to measure.
 
     Returns
     -------
-    The times, and the last batch.
+    The times, and the last batch. The iterator may reuse the memory of this batch.
     """
     times = StepTimes()
     with ExitStack() as in_force:
@@ -103,16 +106,18 @@ def time_steps(
 
 
 def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
-    """Return the median seconds of a training step of each set-up on a batch in memory, of at least three in turns.
+    """Return the median seconds of a training step on a batch in memory, for each training.
+
+    The trainings take turns, and each takes at least three steps.
 
     Parameters
     ----------
     setups : sequence of Setup
         The trainings to compare.
     batches : sequence of Batch
-        One for each set-up.
+        One batch for each training.
     seconds : float
-        How long to measure each set-up.
+        Approximate time to measure each training.
     """
     steps = [setup.make_step() for setup in setups]
     times: list[list[float]] = [[] for _ in setups]
@@ -132,14 +137,14 @@ def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: flo
 
 
 def try_remedy(setup: Setup, changed: Setup, records: int) -> Trial:
-    """Train in alternating turns without and with a remedy. Errors of training are raised as they are.
+    """Train in alternating turns without and with a remedy. Errors of training are raised unchanged.
 
     Parameters
     ----------
     setup, changed : Setup
         The training without the remedy and with it.
     records : int
-        Records in a batch, for which the seconds are returned.
+        Records in a batch: the trial has the seconds of a batch of this size.
     """
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in TURNS:

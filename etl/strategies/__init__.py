@@ -1,4 +1,4 @@
-"""Strategies: ways to get from data to batches, by name. Their properties are attributes, never parsed from names."""
+"""Strategies: ways to get from data to batches, found by name."""
 
 from etl.strategies.strategy import Strategy, default_names, find, names, register
 

@@ -1,4 +1,4 @@
-"""A strategy: a way to get from data to batches, and the strategies that are known by name."""
+"""A strategy: a way to get from data to batches, how it wraps an iterator, and the strategies known by name."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from etl.iterators import AsyncIterator, BatchIterator
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to get from data to batches.
+    """A way to get from data to batches. Its properties are attributes and never parsed from its name.
 
     Parameters
     ----------
     name : str
         Name on the command line and in reports.
     reads : {"source", "store"}
-        A source of encoded records, which pass all stages of the pipeline in every epoch; or a store of records as they
-        are after one of the stages, which must be written first.
+        "source": encoded records, which pass all stages of the pipeline in every epoch. "store": records as they are
+        after one of the stages, from a store that must be written first.
     ahead : {"thread", "process"}, optional
-        Workers that load the next batches during compute; None if the training loop itself loads.
+        Kind of the workers that load the next batches during compute; None if the training loop itself loads.
     is_default : bool
-        True if it is compared by default.
+        True if `etl compare` includes it by default.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Strategy:
 
     @property
     def reads_store(self) -> bool:
-        """True if a store must be written before it can load."""
+        """True if it reads a store, which must be written first."""
         return self.reads == "store"
 
     @property
     def loads_ahead(self) -> bool:
-        """True if it loads during compute."""
+        """True if it loads the next batches during compute."""
         return self.ahead is not None
 
     @property
     def uses_processes(self) -> bool:
-        """True if worker processes load, not threads."""
+        """True if worker processes load, rather than threads."""
         return self.ahead == "process"
 
     def wrap(self, iterator: BatchIterator, prefetch_size: int, workers: int) -> BatchIterator:
@@ -51,11 +51,12 @@ class Strategy:
         Parameters
         ----------
         iterator : BatchIterator
-            Iterator that loads in the calling thread, from what the strategy reads.
+            Iterator over the source or store that the strategy reads, which loads in the calling thread. It is returned
+            unchanged if the strategy does not load ahead.
         prefetch_size : int
-            Batches that are loaded ahead, if the strategy loads ahead.
+            Batches that are loaded ahead.
         workers : int
-            Threads or processes that load them; 0 counts as 1.
+            Threads or processes that load ahead; 0 counts as 1.
         """
         if self.ahead is None:
             return iterator

@@ -232,14 +232,14 @@ def test_a_different_reference_than_requested_is_noted(tmp_path: Path) -> None:
 
 def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
     found = make_notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
-    assert found == ["The comparison ended after 7 rounds, since another could not begin: it was killed by signal 9"]
+    assert found == ["The comparison ended after 7 rounds: the next could not begin: it was killed by signal 9"]
 
 
 def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
     made = measured(tmp_path)
     made.workload.select(60)
     (note,) = make_notes(made)
-    assert note.startswith("Measured on 60 of 200 records, chosen at random, and scaled")
+    assert note.startswith("Measured on 60 of 200 records, chosen at random. Times are scaled to all")
 
 
 def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_losses_that_all_diverged_are_equal() -> None:
     diverged = evidence(score=float("nan"))
     found = check_rules({"raw": diverged, "other": diverged}, CONDITIONS)
     assert all(each.held for each in found)
-    assert_broken("compute", "its loss is nan, that of raw is 2.25", checks(diverged))
+    assert_broken("compute", "its loss is nan, but the loss of raw is 2.25", checks(diverged))
 
 
 def test_simulated_compute_is_the_same_wait_for_all() -> None:

@@ -17,10 +17,10 @@ from tests.comparison_workloads import make_workload
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"strategies": ("raw", "turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
     ({"strategies": ("raw", "again=turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
-    ({"strategies": ("raw", "=raw")}, "--strategies: '=raw' has no name before the =, such as again=raw"),
-    ({"strategies": ("raw", "raw=presaved")}, "--strategies: raw, raw=presaved names one of them twice"),
+    ({"strategies": ("raw", "=raw")}, "--strategies: '=raw' has no name before the =; give one, such as again=raw"),
+    ({"strategies": ("raw", "raw=presaved")}, "--strategies: raw, raw=presaved has the same name twice"),
     ({"strategies": ()}, "--strategies needs at least one of raw"),
-    ({"strategies": ("raw", "raw")}, "--strategies: raw, raw names one of them twice"),
+    ({"strategies": ("raw", "raw")}, "--strategies: raw, raw has the same name twice"),
     ({"formats": ("zip",)}, "--formats: unknown 'zip'; known: npy"),
     ({"decoder": "gpu"}, "--decoder: unknown 'gpu'; known: pillow"),
     ({"cache": "hot"}, "--cache: unknown 'hot'; known: warm, cold"),

@@ -63,7 +63,7 @@ def test_a_flame_graph_is_an_svg_image(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix_and_a_missing_py_spy_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"ends with one of \.svg"):
+    with pytest.raises(ValueError, match=r"must end with one of \.svg"):
         check_profile_path(tmp_path / "profile.pdf")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))

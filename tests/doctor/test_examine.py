@@ -74,7 +74,7 @@ def test_a_gpu_that_torch_cannot_use() -> None:
         pytest.skip("torch can use it")
     found = BackendInUse().look(Case(replace(quiet_machine(), nvidia_gpus=1)))
     assert found.severity is Severity.SERIOUS
-    assert "which torch cannot use" in found.found
+    assert "torch cannot use the NVIDIA GPUs" in found.found
 
 
 def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_the_example_of_the_documents(load: float, waits: bool) -> None:
     if waits:
         assert found.saves_seconds is not None
         assert 0 < found.saves_seconds < 40 * 0.15
-        assert "though it is loaded ahead" in found.found
+        assert "although the data are loaded ahead" in found.found
 
 
 def test_half_a_million_objects() -> None:

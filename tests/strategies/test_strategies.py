@@ -78,7 +78,7 @@ def test_an_unknown_name_is_an_error_that_lists_what_there_is() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_name_belongs_to_one_strategy() -> None:
     strategies.register(MISNAMED)
-    with pytest.raises(ValueError, match="a strategy is called 'process-presaved' already"):
+    with pytest.raises(ValueError, match="another strategy is already called 'process-presaved'"):
         strategies.register(Strategy(MISNAMED.name, reads="store"))
     assert strategies.find(MISNAMED.name) == MISNAMED
 

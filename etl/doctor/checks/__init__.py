@@ -1,4 +1,4 @@
-"""The thirteen causes of slow training, in the order of the documents' steps."""
+"""The thirteen checks, in the order of the steps in Deeplearning4j's guide "Performance Issues"."""
 
 from etl.doctor.check import Check
 from etl.doctor.checks.batch_size import BatchSize

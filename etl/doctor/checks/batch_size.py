@@ -16,14 +16,14 @@ from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
 from etl.runtime.resources import available_nbytes
 
-# "Minibatch sizes of 32 to 128 are commonly used" (the documents' step 5); above 1,000, convergence may suffer.
+# "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above 1,000, convergence may suffer.
 MIN_RECORDS, MAX_RECORDS = 32, 1000
 TRIAL_SECONDS = 0.5
 MAX_STEP_SECONDS = 0.5
 
 
 class BatchSize(Check):
-    """A measurement of a larger batch, made by repeating the given one."""
+    """A check that the batch is not too small: a small one is timed against a larger one that repeats its records."""
 
     name = "batch_size"
     title = "Batch size"
@@ -66,13 +66,14 @@ class BatchSize(Check):
 
 
 class Rebatched:
-    """Batches that each join `factor` consecutive batches of another iterator; the last may join fewer.
+    """An iterable of batches that each join `factor` consecutive batches of another iterable; the last may join fewer.
 
     Parameters
     ----------
     batches : iterable of batches
-        The other iterator.
+        The other iterable.
     factor : int
+        Number of batches to join.
     """
 
     def __init__(self, batches: Iterable[Any], factor: int) -> None:
@@ -94,9 +95,9 @@ class Rebatched:
 
 
 def _find_factor(setup: Setup, batch: Batch) -> int:
-    """Return how many copies of `batch` to try as one: a power of two, usually enough for `MIN_RECORDS` records.
+    """Return how many copies of `batch` to try as one batch: the power of two that gives `MIN_RECORDS` records or more.
 
-    There are fewer if a step would be long, or need more than a quarter of the free memory.
+    A smaller power is returned if a step would take too long, or more than a quarter of the free memory.
     """
     factor, step = 1, setup.make_step()
     step(batch)
@@ -112,7 +113,7 @@ def _find_factor(setup: Setup, batch: Batch) -> int:
 
 
 def _peak_nbytes() -> int:
-    """Return the peak of the resident bytes of this process."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -121,7 +122,7 @@ def _repeated(batch: Batch, times: int) -> Batch:
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Return one batch with the records of all, without `Batch.repeated`."""
+    """Return one batch with the records of all `batches`, without the marks of `Batch.repeated`."""
     return Batch(
         *(
             _concatenated([getattr(batch, name) for batch in batches])

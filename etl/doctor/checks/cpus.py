@@ -1,4 +1,4 @@
-"""Steps 12 and 13: are the CPUs free, and do as many threads as there are CPUs use them?"""
+"""Steps 12 and 13: are the CPUs free, and are there as many threads as CPUs?"""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class OtherProcesses(Check):
     name = "others"
     title = "Other processes"
     why = (
-        "a CPU that is shared by two threads takes twice as long for each; and threads that wait for each other wait "
-        "for the slowest"
+        "two threads that share a CPU each take twice as long, and threads that wait for each other wait for the "
+        "slowest"
     )
 
     def look(self, case: Case) -> Finding:
@@ -32,7 +32,7 @@ class OtherProcesses(Check):
             f"{each.name} ({each.pid}) {each.cpus:.1f}" for each in machine.busy_processes[:SHOWN_PROCESSES]
         )
         evidence = (
-            f"in {machine.watched_seconds:.1f} s in which this process was idle, other processes used {others:.0%} of "
+            f"while this process was idle for {machine.watched_seconds:.1f} s, other processes used {others:.0%} of "
             f"{machine.cpus} CPUs{f': {named}' if named else ''}; the hypervisor took {steal:.0%} (/proc/stat)"
         )
         share = max(others, steal)
@@ -47,25 +47,25 @@ class OtherProcesses(Check):
                 severity,
                 "the hypervisor gives the CPUs to other virtual machines",
                 evidence,
-                "measure at another time, or on a machine with CPUs of its own",
+                "train at another time, or on a machine whose CPUs are not shared",
                 saves,
             )
         return self.wrong(
             severity,
-            "other processes compute",
+            "other processes use the CPUs",
             evidence,
-            "end them, or leave CPUs to them: taskset for this process, and etl.runtime.ThreadPolicy",
+            "end them, or leave CPUs to them: start this process with taskset, and use etl.runtime.ThreadPolicy",
             saves,
         )
 
 
 class Threads(Check):
-    """A comparison of the threads that compute and load with the number of CPUs."""
+    """A check that there are as many threads for compute and loading together as there are CPUs."""
 
     name = "threads"
     title = "Threads"
     why = (
-        "the threads of an operation wait for each other: if there are more of them than CPUs, they wait for one that "
+        "the threads of an operation wait for each other: if there are more threads than CPUs, they wait for one that "
         "is not running"
     )
 
@@ -100,6 +100,6 @@ class Threads(Check):
 
 
 def _loading_threads(case: Case) -> int:
-    """Return the number of threads or processes that load beside compute, 0 if unknown."""
+    """Return the number of threads or processes that load during compute; 0 if unknown."""
     batches = None if case.setup is None else case.setup.batches
     return sum(getattr(batches, name, 0) or 0 for name in ("threads", "processes", "num_workers"))

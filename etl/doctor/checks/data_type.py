@@ -20,13 +20,13 @@ TRIAL_SECONDS = 0.5
 
 
 class DataType(Check):
-    """A measurement of training in float32."""
+    """A check that parameters are float32; if not, training is timed in float32, too."""
 
     name = "data_type"
     title = "Data type"
     why = (
-        "float64 moves twice the bytes and most GPUs compute it at a fraction of the speed; half precision halves the "
-        "bytes, and is far slower if the hardware has no instructions for it"
+        "float64 takes twice the bytes of float32, and most GPUs compute it at a fraction of the speed; half precision "
+        "halves the bytes, but is far slower if the hardware has no instructions for it"
     )
 
     def look(self, case: Case) -> Finding:
@@ -59,7 +59,7 @@ class DataType(Check):
 
 
 class _InFloat32:
-    """The batches of another iterator, converted to float32."""
+    """The batches of another iterable, converted to float32."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches

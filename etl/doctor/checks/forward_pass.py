@@ -6,13 +6,13 @@ from etl.doctor.check import Case, Check, Finding, Severity
 
 
 class SharedModel(Check):
-    """A count of the threads that call each module of the model."""
+    """A check that only one thread calls each module of the model."""
 
     name = "sharing"
     title = "One model used from several threads"
     why = (
-        "a module keeps state while it runs (gradients, running means, hooks): calls from several threads mix theirs, "
-        "or wait for each other"
+        "a module keeps state while it runs (gradients, running means, hooks): calls from several threads mix up this "
+        "state, or wait for each other"
     )
 
     def look(self, case: Case) -> Finding:
@@ -31,7 +31,7 @@ class SharedModel(Check):
             Severity.SERIOUS,
             f"{threads} threads call {f'module {name}' if name else 'the model'}",
             evidence,
-            "give each thread a model of its own (copy.deepcopy), or have one thread compute batches for all",
+            "give each thread its own model (copy.deepcopy), or let one thread compute for all of them",
         )
 
 
@@ -54,5 +54,5 @@ class Fallback(Check):
             Severity.SERIOUS if is_device else Severity.WARNING,
             f"tensors leave {'the device' if is_device else 'torch'} during the forward pass",
             f"{times}, seen in two batches",
-            "compute it with torch's own operations, on the device that holds the tensors",
+            "replace them with torch's own operations, on the device that holds the tensors",
         )

@@ -14,8 +14,8 @@ from etl.training.backends import PRIORITY_VARIABLES, import_torch
 from etl.training.backends import backend as find_backend
 
 TRIAL_SECONDS = 0.5
-# What torch's own kernels for x86 are built for, the best last, and the flags in /proc/cpuinfo that they need
-# (aten/src/ATen/native/DispatchStub.cpp).
+# Instruction sets that torch's own kernels for x86 are built for, from slowest to fastest, with the flags in
+# /proc/cpuinfo that each needs (aten/src/ATen/native/DispatchStub.cpp).
 CAPABILITIES = {
     "DEFAULT": frozenset[str](),
     "AVX2": frozenset({"avx2", "fma"}),
@@ -25,7 +25,7 @@ CAPABILITY_VARIABLE = "ATEN_CPU_CAPABILITY"
 
 
 class BackendInUse(Check):
-    """A search for a GPU that is not used, or that was requested and does not exist."""
+    """A check that no GPU is unused, and that a requested backend exists."""
 
     name = "backend"
     title = "Backend in use"
@@ -61,10 +61,10 @@ class BackendInUse(Check):
         if case.machine.nvidia_gpus:
             return self.wrong(
                 Severity.SERIOUS,
-                f"the driver shows {case.machine.nvidia_gpus} NVIDIA GPU, which torch cannot use",
+                f"torch cannot use the NVIDIA GPUs that the driver shows: {case.machine.nvidia_gpus}",
                 evidence,
-                "install a torch that was built for CUDA (https://pytorch.org/get-started), or a driver that it can "
-                "use",
+                "install a torch that was built for CUDA (https://pytorch.org/get-started), or a driver that this "
+                "torch can use",
             )
         return self.fine("compute runs on the CPU; there is no GPU", evidence)
 
@@ -114,7 +114,10 @@ class VendorKernels(Check):
 
 @contextmanager
 def _enabled(kernels: Any) -> Iterator[None]:
-    """Enable the library of the module `kernels` inside the block. (Its own `flags` warns about its other settings.)"""
+    """Enable `kernels`, a module such as `torch.backends.cudnn`, inside the block.
+
+    The module's own `flags` would warn about its other settings.
+    """
     before = kernels.enabled
     kernels.enabled = True
     try:
@@ -124,15 +127,15 @@ def _enabled(kernels: Any) -> Iterator[None]:
 
 
 class CpuExtensions(Check):
-    """A check that torch has chosen the best kernels that the CPU can run."""
+    """A check that torch uses the fastest kernels that the CPU can run."""
 
     name = "extensions"
     title = "AVX and other extensions"
-    why = "a register of 512 bits computes on sixteen numbers at once, one without AVX on four"
+    why = "a register of AVX-512 holds sixteen float32 values, which are computed on at once; without AVX it holds four"
 
     def look(self, case: Case) -> Finding:
         if platform.machine() not in ("x86_64", "AMD64"):
-            return self.not_looked_at(f"the CPU is not an x86 but {platform.machine()}")
+            return self.not_looked_at(f"the CPU is not an x86 but an {platform.machine()}")
         used = import_torch().backends.cpu.get_cpu_capability()
         flags = case.machine.extensions
         if not flags:
@@ -155,6 +158,6 @@ class CpuExtensions(Check):
                 Severity.NOTE,
                 "this CPU has no AVX2",
                 evidence,
-                "none on this machine; a newer CPU will be faster",
+                "use a newer CPU; nothing can be changed on this machine",
             )
         return self.fine(f"torch computes with {used}", evidence)

@@ -8,16 +8,16 @@ from etl.doctor.check import Case, Check, Finding
 from etl.doctor.setup import Setup
 from etl.iterators import AsyncIterator
 
-# A shorter wait, as a share of a training step, does not count.
+# A wait that is shorter than this share of a training step does not count.
 NO_WAIT = 0.02
 
 
 class LoadingBottleneck(Check):
-    """A check that batches are ready when training asks for them."""
+    """A check that each batch is ready when training asks for it."""
 
     name = "loading"
     title = "ETL bottleneck"
-    why = "training time is loading time plus compute time, unless one is hidden behind the other"
+    why = "training time is loading time plus compute time, unless both run at the same time"
 
     def look(self, case: Case) -> Finding:
         if case.setup is None or case.observation is None:
@@ -33,15 +33,15 @@ class LoadingBottleneck(Check):
         if wait <= NO_WAIT * compute:
             return self.fine("training does not wait for data", evidence)
         if _is_ahead(case.setup):
-            found = "training waits for data though it is loaded ahead"
+            found = "training waits for data, although the data are loaded ahead"
             remedy = (
-                "do less work for each record, or use more threads: presave the records (`etl presave`), give loading "
-                "more threads, or find the slow stage with `etl doctor SOURCE`"
+                "presave the records (`etl presave`), give loading more threads, or find the slow stage with "
+                "`etl doctor SOURCE`"
             )
             return self.slower(case, observation, wait, found, evidence, remedy)
         found = "loading and compute take turns: nothing is loaded while the model trains"
         remedy = (
-            "load ahead: etl.AsyncIterator(iterator); if that is still too slow, presave the records (`etl presave`)"
+            "load ahead with etl.AsyncIterator(iterator); if that is too slow, also presave the records (`etl presave`)"
         )
         return self.slower(case, observation, min(wait, compute), found, evidence, remedy)
 
@@ -53,7 +53,7 @@ class LoadingBottleneck(Check):
 
 
 def _is_ahead(setup: Setup) -> bool:
-    """Return whether the iterator is known to load while the caller computes."""
+    """Return True if the iterator is known to load while the caller computes."""
     batches = setup.batches
     if isinstance(batches, AsyncIterator):
         return batches.prefetch_size > 0

@@ -10,7 +10,7 @@ import torch
 from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.setup import first_array
 
-# "Performance Issues", step 9, of the documents: "guidelines only".
+# From Deeplearning4j's guide "Performance Issues", step 9, which calls them "guidelines only".
 MAX_CONVOLUTIONS = 100
 MAX_RECURRENT = 10
 MAX_DENSE = 20
@@ -36,9 +36,9 @@ class Size:
     convolutions, recurrent, dense : int
         Layers of each kind.
     parameters : int
-        Numbers in all parameters.
+        Elements of all parameters.
     kernel : int
-        The longest side of a kernel, in pixels.
+        Longest side of a kernel, in pixels.
     channels : int
         Output channels of the widest convolution.
     units, recurrent_units : int
@@ -59,7 +59,7 @@ class Size:
 
 
 class NetworkSize(Check):
-    """A comparison of layers, parameters, inputs and classes with the numbers in the documents."""
+    """A check that layers, parameters, inputs and classes are within the guidelines of Deeplearning4j's guide."""
 
     name = "network"
     title = "Size of the network"
@@ -82,12 +82,12 @@ class NetworkSize(Check):
             severity,
             "; ".join(found),
             evidence,
-            "try a smaller one: the guidelines are rough, and some good networks exceed them",
+            "try a smaller network; but the guidelines are rough, and some good networks exceed them",
         )
 
 
 def size_of(model: torch.nn.Module) -> Size:
-    """Count the layers of all modules of `model`, and its parameters, each once."""
+    """Count the layers and the parameters of `model`. A module or parameter that is used twice counts once."""
     kinds: Counter[str] = Counter()
     kernel = channels = units = recurrent_units = classes = 0
     for module in model.modules():
@@ -100,7 +100,7 @@ def size_of(model: torch.nn.Module) -> Size:
             recurrent_units = max(recurrent_units, module.hidden_size)
         elif isinstance(module, torch.nn.Linear):
             kinds["dense"] += 1
-            # Every layer but the last is hidden.
+            # The last dense layer is taken for the output, all before it for hidden layers.
             units, classes = max(units, classes), module.out_features
     return Size(
         kinds["convolutions"],
@@ -118,7 +118,7 @@ def size_of(model: torch.nn.Module) -> Size:
 def _too_large(size: Size, shape: tuple[int, ...], dense_in_series: int) -> list[str]:
     image = shape[-2:] if size.convolutions and len(shape) >= 3 else ()
     steps = shape[0] if size.recurrent and len(shape) == 2 else 0
-    # The guidelines on dense layers are for multilayer perceptrons; residual networks and transformers exceed them.
+    # The guidelines for dense layers are for multilayer perceptrons: residual networks and transformers exceed them.
     is_perceptron = 2 * dense_in_series >= size.dense
     compared = (
         (size.convolutions, MAX_CONVOLUTIONS, "convolutional layers"),
