@@ -100,7 +100,7 @@ def test_a_script_that_workers_cannot_import_is_told_what_to_do(tmp_path: Path) 
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ChildProcessError: ")
-    assert "what it does must be under if __name__ == '__main__':" in last
+    assert "what it runs must be under if __name__ == '__main__':" in last
 
 
 def test_batches_are_the_memory_that_workers_wrote_and_keep_their_values() -> None:
