@@ -76,7 +76,13 @@ _strategies = {each.name: each for each in _BUILT_IN}
 
 
 def find(name: str) -> Strategy:
-    """Return the strategy called `name`; raise `ValueError` if there is none."""
+    """Return the strategy called `name`.
+
+    Raises
+    ------
+    ValueError
+        If there is none. The message lists all names.
+    """
     if name not in _strategies:
         raise ValueError(f"no strategy is called {name!r}; there are {', '.join(_strategies)}")
     return _strategies[name]
@@ -93,6 +99,12 @@ def default_names() -> tuple[str, ...]:
 
 
 def register(strategy: Strategy) -> None:
-    """Register `strategy` under its name in this process; raise `ValueError` if a different one has that name."""
+    """Register `strategy` under its name, in this process only.
+
+    Raises
+    ------
+    ValueError
+        If a different strategy has that name.
+    """
     if _strategies.setdefault(strategy.name, strategy) != strategy:
-        raise ValueError(f"a strategy is called {strategy.name!r} already; register this one under another name")
+        raise ValueError(f"another strategy is already called {strategy.name!r}; register this one under another name")
