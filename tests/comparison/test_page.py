@@ -22,7 +22,7 @@ from etl.comparison.report import Report
 from etl.comparison.table import show_report
 from etl.comparison.units import digits, nbytes, percent, ratio, seconds
 from etl.measuring.statistics import Interval
-from etl.strategies import Strategy, register, registry
+from etl.strategies import Strategy, register, strategy
 from tests import comparison_reports
 from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE, REPORTS
@@ -241,7 +241,7 @@ def test_at_most_twelve_batches_are_drawn_and_a_slow_strategy_does_not_squeeze_a
 def test_a_strategy_without_loading_threads_says_what_loads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
+    monkeypatch.setattr(strategy, "_strategies", dict(strategy._strategies))
     register(Strategy("pool", reads="source", ahead="process"))
     report = comparison_reports.photographs()
     pool = replace(report.strategies[1], name="pool of 4", strategy="pool")

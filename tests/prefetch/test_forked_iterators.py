@@ -77,7 +77,7 @@ expected = contents(make())
 
 def begin():
     if sys.argv[1] != "thread":
-        refused(lambda: list(iterator), f"process {os.getppid()}", "an iterator of its own")
+        refused(lambda: list(iterator), f"process {os.getppid()}", "make a new iterator here")
         iterator.close()
     else:
         iterator.set_epoch(0)

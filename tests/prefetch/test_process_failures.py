@@ -113,10 +113,10 @@ def test_workers_that_are_killed_while_they_wait_within_an_epoch_cost_no_error(f
         before = set(multiprocessing.active_children())
         batches = iter(iterator)
         got = [next(batches).labels.tolist()]
-        crew = iterator._running()._prefetcher  # type: ignore[union-attr, misc]
-        while not (crew._pending and crew._pending[0].is_done):
+        prefetcher = iterator._running()._prefetcher  # type: ignore[union-attr, misc]
+        while not (prefetcher._pending and prefetcher._pending[0].is_done):
             time.sleep(0.01)
-        pids = {int(worker.pid) for worker in iterator._pool.workers}  # type: ignore[union-attr, arg-type]
+        pids = {int(worker.pid) for worker in iterator._worker_pool.workers}  # type: ignore[union-attr, arg-type]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert_ended(pids)

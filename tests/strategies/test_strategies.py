@@ -16,7 +16,7 @@ from benchmarks import cells
 from etl import strategies
 from etl.comparison.settings import Candidate
 from etl.comparison.workload import Threads
-from etl.strategies import Strategy, registry
+from etl.strategies import Strategy, strategy
 from tests.comparison_workloads import make_workload
 
 LIMIT_SECONDS = 120
@@ -40,7 +40,7 @@ class Loaders:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register `MISNAMED` and `UNLISTED` for one test."""
-    monkeypatch.setattr(registry, "_strategies", dict(registry._strategies))
+    monkeypatch.setattr(strategy, "_strategies", dict(strategy._strategies))
     for each in (MISNAMED, UNLISTED):
         strategies.register(each)
 

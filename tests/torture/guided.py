@@ -13,7 +13,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["etl", "presave", "planted"]):
+with atheris.instrument_imports(include=["etl", "presave", "tests.torture.planted"]):
     from tests.torture.mutated_files import INPUTS
     from tests.torture.planted import PLANTED
 
