@@ -1,8 +1,9 @@
-"""What asv runs: the clock, the workloads and the suites.
+"""Benchmarks: the clock, the workloads, asv's suites, and commands that measure without asv.
 
-Everything that decides how a figure is taken lives here and imports only the public interface of `etl` and `presave`,
-because asv runs this folder as it stands in the working tree against the package of every commit.
+asv runs this folder as it is in the working tree against the `etl` and `presave` of every commit. So everything that
+decides how a metric is taken is here, and it uses only the public interface of those two packages.
 
-`publish/` shows the figures afterwards. It has no `__init__.py` on purpose: asv imports every module of this package
-where it measures, and `publish/` needs asv, which is not there.
+asv imports every module of a folder that has an `__init__.py`, in the environment in which it measures. Only
+`settings/` holds suites, so only that folder has the file. `publish/` must not: it imports asv, which that environment
+lacks.
 """

@@ -1,15 +1,21 @@
-"""How direct runs say what they found, and what kept them from it."""
+"""Console of the commands in this folder: tables, messages, progress, and lists of names as arguments."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from rich import progress
 from rich.console import Console
 from rich.table import Table
+
+# Called with the share of the work that is done, from 0 to 1.
+Progress = Callable[[float], None]
 
 
 def wide_console() -> Console:
@@ -19,15 +25,30 @@ def wide_console() -> Console:
 
 
 def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequence[str] = ()) -> None:
-    """Print `table` as `etl compare` prints its own: columns that do not fit stand in a further table beneath.
+    """Print `table` as `etl compare` prints its own: columns that do not fit go into a further table beneath.
 
-    The first `keys` columns name a row and are in every table; those headed `first` are in the first.
+    Parameters
+    ----------
+    table, console
+        The table, and the console to print it on.
+    keys : int
+        Columns, counted from the left, that name a row and are repeated in every table.
+    first : sequence of str
+        Headings of the columns that go into the first table.
     """
     tables.print_table(table, console, keys=keys, first=first)
 
 
 def say(text: str, console: Console, style: str = "") -> None:
-    """Print `text` wrapped at words; in a pipe or a file in one line, however long, so that it can be searched for."""
+    """Print `text` wrapped at words; in a pipe or a file on one line, however long, so that it can be searched for.
+
+    Parameters
+    ----------
+    text, console
+        The text, and the console to print it on.
+    style : str
+        As rich takes it.
+    """
     text = tables.encodable(text, console.encoding)
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
@@ -35,6 +56,34 @@ def say(text: str, console: Console, style: str = "") -> None:
 def say_failure(reason: object, console: Console) -> None:
     """Print in red why something ended or was left out."""
     say(str(reason), console, "red")
+
+
+@contextmanager
+def progress_bar(title: str, console: Console) -> Iterator[Progress]:
+    """Show a bar on `console` for as long as the context lasts, if it is a terminal."""
+    with progress.Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def comma_separated(known: Collection[str], kind: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a `type` for argparse that reads names separated by commas.
+
+    Parameters
+    ----------
+    known : collection of str
+        The names that are accepted.
+    kind : str
+        What they are names of, for the error message.
+    """
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(text.split(",")))
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"no {kind} is called {', '.join(unknown)}; there are {', '.join(known)}")
+        return names
+
+    return read
 
 
 def _load_tables() -> ModuleType:

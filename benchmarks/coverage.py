@@ -1,7 +1,7 @@
-"""How often `etl compare` finds a difference where there is none: `python -m benchmarks.coverage SOURCE`.
+"""Count how often `etl compare` finds a difference between equal strategies: `python -m benchmarks.coverage SOURCE`.
 
-It compares `raw` with `raw` under another name, again and again. Of intervals of 95% at most one in twenty may exclude
-a ratio of 1. An interrupted study goes on.
+It compares `raw` with `raw` under another name, again and again. At most one in twenty intervals of 95% should exclude
+a ratio of 1. An interrupted study continues when it is run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.measuring.statistics import CONFIDENCE, MIN_ROUNDS, Interval
 from benchmarks.measuring.values import JsonValues
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
-# Of the normal distribution, for 95%.
+# A normal distribution has 95% of its mass within this many standard deviations of its mean.
 DEVIATIONS = 1.96
 
 
@@ -43,49 +43,49 @@ class Run(JsonValues):
 
 @dataclass(frozen=True)
 class Study(JsonValues):
-    """The arguments of `etl compare`, and what came of it each time."""
+    """The arguments of `etl compare`, and its runs."""
 
     arguments: list[str]
     runs: list[Run]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the comparisons that are missing, and print how many were wrong; 2 if that cannot be done."""
+    """Make the comparisons that are missing, and print how many were wrong; return 2 if that fails."""
     options = parse(arguments)
     errors = Console(stderr=True)
     path = options.samples or FOLDER / f"{Path(options.source).name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    asked_for = [str(Path(options.source).absolute()), "--strategies", "raw,again=raw"]
+    compare_arguments = [str(Path(options.source).absolute()), "--strategies", "raw,again=raw"]
     for name in ("rounds", "records", "batch_size", "size", "budget"):
-        asked_for += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        compare_arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     try:
-        study = read(path, asked_for)
+        study = read(path, compare_arguments)
         while len(study.runs) < options.runs:
             took = statistics.median(each.seconds for each in study.runs) if study.runs else options.budget
             left = (options.runs - len(study.runs)) * took / 60
             errors.print(f"{len(study.runs) + 1} of {options.runs}, {left:.0f} minutes left", highlight=False)
-            study = Study(asked_for, [*study.runs, compare_once(asked_for)])
+            study = Study(compare_arguments, [*study.runs, compare_once(compare_arguments)])
             keep(path, study)
     except StudyError as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
-        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        errors.print("Interrupted; the same command continues from here.", highlight=False)
         return 130
     wide_console().print(describe(study.runs), highlight=False, soft_wrap=True)
     return 0
 
 
 def compare_once(arguments: Sequence[str]) -> Run:
-    """Return what one comparison of a strategy with itself found.
+    """Compare a strategy with itself, once.
 
     Raises
     ------
     StudyError
         If the comparison fails.
     KeyboardInterrupt
-        If it was interrupted, even if it has whole rounds.
+        If it was interrupted, even after whole rounds.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def compare_once(arguments: Sequence[str]) -> Run:
 
 
 def read(path: Path, arguments: list[str]) -> Study:
-    """Return the study that was begun with these arguments, or a new one.
+    """Read the study that was begun with these arguments, or begin a new one.
 
     Raises
     ------
@@ -123,14 +123,14 @@ def read(path: Path, arguments: list[str]) -> Study:
 
 
 def keep(path: Path, study: Study) -> None:
-    """Write `study` in place of what is there, which stays if this is interrupted."""
+    """Replace the study in the file `path`; an interruption leaves the old one."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.write_text(json.dumps(study.to_json(), indent=1) + "\n")
     unfinished.replace(path)
 
 
 def describe(runs: Sequence[Run]) -> str:
-    """Return how many intervals were wrong, between which bounds that proportion is, and how wide they were."""
+    """Return how many intervals were wrong, the bounds of that proportion, and how wide the intervals were."""
     intervals = [each.interval for each in runs if each.interval.low is not None]
     if not intervals:
         return f"No interval: it takes {MIN_ROUNDS} rounds."
@@ -145,12 +145,12 @@ def describe(runs: Sequence[Run]) -> str:
         f"{wrong} of {len(intervals)} intervals of {CONFIDENCE:.0%} exclude 1: {wrong / len(intervals):.1%}, between "
         f"{low:.1%} and {high:.1%}.\n"
         f"Median width {statistics.median(widths):.1%}; median distance of the estimate from 1 "
-        f"{statistics.median(off):.1%}, largest {max(off):.1%}; of each {rounds:g} rounds in {seconds:.0f} s."
+        f"{statistics.median(off):.1%}, largest {max(off):.1%}; {rounds:g} rounds in {seconds:.0f} s each."
     )
 
 
 def wilson(wrong: int, count: int) -> tuple[float, float]:
-    """Return the interval of 95% of a proportion, by Wilson (1927), doi:10.1080/01621459.1927.10502953."""
+    """Return the 95% interval of a proportion, by Wilson (1927), doi:10.1080/01621459.1927.10502953."""
     share, squared = wrong / count, DEVIATIONS**2
     centre = share + squared / (2 * count)
     half = DEVIATIONS * math.sqrt(share * (1 - share) / count + squared / (4 * count**2))
@@ -158,18 +158,26 @@ def wilson(wrong: int, count: int) -> tuple[float, float]:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the command line."""
+    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.coverage", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("source", help="such as a folder of photographs")
     parser.add_argument("--runs", type=int, default=100, metavar="N", help="default: 100")
-    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, metavar="N", help=f"of each (default: {MIN_ROUNDS})")
+    parser.add_argument(
+        "--rounds", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of each (default: {MIN_ROUNDS})"
+    )
     parser.add_argument("--records", type=int, default=160, metavar="N", help="default: 160")
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="default: 16")
     parser.add_argument("--size", type=int, default=64, metavar="PIXELS", help="default: 64")
-    parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS", help="decides how long it profiles")
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="where comparisons are kept (default: below .asv)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="time for each, which decides how long it profiles (default: 20)",
+    )
+    parser.add_argument("--samples", type=Path, metavar="FILE", help="the file of comparisons (default: below .asv)")
     return parser.parse_args(arguments)
 
 

@@ -1,9 +1,9 @@
-"""Photographs decoded on every epoch, against the limit that the decoder alone sets.
+"""Photographs decoded in every epoch, against the limit that the decoder alone sets.
 
     python -m benchmarks.decode [--photographs N] [--rounds N] [--threads N]     prints the table
 
 The work is a whole epoch of batches of 64, shuffled: read, decode, resize to 224 x 224, normalise to float32 channels
-first. The decoder alone decodes the same files, which are in memory, with the same threads, and drops the pixels.
+first. The decoder alone decodes the same files from memory, with the same threads, and drops the pixels.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import numpy as np
 from rich.table import Table
 
 import etl
+from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
-from benchmarks.interleaved import SEED, Operation, Results, as_samples, in_rounds, ratios, require, spread
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
+from benchmarks.suite import SEED, Operation, Timings, as_samples, explained, in_rounds, ratios, require, spread
 from benchmarks.workload import find_photographs
 
 PROFILE = chosen_profile()
@@ -32,7 +31,7 @@ BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE = 64, 224, 3
 THREADS = 2
 DECODERS = {"turbo": "simplejpeg", "pillow": "PIL"}
 MEASURING_TIMEOUT_SECONDS = 3600
-# The share of the decoder's rate that is aimed at.
+# The share of the decoder's rate to reach.
 AIM = 0.85
 
 
@@ -45,15 +44,15 @@ class Decode:
     timeout = 60
     version = PROFILE.version
 
-    def setup_cache(self) -> Results:
+    def setup_cache(self) -> Timings:
         return in_rounds(make_operations(find_photographs(PROFILE.samples), THREADS), PROFILE.rounds)
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
-    def setup(self, cache: Results, decoder: str) -> None:
+    def setup(self, cache: Timings, decoder: str) -> None:
         require(cache, decoder, decoder_alone(decoder))
 
-    def track_over_decoder(self, cache: Results, decoder: str) -> dict[str, Any]:
+    def track_over_decoder(self, cache: Timings, decoder: str) -> dict[str, Any]:
         """Seconds over those of the decoder alone: at 1.0 all else costs nothing."""
         return as_samples(ratios(cache, decoder, decoder_alone(decoder)))
 
@@ -61,32 +60,42 @@ class Decode:
 
 
 def decoder_alone(decoder: str) -> str:
-    """The name of the operation that only decodes."""
+    """Return the name of the operation that only decodes."""
     return f"{decoder}, decoder alone"
 
 
 def make_operations(photographs: Path, threads: int) -> dict[str, Operation]:
-    """For each decoder that is here an epoch, and the decoder alone; each was run once."""
+    """Return an epoch and the decoder alone, for each decoder that is installed. Each has been run once, to warm up."""
     source = etl.ImageFolder(photographs)
-    encoded = [source[number]["features"] for number in range(len(source))]
+    encoded = [source[index]["features"] for index in range(len(source))]
     operations: dict[str, Operation] = {}
     for name, library in DECODERS.items():
         if name not in etl.stages.DECODERS or importlib.util.find_spec(library) is None:
             continue
         stage = etl.image_pipeline(IMAGE_SIZE, name).until("decode")
         operations[decoder_alone(name)] = lambda stage=stage: in_threads(  # type: ignore[misc]
-            lambda number: stage({"features": encoded[number]}), len(encoded), threads
+            lambda index: stage({"features": encoded[index]}), len(encoded), threads
         )
         operations[name] = make_epoch(source, name, threads)
     if hasattr(etl, "load_kernels"):
-        etl.load_kernels()  # in the background otherwise, beside what is measured
+        etl.load_kernels()  # otherwise they load in the background, beside what is measured
     for operation in operations.values():
         operation()
     return operations
 
 
 def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation:
-    """Loads one epoch; checks that it was whole."""
+    """Return a function that loads one epoch and checks that it was whole.
+
+    Parameters
+    ----------
+    source : ImageFolder
+        The photographs.
+    decoder : str
+        A key of `DECODERS`.
+    threads : int
+        Threads that load.
+    """
     pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
     raw = etl.RawIterator(source, pipeline, BATCH_SIZE, shuffle=True, seed=SEED)
     iterator = etl.AsyncIterator(raw, PREFETCH_SIZE, threads=threads)
@@ -100,11 +109,19 @@ def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation
 
 
 def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
-    """Have `work` done with the numbers below `count`, each thread those of its turn."""
+    """Call `work` with every index below `count`, distributed over threads in turn.
+
+    Parameters
+    ----------
+    work : callable
+        Called with one index.
+    count, threads : int
+        The numbers of indices and of threads.
+    """
 
     def take(first: int) -> None:
-        for number in range(first, count, threads):
-            work(number)
+        for index in range(first, count, threads):
+            work(index)
 
     running = [threading.Thread(target=take, args=(first,)) for first in range(threads)]
     for thread in running:
@@ -114,7 +131,7 @@ def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
 
 
 def measure_cpu(operations: dict[str, Operation], photographs: int) -> dict[str, float]:
-    """CPU seconds of each operation for 1,000 photographs."""
+    """Return the CPU seconds of each operation for 1,000 photographs."""
     seconds = {}
     for name, operation in operations.items():
         started = time.process_time()
@@ -126,9 +143,13 @@ def measure_cpu(operations: dict[str, Operation], photographs: int) -> dict[str,
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.partition("\n")[0])
-    parser.add_argument("--photographs", type=int, default=512, metavar="N", help="how many (default: 512)")
+    parser.add_argument(
+        "--photographs", type=int, default=512, metavar="N", help="photographs in an epoch (default: 512)"
+    )
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="interleaved rounds (default: 10)")
-    parser.add_argument("--threads", type=int, default=THREADS, metavar="N", help=f"that load (default: {THREADS})")
+    parser.add_argument(
+        "--threads", type=int, default=THREADS, metavar="N", help=f"threads that load (default: {THREADS})"
+    )
     options = parser.parse_args(arguments)
     operations = make_operations(find_photographs(options.photographs), options.threads)
     results = in_rounds(operations, options.rounds)

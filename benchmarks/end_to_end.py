@@ -1,6 +1,6 @@
 """End to end: the wall time of an epoch of training, ETL and compute together, along every axis.
 
-All cells are measured once in `setup_cache`; the suites only hand the figures out.
+`setup_cache` measures all cells once; the suites only look their metrics up.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.axes import AXES, BACKENDS, GRID_AXES, cell_at, cells_to_measure, values_in
-from benchmarks.cell import Cell
-from benchmarks.measure import Figures
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
-from benchmarks.rounds import measure_cells
-from benchmarks.workload import make_data, why_not_here
+from benchmarks.cells import AXES, BACKENDS, GRID_AXES, Cell, cell_at, cells_to_measure, chosen_profile, values_in
+from benchmarks.measure import CellMetrics, measure_cells
+from benchmarks.suite import as_samples, explained
+from benchmarks.workload import make_data, unsupported_reason
 
 PROFILE = chosen_profile()
 SMALLER = "Smaller is better."
@@ -24,7 +21,7 @@ MEASURING_TIMEOUT_SECONDS = 6 * 3600
 
 
 class EndToEnd(ABC):
-    """One figure of one epoch for each benchmark, a sample from every round. A subclass says which cell it is of."""
+    """The metrics of one epoch, with a sample from every round. A subclass chooses the axis, and so the cells."""
 
     timeout = 60
     version = PROFILE.version
@@ -32,15 +29,15 @@ class EndToEnd(ABC):
         f"One epoch trains a small residual network on {PROFILE.samples} photographs at {PROFILE.image_size} x "
         f"{PROFILE.image_size}: batches of 32, float32, on the CPU, unless it says otherwise. All have the same CPUs: "
         "plain strategies compute with all of them; async strategies give one of them to the thread that loads, if "
-        "there are two. All that differ in nothing else were seen to train on the same bytes. The "
-        f"median of several fresh processes. {SMALLER}"
+        "there are two. Cells that should train on the same bytes were checked to do so. Values are "
+        f"medians of several fresh processes. {SMALLER}"
     )
 
     def setup_cache(self) -> dict[str, Any]:
         missing: dict[Cell, str] = {}
         cells = []
         for cell in cells_to_measure(PROFILE):
-            reason = why_not_here(cell)
+            reason = unsupported_reason(cell)
             if reason:
                 missing[cell] = reason
             else:
@@ -59,42 +56,42 @@ class EndToEnd(ABC):
     @property
     @abstractmethod
     def param_names(self) -> list[str]:
-        """The axes of a suite, fields of `Cell`."""
+        """Axes of a suite, as fields of `Cell`."""
 
     def cell(self, *values: Any) -> Cell:
-        """The cell at this value of the suite's axis."""
+        """Return the cell at this value of the suite's axis."""
         (axis,), (value,) = self.param_names, values
         return cell_at(axis, value)
 
     def track_wall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds of one epoch: loading and training, everything included."""
-        return _samples(cache, self.cell(*values), lambda figures: figures.epoch.wall.total)
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.wall.total)
 
     def track_etl(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-        """Seconds to load one epoch when nothing else is done."""
-        return _samples(cache, self.cell(*values), lambda figures: figures.etl)
+        """Seconds to load one epoch while nothing else is done."""
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.etl)
 
     def track_compute(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds of one epoch spent in training steps."""
-        return _samples(cache, self.cell(*values), lambda figures: figures.epoch.compute.total)
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.compute.total)
 
     def track_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-        """Seconds of one epoch in which nothing was computed, since the next batch was not there."""
-        return _samples(cache, self.cell(*values), lambda figures: figures.epoch.stall.total)
+        """Seconds of one epoch in which compute waited for the next batch."""
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.stall.total)
 
     def track_peak_memory(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Bytes of memory at the peak, of the process and its children."""
-        return _samples(cache, self.cell(*values), lambda figures: figures.peak_memory)
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.peak_memory)
 
-    for _figure in (track_wall, track_etl, track_compute, track_stall):
-        _figure.unit = "seconds"  # type: ignore[attr-defined]
+    for _metric in (track_wall, track_etl, track_compute, track_stall):
+        _metric.unit = "seconds"  # type: ignore[attr-defined]
     track_peak_memory.unit = "bytes"  # type: ignore[attr-defined]
 
 
 @explained
 class Strategy(EndToEnd):
     """The ways to load, side by side: raw decodes every photograph in every epoch, presaved reads arrays from a store
-    that was written once, each plain or (async) in the background, by one thread more. Base point: presaved.
+    that was written once, each plain, or async: in the background, by one more thread. Base point: presaved.
     """
 
     params = [list(values_in(PROFILE, "strategy"))]
@@ -119,8 +116,9 @@ class Dtype(EndToEnd):
 
 @explained
 class GarbageCollection(EndToEnd):
-    """CPython's garbage collector: as it is, switched off, or with all objects of the start-up frozen. Base point:
-    presaved, default.
+    """CPython's garbage collector: as it is, switched off, or with all objects of the start-up frozen.
+
+    Base point: presaved, default.
     """
 
     params = [list(AXES["garbage_collection"].values)]
@@ -137,8 +135,9 @@ class Heap(EndToEnd):
 
 @explained
 class PrefetchSize(EndToEnd):
-    """Batches that are loaded ahead of training; 0 is not at all. Base point: async-raw, which decodes every photograph
-    in every epoch, in batches of 8, two ahead. Small batches, so that an epoch has more of them than are loaded ahead.
+    """Batches that are loaded ahead of training; 0 loads none ahead. Base point: async-raw, which decodes every
+    photograph in every epoch, in batches of 8, two ahead. Batches are small, so that an epoch has more of them than are
+    loaded ahead.
     """
 
     params = [list(AXES["prefetch_size"].values)]
@@ -147,8 +146,8 @@ class PrefetchSize(EndToEnd):
 
 @explained
 class Workers(EndToEnd):
-    """Threads or worker processes that load, and how many of them. Base point: async-raw, which decodes every
-    photograph in every epoch, in batches of 8, two ahead, by one thread. Starting the processes is not in an epoch.
+    """Threads or processes that load, and how many of them. Base point: async-raw, which decodes every
+    photograph in every epoch, in batches of 8, two ahead, by one thread. The processes start before the epoch.
     """
 
     params = [list(AXES["workers"].values)]
@@ -157,7 +156,7 @@ class Workers(EndToEnd):
 
 @explained
 class PresaveFormat(EndToEnd):
-    """The format of the store that is read. Base point: presaved, npy, cut after the stage resize."""
+    """The format of the store that is read. Base point: presaved, npy, written after the stage resize."""
 
     params = [list(AXES["presave_format"].values)]
     param_names = ["presave_format"]
@@ -174,19 +173,19 @@ class PresaveStage(EndToEnd):
     param_names = ["presave_stage"]
 
 
-# A suite in which every value is n/a would be a blank chart, so these two exist only where they can be measured.
+# A suite whose values are all n/a would be a blank chart, so these two exist only if they can be measured.
 if len(BACKENDS) > 1:
 
     @explained
     class Backend(EndToEnd):
-        """Where compute runs, on a device with at most one step in flight. Base point: presaved, cpu."""
+        """The device that computes, with at most one step in flight. Base point: presaved, cpu."""
 
         params = [list(AXES["backend"].values)]
         param_names = ["backend"]
 
         def track_host_wait(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-            """Seconds of one epoch in which the training loop waited for batches, while the device computed or not."""
-            return _samples(cache, self.cell(*values), lambda figures: figures.epoch.host_wait.total)
+            """Seconds of one epoch in which the training loop waited for batches, even if the device computed."""
+            return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.host_wait.total)
 
         track_host_wait.unit = "seconds"  # type: ignore[attr-defined]
 
@@ -195,18 +194,18 @@ if PROFILE.grid:
 
     @explained
     class Grid(EndToEnd):
-        """Every combination of the axes that mean something for every strategy."""
+        """Every combination of the axes that have an effect on every strategy."""
 
         params = [list(values_in(PROFILE, axis)) for axis in GRID_AXES]
         param_names = list(GRID_AXES)
 
         def cell(self, *values: Any) -> Cell:
-            """The cell at these values of the axes."""
+            """Return the cell at these values of the axes."""
             return Cell(**dict(zip(self.param_names, values, strict=True)))
 
 
 class Presaving(ABC):
-    """What has to be paid once before the presaved strategies can be used. A subclass says along which axis."""
+    """The one-time cost of the presaved strategies: writing a store. A subclass chooses the axis."""
 
     timeout = 60
     version = PROFILE.version
@@ -216,23 +215,23 @@ class Presaving(ABC):
     def setup(self, cache: dict[str, Any], value: str) -> None:
         cell = self.cell(value)
         if cell.store not in cache["data"].write_seconds and cell.store not in cache["data"].failures:
-            reason = why_not_here(cell) or f"profile {PROFILE.name!r} does not read this store"
+            reason = unsupported_reason(cell) or f"profile {PROFILE.name!r} does not read this store"
             raise NotImplementedError(reason)  # asv's n/a
 
     @property
     @abstractmethod
     def param_names(self) -> list[str]:
-        """The axis of a suite."""
+        """Axis of a suite."""
 
     def cell(self, value: str) -> Cell:
-        """A cell that reads the store at this value."""
+        """Return a cell that reads the store at this value."""
         (axis,) = self.param_names
         return cell_at(axis, value)
 
     def track_write_time(self, cache: dict[str, Any], value: str) -> dict[str, Any]:
         """Seconds to make and write a store, with two jobs."""
-        # As samples, so that those of several passes are pooled and a comparison knows their spread.
-        return {"samples": [self._cost(cache["data"].write_seconds, cache, value)], "number": 1}
+        # As samples, so that asv pools those of several passes and knows their spread when it compares.
+        return as_samples([self._cost(cache["data"].write_seconds, cache, value)])
 
     def track_store_size(self, cache: dict[str, Any], value: str) -> int:
         """Bytes of a store's files."""
@@ -250,8 +249,8 @@ class Presaving(ABC):
 
 @explained
 class PresavingByFormat(Presaving):
-    """What has to be paid once before the presaved strategies can be used: all photographs are decoded, resized and
-    written, in each format. Base point: npy.
+    """The one-time cost of the presaved strategies: all photographs are decoded, resized and written, in each
+    format. Base point: npy.
     """
 
     params = [list(AXES["presave_format"].values)]
@@ -260,18 +259,16 @@ class PresavingByFormat(Presaving):
 
 @explained
 class PresavingByStage(Presaving):
-    """What has to be paid once before the presaved strategies can be used: all photographs are read and written in
-    format npy, after each stage of the pipeline: read, decode, resize, normalise. Base point: resize.
+    """The one-time cost of the presaved strategies: all photographs are read, and written in format npy after each
+    stage of the pipeline: read, decode, resize, normalise. Base point: resize.
     """
 
     params = [list(AXES["presave_stage"].values)]
     param_names = ["presave_stage"]
 
 
-def _samples(cache: dict[str, Any], cell: Cell, figure: Callable[[Figures], float]) -> dict[str, Any]:
-    # asv keeps a dictionary of this form as samples: median, interval and tests work as for its own timings. It is not
-    # documented, so asv is pinned and a test reads such a result back.
+def _samples(cache: dict[str, Any], cell: Cell, metric: Callable[[CellMetrics], float]) -> dict[str, Any]:
     measured = cache["results"][cell]
     if isinstance(measured, str):
         raise RuntimeError(measured)
-    return {"samples": [figure(each) for each in measured], "number": 1}
+    return as_samples([metric(each) for each in measured])

@@ -1,8 +1,8 @@
-"""Reading records from a store, against the limits that memory sets: memcpy of the same bytes, and fill of the output.
+"""Records read from a store, against the limits that memory sets: memcpy of the same bytes, and fill of the output.
 
     python -m benchmarks.gather [--rows N] [--rounds N]     prints the table
 
-Everything is warm, and every operation is measured in every round, so that ratios are of the same minute.
+Everything is warm. Every operation is measured in every round, so that both sides of a ratio are of the same minute.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from rich.table import Table
 
 import etl
 import presave
+from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
-from benchmarks.interleaved import Operation, Results, as_samples, in_rounds, ratios, require
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
+from benchmarks.suite import Operation, Timings, as_samples, explained, in_rounds, ratios, require
 
 PROFILE = chosen_profile()
-# Of the size that nearly all published figures are of; together more than the caches of most processors hold.
+# The size of nearly all published benchmarks; together more than the caches of most processors hold.
 ROWS, BATCH, SIDE = 256, 64, 224
 PASSES = 5
 SEED = 0
 THREADS = 2
-# What a format is read with, where that may be missing.
+# The library that each format is read with; it may not be installed.
 NEEDS = {"npy": "numpy", "hdf5": "h5py", "pickle": "pickle", "torch": "torch", "safetensors": "safetensors"}
 ORDERS = ("sequential", "shuffled")
 KERNELS = ("numba", "numpy")
 # The names of the operations in which two threads share the work of a kernel.
 TWO_THREADS = {kernel: f"{kernel}, two threads" for kernel in KERNELS}
-# What the speed of an operation is a share of: that of memcpy, unless it is among these.
+# The limit of each operation: another one, whose speed it cannot exceed. It is memcpy for all that are not listed.
 LIMITS: dict[str, str | None] = {
     "memcpy": None,
     "fill": None,
@@ -49,7 +48,7 @@ LIMITS: dict[str, str | None] = {
     **{together: kernel for kernel, together in TWO_THREADS.items()},
 }
 MEASURING_TIMEOUT_SECONDS = 3600
-# The aims of the direct run: what, over which limit, and at least which share of its speed.
+# Aims, shown in the printed table: by operation and limit, the share of the limit's speed to reach.
 AIMS = {("npy shuffled", "memcpy"): 0.9, ("hdf5 shuffled", "npy shuffled"): 0.8, ("numba", "fill"): 0.8}
 
 
@@ -62,24 +61,24 @@ class Gather:
     timeout = 60
     version = PROFILE.version
 
-    def setup_cache(self) -> Results:
+    def setup_cache(self) -> Timings:
         return measure_operations(Path.cwd(), ROWS, PROFILE.rounds)
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
-    def setup(self, cache: Results, format: str, order: str) -> None:
+    def setup(self, cache: Timings, format: str, order: str) -> None:
         require(cache, f"{format} {order}")
 
-    def track_over_memcpy(self, cache: Results, format: str, order: str) -> dict[str, Any]:
+    def track_over_memcpy(self, cache: Timings, *values: str) -> dict[str, Any]:
         """Seconds over those of one thread's memcpy of the same bytes: 1.0 is the limit of memory."""
-        return as_samples(ratios(cache, f"{format} {order}", "memcpy"))
+        return as_samples(ratios(cache, " ".join(values), "memcpy"))
 
     track_over_memcpy.unit = "ratio"  # type: ignore[attr-defined]
 
 
 @explained
 class GatherNormalised:
-    """The same rows gathered, cast and normalised to float32 channels first, into a buffer, by one thread."""
+    """Rows of 224 x 224 x 3 bytes gathered, cast and normalised to float32, channels first, by one thread."""
 
     params = [list(KERNELS)]
     param_names = ["kernel"]
@@ -87,10 +86,10 @@ class GatherNormalised:
     version = PROFILE.version
     setup_cache = Gather.setup_cache
 
-    def setup(self, cache: Results, kernel: str) -> None:
+    def setup(self, cache: Timings, kernel: str) -> None:
         require(cache, kernel)
 
-    def track_over_fill(self, cache: Results, kernel: str) -> dict[str, Any]:
+    def track_over_fill(self, cache: Timings, kernel: str) -> dict[str, Any]:
         """Seconds over those of one pass of `fill` over the output: 1.0 is the limit of memory."""
         return as_samples(ratios(cache, kernel, "fill"))
 
@@ -99,7 +98,7 @@ class GatherNormalised:
 
 @explained
 class SecondThread:
-    """The same by two threads, each with batches of its own: 0.5 is all there is to gain on two free cores."""
+    """Rows gathered and normalised by two threads, each with batches of its own: at best 0.5, on two free cores."""
 
     params = [list(KERNELS)]
     param_names = ["kernel"]
@@ -107,18 +106,28 @@ class SecondThread:
     version = PROFILE.version
     setup_cache = Gather.setup_cache
 
-    def setup(self, cache: Results, kernel: str) -> None:
+    def setup(self, cache: Timings, kernel: str) -> None:
         require(cache, TWO_THREADS[kernel])
 
-    def track_two_threads_over_one(self, cache: Results, kernel: str) -> dict[str, Any]:
+    def track_two_threads_over_one(self, cache: Timings, kernel: str) -> dict[str, Any]:
         """Seconds with two threads over seconds with one."""
         return as_samples(ratios(cache, TWO_THREADS[kernel], kernel))
 
     track_two_threads_over_one.unit = "ratio"  # type: ignore[attr-defined]
 
 
-def measure_operations(folder: Path, rows: int, rounds: int) -> Results:
-    """The seconds of all operations that there are at this commit and on this machine, after their check."""
+def measure_operations(folder: Path, rows: int, rounds: int) -> Timings:
+    """Check and time all operations that this commit and this machine support.
+
+    Parameters
+    ----------
+    folder : path
+        For the stores.
+    rows : int
+        Records, a multiple of `BATCH`.
+    rounds : int
+        Interleaved rounds.
+    """
     images = np.random.default_rng(SEED).integers(0, 256, (rows, SIDE, SIDE, 3), np.uint8)
     records = [{"features": image, "label": number} for number, image in enumerate(images)]
     with ExitStack() as stack:
@@ -128,7 +137,7 @@ def measure_operations(folder: Path, rows: int, rounds: int) -> Results:
             if name in presave.formats() and importlib.util.find_spec(library) is not None
         }
         if hasattr(etl, "load_kernels"):
-            etl.load_kernels()  # in the background otherwise, beside what is measured
+            etl.load_kernels()  # otherwise they load in the background, beside what is measured
         operations = {
             **_copying(images, stores),
             **_normalising(stores["npy"], stack.enter_context(ThreadPoolExecutor(THREADS))),
@@ -144,14 +153,14 @@ def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, 
             np.copyto(out, images[first : first + BATCH])
 
     def gather(store: presave.Store, order: str) -> None:
-        for numbers in _batches(len(store), order):
-            store.gather(numbers, {"features": out})
+        for indices in _batches(len(store), order):
+            store.gather(indices, {"features": out})
 
     def take() -> None:
-        for numbers in _batches(len(images), "shuffled"):
-            images.take(numbers, 0, out, "clip")
+        for indices in _batches(len(images), "shuffled"):
+            images.take(indices, 0, out, "clip")
 
-    # What a loop over rows reaches in compiled code, where all of them are one array.
+    # `take` shows the speed of a compiled loop over the rows of one array.
     operations: dict[str, Operation] = {"memcpy": memcpy, "take, in memory": take}
     for name, store in stores.items():
         for order in ORDERS:
@@ -164,7 +173,7 @@ def _copying(images: np.ndarray, stores: dict[str, presave.Store]) -> dict[str, 
 
 def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Operation]:
     batches = _batches(len(store), "shuffled")
-    # One for each thread.
+    # An output for each thread.
     outs = [np.zeros((BATCH, 3, SIDE, SIDE), np.float32) for _ in range(THREADS)]
 
     def fill() -> None:
@@ -177,8 +186,8 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
     normalise = etl.stages.Normalise()
 
     def load(kernel: str, batches: Sequence[np.ndarray], out: np.ndarray) -> None:
-        for numbers in batches:
-            etl.gather_normalised(store, numbers, normalise, out, kernel=kernel)
+        for indices in batches:
+            etl.gather_normalised(store, indices, normalise, out, kernel=kernel)
 
     def load_in_threads(kernel: str) -> None:
         parts = [batches[thread::THREADS] for thread in range(THREADS)]
@@ -199,14 +208,24 @@ def _normalising(store: presave.Store, pool: ThreadPoolExecutor) -> dict[str, Op
 
 
 def _batches(rows: int, order: str) -> list[np.ndarray]:
-    numbers = np.arange(rows)
+    indices = np.arange(rows)
     if order == "shuffled":
-        np.random.default_rng(SEED).shuffle(numbers)
-    return list(numbers.reshape(-1, BATCH))
+        np.random.default_rng(SEED).shuffle(indices)
+    return list(indices.reshape(-1, BATCH))
 
 
-def show(results: Results, rows: int, console: Console) -> None:
-    """Print the time of each operation and its share of its limit's speed, with the range over rounds."""
+def show(results: Timings, rows: int, console: Console) -> None:
+    """Print the time of each operation and its share of its limit's speed, with the range over rounds.
+
+    Parameters
+    ----------
+    results : dict
+        Seconds of each operation.
+    rows : int
+        Records that were read.
+    console : Console
+        The console to print on.
+    """
     rounds = len(results["memcpy"])
     table = Table(
         title=f"{rows:,} rows of {SIDE} x {SIDE} x 3 in batches of {BATCH}, warm, {rounds} interleaved rounds",
@@ -218,17 +237,17 @@ def show(results: Results, rows: int, console: Console) -> None:
     comparisons = [(name, LIMITS.get(name, "memcpy")) for name in results] + [("hdf5 shuffled", "npy shuffled")]
     for name, limit in comparisons:
         seconds = statistics.median(results[name])
-        figures = [f"{seconds * 1e3:,.1f}", f"{rows / seconds:,.0f}"]
+        shown = [f"{seconds * 1e3:,.1f}", f"{rows / seconds:,.0f}"]
         if limit is not None:
             shares = ratios(results, limit, name)
             aim = AIMS.get((name, limit))
-            figures += [
+            shown += [
                 f"{statistics.median(shares):.2f}",
                 f"{min(shares):.2f} - {max(shares):.2f}",
                 limit,
                 "" if aim is None else f"{aim:.1f}",
             ]
-        table.add_row(name, *figures)
+        table.add_row(name, *shown)
     print_table(table, console, first=("ms", "images/s", "share", "of"))
 
 

@@ -1,9 +1,9 @@
-"""How long a full garbage collection takes, by the number of objects on the heap and their shape.
+"""Pauses of a full garbage collection, by the number of objects on the heap and their shape.
 
     python -m benchmarks.gc_pauses [--most N] [--shapes NAME,...]     prints the table
 
-Each figure is the median of several `gc.collect()` in a process of its own that holds so many objects and nothing else
-to speak of; frozen is the same after `gc.freeze()`.
+Each value is the median of several `gc.collect()` in a process of its own that holds that many objects, and hardly
+anything else. "frozen" is the same after `gc.freeze()`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any
 import psutil
 from rich.table import Table
 
-from benchmarks.console import print_table, wide_console
-from benchmarks.names import names_among
+from benchmarks.console import comma_separated, print_table, wide_console
 
 COUNTS = (10_000, 100_000, 500_000, 1_000_000, 10_000_000)
 REPEATS = 5
-# "Performance Issues", step 4, of the documents, for a JVM.
+# What the source documents say of a JVM: "Performance Issues", step 4.
 JVM_GUIDE = {
     10_000: "short",
     100_000: "noticeable, 50 to 250 ms",
@@ -33,12 +32,12 @@ JVM_GUIDE = {
     1_000_000: "can be a bottleneck",
     10_000_000: "several seconds",
 }
-# Of one object with what it holds, on a 64-bit CPython: so that a heap is refused that memory has no room for.
-MOST_NBYTES_EACH = 600
+# Upper bound for one object and what it holds, on a 64-bit CPython. A heap that might not fit into memory is refused.
+MAX_NBYTES_EACH = 600
 
 
 class Instance:
-    """As a user's own class is: attributes in a dictionary."""
+    """An instance of an ordinary class, with its attributes in a dictionary."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -46,7 +45,7 @@ class Instance:
 
 
 class Slotted:
-    """The same without a dictionary."""
+    """An instance without a dictionary."""
 
     __slots__ = ("name", "number")
 
@@ -56,17 +55,17 @@ class Slotted:
 
 
 def linked(count: int) -> Any:
-    """A list in a list, and so on: each is reached only through the one before."""
+    """Return a list in a list, and so on: each is reached only through the one before."""
     chain: list[Any] = []
     for _ in range(count):
         chain = [chain]
     return chain
 
 
-# What makes so many objects that the collector tracks.
+# Each function makes the given number of objects that the collector tracks.
 SHAPES: dict[str, Callable[[int], Any]] = {
     "empty lists": lambda count: [[] for _ in range(count)],
-    # A dictionary of nothing but numbers and text is not tracked before Python 3.14: this holds a list, which is.
+    # Before Python 3.14 a dictionary of nothing but numbers and text is not tracked, so each one holds a list.
     "records": lambda count: [{"label": number, "features": [number]} for number in range(count // 2)],
     "instances": lambda count: [Instance(number) for number in range(count)],
     "slotted instances": lambda count: [Slotted(number) for number in range(count)],
@@ -75,11 +74,27 @@ SHAPES: dict[str, Callable[[int], Any]] = {
 
 
 def pause(shape: str, objects: int) -> dict[str, Any]:
-    """Seconds of each collection, before and after freezing, and how many objects were tracked; from a fresh process.
+    """Time collections, before and after freezing, in a fresh process.
 
-    Raises `MemoryError` where there is no room for so many, `RuntimeError` where the process ended.
+    Parameters
+    ----------
+    shape : str
+        A key of `SHAPES`.
+    objects : int
+        Objects on the heap.
+
+    Returns
+    -------
+    A dictionary: the seconds of each collection, "seconds" and "frozen", and the objects that were "tracked".
+
+    Raises
+    ------
+    MemoryError
+        If that many objects might not fit into memory.
+    RuntimeError
+        If the process ended without an answer.
     """
-    needed, available = objects * MOST_NBYTES_EACH, psutil.virtual_memory().available
+    needed, available = objects * MAX_NBYTES_EACH, psutil.virtual_memory().available
     if needed > available:
         raise MemoryError(f"{objects:,} objects may take {needed:,} bytes, and {available:,} are available")
     reader, writer = os.pipe()
@@ -87,7 +102,7 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
     if child == 0:
         os.close(reader)
         os.write(writer, json.dumps(_measure(SHAPES[shape], objects)).encode())
-        os._exit(0)  # to free them one by one would take longer than to make them
+        os._exit(0)  # freeing the objects one by one would take longer than making them
     os.close(writer)
     with os.fdopen(reader) as answer:
         text = answer.read()
@@ -100,7 +115,7 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
 
 def _measure(make: Callable[[int], Any], objects: int) -> dict[str, Any]:
     gc.collect()
-    gc.freeze()  # what the parent has
+    gc.freeze()  # the objects of the parent process
     gc.disable()
     held = make(objects)
     tracked = len(gc.get_objects())
@@ -120,9 +135,15 @@ def _collection() -> float:
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gc_pauses", description=__doc__.partition("\n")[0])
-    parser.add_argument("--most", type=int, default=COUNTS[-1], metavar="N", help=f"objects (default: {COUNTS[-1]:,})")
     parser.add_argument(
-        "--shapes", type=names_among(SHAPES, "shape"), default=tuple(SHAPES), metavar="NAME,...", help="(default: all)"
+        "--most", type=int, default=COUNTS[-1], metavar="N", help=f"maximum number of objects (default: {COUNTS[-1]:,})"
+    )
+    parser.add_argument(
+        "--shapes",
+        type=comma_separated(SHAPES, "shape"),
+        default=tuple(SHAPES),
+        metavar="NAME,...",
+        help="(default: all)",
     )
     options = parser.parse_args(arguments)
     shapes = options.shapes
@@ -130,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
     table.add_column("objects", justify="right")
     for name in (*shapes, "frozen, any shape"):
         table.add_column(name, justify="right")
-    table.add_column("the documents, of a JVM")
+    table.add_column("a JVM, by the documents")
     for count in (each for each in COUNTS if each <= options.most):
         found = [pause(name, count) for name in shapes]
         frozen = max(max(each["frozen"]) for each in found)

@@ -1,71 +1,170 @@
-"""One measurement: all figures of one cell, in the process that this runs in, forked from the server it prepares."""
+"""All metrics of every cell: in shuffled rounds, each sample in a fresh process forked from the server of its round."""
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import joblib
+
 import etl
-from benchmarks.cell import Cell
-from benchmarks.fork_ready import import_everything
+from benchmarks.cells import Cell, Profile
 from benchmarks.measuring.arrays import BatchDigest
-from benchmarks.measuring.clock import EpochFigures, EpochTimes, Step, run_epoch
+from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch
+from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.process_tree import PeakMemory
+from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
+from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
-from benchmarks.measuring.values import JsonValues, from_json
+from benchmarks.measuring.turns import DifferentWork
+from benchmarks.measuring.values import JsonValues, from_json, to_json
+from benchmarks.servers import import_everything, start_server
 from benchmarks.workload import Data, Training, compute_threads, make_iterator
 
-MOST_REPEATS = 20
+CPUS_VARIABLE = "FAIR_ETL_CPUS"
+# On one thread of a CPU equal work gives equal scores, to the bit. Several threads, and a GPU, add in another order.
+SCORE_TOLERANCE = 1e-2
+MAX_REPEATS = 20
 
 
 @dataclass(frozen=True)
 class Conditions(JsonValues):
-    """What is the same for all cells.
+    """Conditions that are the same for all cells.
 
     Attributes
     ----------
     data : Data
-        What they load.
-    seconds_per_figure : float
-        How long each part is measured, of an epoch or more.
+        The photographs and stores.
+    min_seconds : float
+        Each part is measured for at least this long, and for at least one epoch.
     cpus : tuple of int
         The CPUs, by number, that the process and everything it starts may run on.
     """
 
     data: Data
-    seconds_per_figure: float
+    min_seconds: float
     cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Figures(JsonValues):
-    """What one process measured of a cell.
+class CellMetrics(JsonValues):
+    """The metrics of a cell that one process measured.
 
     Attributes
     ----------
     etl : float
-        Seconds to load an epoch when nothing else is done, the median.
-    epoch : EpochFigures
-        The epoch of training with the median wall, so that its parts belong together.
+        Seconds to load an epoch while nothing else is done, the median.
+    epoch : EpochMetrics
+        The epoch of training with the median wall time: its parts add up, as separate medians would not.
     peak_memory : int
         Bytes, of the process and its children.
     digest, score : str, float
-        Of all batches of an epoch, and the loss after it; the same for cells of equal work.
+        The digest of all batches of an epoch, and the loss after it. Both are equal for cells of equal work.
     """
 
     etl: float
-    epoch: EpochFigures
+    epoch: EpochMetrics
     peak_memory: int
     digest: str
     score: float
 
 
+# One sample a round for each cell, or the text of its error.
+CellResults = dict[Cell, "list[CellMetrics] | str"]
+
+
+def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellResults:
+    """Measure every cell once a round, and return the samples of each, or the text of its error.
+
+    Every round has a server of its own, with another memory layout: its samples are one independent repetition.
+
+    Parameters
+    ----------
+    cells : iterable of Cell
+        The cells, in any order: each round shuffles them.
+    data : Data
+        The photographs and stores that they read.
+    profile : Profile
+        Decides the number of rounds, and the duration of each part of a measurement.
+
+    Raises
+    ------
+    DifferentWork
+        If cells that should do equal work loaded other bytes or trained to another score.
+    """
+    server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
+    results: CellResults = {}
+
+    def note(cell: Cell, error: MeasurementError) -> None:
+        results[cell] = error.text
+
+    rounds = Rounds(cells, lambda cell, _: server.measure(cell), begin=lambda _: server, on_failure=note)
+    rounds.run(profile.rounds)
+    results = {cell: results.get(cell) or list(samples.values()) for cell, samples in rounds.samples.items()}
+    check_same_work(results)
+    return results
+
+
+def cpus_of_cells() -> tuple[int, ...]:
+    """Return the CPUs, by number, of every cell: all that this process may use, or as many as FAIR_ETL_CPUS says.
+
+    Raises
+    ------
+    ValueError
+        If FAIR_ETL_CPUS is not a number from 1 to the number of CPUs that this process may use.
+    """
+    # joblib respects the CPU quota of the container. etl does so, too, but not at every commit.
+    available = sorted(os.sched_getaffinity(0))[: joblib.cpu_count()]
+    wanted = os.environ.get(CPUS_VARIABLE, str(len(available)))
+    if not wanted.isdecimal() or not 0 < int(wanted) <= len(available):
+        raise ValueError(f"{CPUS_VARIABLE}={wanted!r}: give a number from 1 to {len(available)}, the CPUs there are")
+    return tuple(available[: int(wanted)])
+
+
+def check_same_work(results: CellResults) -> None:
+    """Raise `DifferentWork` unless cells of equal work loaded equal bytes in equal order and reached one score."""
+    first: dict[tuple[Any, ...], tuple[Cell, CellMetrics]] = {}
+    for cell, samples in results.items():
+        for sample in samples if not isinstance(samples, str) else []:
+            other, expected = first.setdefault(cell.work, (cell, sample))
+            for part, found, wanted in (
+                ("digest", sample.digest, expected.digest),
+                ("number of records", sample.epoch.samples, expected.epoch.samples),
+            ):
+                if found != wanted:
+                    raise DifferentWork(f"the {part} of {cell} is {found}, that of {other} {wanted}")
+            if not math.isclose(sample.score, expected.score, rel_tol=SCORE_TOLERANCE):
+                raise DifferentWork(f"{cell} trained to {sample.score}, {other} to {expected.score}")
+
+
+class CellServer(FreshServers):
+    """A context manager around a server of `prepare`; each time that it is entered, another server is started."""
+
+    def __init__(self, conditions: Conditions) -> None:
+        super().__init__(lambda: _start_server(conditions))
+
+    def measure(self, cell: Cell) -> CellMetrics:
+        """Return the metrics of `cell` from a fresh process, or raise `MeasurementError`."""
+        return CellMetrics.from_json(self.sample(str(cell), to_json(cell)))
+
+
+def _start_server(conditions: Conditions) -> Server:
+    return start_server(
+        "a cell",
+        "measure:prepare",
+        conditions.to_json(),
+        hash_seed=draw_hash_seed(),
+        environment=draw_environment(),
+    )
+
+
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything under the `Conditions` that `request` is; a session, a `Cell`, answers with its `Figures`."""
+    """Import everything under the `Conditions` in `request`. A session is a `Cell`; its answer is the metrics."""
     conditions = Conditions.from_json(request)
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()
@@ -73,11 +172,11 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     return {}, one_answer(lambda cell: measure(from_json(Cell, cell), conditions).to_json())
 
 
-def measure(cell: Cell, conditions: Conditions) -> Figures:
-    """Return all figures of a cell, from one run.
+def measure(cell: Cell, conditions: Conditions) -> CellMetrics:
+    """Return all metrics of a cell, from one run.
 
-    First one epoch that is not timed: it warms caches, takes the digest of all batches and watches memory. Then
-    epochs of loading alone and of loading with training, until each has had `seconds_per_figure`.
+    The first epoch is not timed: it warms caches, takes the digest of all batches and watches memory. Then come epochs
+    of loading alone, and epochs of loading with training, for `min_seconds` each.
     """
     with (
         etl.runtime.HeapPolicy(cell.heap),
@@ -90,11 +189,11 @@ def measure(cell: Cell, conditions: Conditions) -> Figures:
             with PeakMemory() as memory:
                 run_epoch(iterator, digesting(training.step, digest))
                 score = float(training.score)
-            loading = _repeat(conditions.seconds_per_figure, lambda: run_epoch(iterator, None))
-            both = _repeat(conditions.seconds_per_figure, lambda: run_epoch(iterator, training.step))
-    return Figures(
+            loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None))
+            both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, training.step))
+    return CellMetrics(
         etl=statistics.median(times.wall.total for times in loading),
-        epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].figures,
+        epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
         peak_memory=memory.nbytes,
         digest=digest.hexdigest(),
         score=score,
@@ -102,7 +201,7 @@ def measure(cell: Cell, conditions: Conditions) -> Figures:
 
 
 def digesting(step: Step, digest: BatchDigest) -> Callable[[Any], None]:
-    """Return a training step that first takes in every byte of the batch, with its shapes and dtypes."""
+    """Return a training step that first adds every byte of the batch, with its shapes and dtypes, to `digest`."""
 
     def digested(batch: Any) -> None:
         digest.update(batch)
@@ -114,6 +213,6 @@ def digesting(step: Step, digest: BatchDigest) -> Callable[[Any], None]:
 def _repeat(seconds: float, run: Callable[[], EpochTimes]) -> list[EpochTimes]:
     ended = time.perf_counter() + seconds
     times = [run()]
-    while time.perf_counter() < ended and len(times) < MOST_REPEATS:
+    while time.perf_counter() < ended and len(times) < MAX_REPEATS:
         times.append(run())
     return times

@@ -1,8 +1,8 @@
-"""How much of loading is hidden behind compute, and what the machinery that hides it costs.
+"""The share of loading that is hidden behind compute, and the cost of the machinery that hides it.
 
     python -m benchmarks.overlap [--photographs N] [--rounds N] [--threads N]     prints the tables
 
-Compute is a wait, which leaves the CPU free as a GPU does, and then real training on the same cores. Overlap is
+Compute is first a wait, which leaves the CPU free as a GPU does, and then real training on the same cores. Overlap is
 `max(ETL alone, compute alone) / wall` of one epoch, its first batch included; 1.0 is perfect.
 """
 
@@ -20,12 +20,11 @@ import numpy as np
 from rich.table import Table
 
 import etl
+from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
-from benchmarks.interleaved import SEED, Results, as_samples, require, spread
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.device import wait_until
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
+from benchmarks.suite import SEED, Timings, as_samples, explained, require, spread
 from benchmarks.workload import find_photographs
 
 PROFILE = chosen_profile()
@@ -43,8 +42,8 @@ AIM = 0.98
 
 @explained
 class Overlap:
-    """An epoch of photographs, decoded by two threads or processes, beside waits that take so much of the time of
-    loading.
+    """An epoch of photographs, decoded by two threads or processes, beside compute that is a wait. `etl_over_compute`
+    is the time to load an epoch divided by the sum of its waits.
     """
 
     params = [list(WORKERS), list(RATIOS_IN_ASV)]
@@ -52,42 +51,42 @@ class Overlap:
     timeout = 60
     version = PROFILE.version
 
-    def setup_cache(self) -> Results:
+    def setup_cache(self) -> Timings:
         photographs = find_photographs(PROFILE.samples)
-        results: Results = {}
+        results: Timings = {}
         for each in workers():
             results |= measure_overlap(photographs, RATIOS_IN_ASV, PROFILE.rounds, THREADS, each)
         return results | measure_machinery(PROFILE.rounds)
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
-    def setup(self, cache: Results, workers: str, etl_over_compute: float) -> None:
+    def setup(self, cache: Timings, workers: str, etl_over_compute: float) -> None:
         require(cache, loading_beside(workers, etl_over_compute))
 
-    def track_overlap(self, cache: Results, workers: str, etl_over_compute: float) -> dict[str, Any]:
-        """The longer of loading alone and compute alone, over wall time: 1.0 is perfect."""
-        return as_samples(cache[loading_beside(workers, etl_over_compute)])
+    def track_overlap(self, cache: Timings, *values: Any) -> dict[str, Any]:
+        """Maximum of loading alone and compute alone, over wall time: 1.0 is perfect."""
+        return as_samples(cache[loading_beside(*values)])
 
     track_overlap.unit = "ratio"  # type: ignore[attr-defined]
 
 
 @explained
 class Machinery:
-    """What threads cost where there is nothing to load."""
+    """The cost of threads if there is nothing to load."""
 
     timeout = 60
     version = PROFILE.version
     setup_cache = Overlap.setup_cache
 
-    def setup(self, cache: Results) -> None:
+    def setup(self, cache: Timings) -> None:
         require(cache, "empty batch", "first batch")
 
-    def track_empty_batch(self, cache: Results) -> dict[str, Any]:
+    def track_empty_batch(self, cache: Timings) -> dict[str, Any]:
         """Seconds that threads add to a batch of one record with one number."""
         return as_samples(cache["empty batch"])
 
-    def track_first_batch_over_plain(self, cache: Results) -> dict[str, Any]:
-        """Seconds to the first batch of a new iterator, over those of the plain one."""
+    def track_first_batch_over_plain(self, cache: Timings) -> dict[str, Any]:
+        """Seconds to the first batch of a new asynchronous iterator, over those of a plain one."""
         return as_samples(cache["first batch"])
 
     track_empty_batch.unit = "seconds"  # type: ignore[attr-defined]
@@ -95,7 +94,7 @@ class Machinery:
 
 
 class Wait:
-    """Compute that leaves the CPU free, for so many seconds a batch."""
+    """Compute that leaves the CPU free: waits for `seconds` at each batch."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -106,19 +105,31 @@ class Wait:
 
 
 def loading_beside(workers: str, etl_over_compute: float) -> str:
-    """The name of the epochs in which `workers` load beside compute."""
+    """Return the name of the epochs in which `workers` load beside compute."""
     return f"{workers} {etl_over_compute:g}"
 
 
 def workers() -> tuple[str, ...]:
-    """Those of `WORKERS` that there are at this commit."""
+    """Return the kinds of `WORKERS` that this commit has."""
     return tuple(each for each in WORKERS if each == "thread" or "processes" in signature(etl.AsyncIterator).parameters)
 
 
 def make_iterator(
     photographs: Path, count: int, batch_size: int = BATCH_SIZE, workers: str = "thread"
 ) -> etl.AsyncIterator:
-    """The photographs of `photographs` to normalised float32, decoded by `count` threads or processes."""
+    """Return an iterator over photographs, decoded to normalised float32 by threads or processes.
+
+    Parameters
+    ----------
+    photographs : path
+        Their folder.
+    count : int
+        Threads or processes.
+    batch_size : int
+        Records in a batch.
+    workers : str
+        One of `WORKERS`.
+    """
     decoder = "turbo" if "turbo" in etl.stages.DECODERS else "pillow"
     pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
     raw = etl.RawIterator(etl.ImageFolder(photographs), pipeline, batch_size, shuffle=True, seed=SEED)
@@ -129,26 +140,41 @@ def make_iterator(
 
 def measure_overlap(
     photographs: Path, wanted: tuple[float, ...], rounds: int, count: int, workers: str = "thread"
-) -> Results:
-    """For each ratio of ETL to compute the overlap, in each round between two epochs of loading alone."""
-    results: Results = {loading_beside(workers, ratio): [] for ratio in wanted}
+) -> Timings:
+    """Measure the overlap for each ratio of ETL to compute, each time between two epochs of loading alone.
+
+    Parameters
+    ----------
+    photographs : path
+        Their folder.
+    wanted : tuple of float
+        Ratios of ETL to compute.
+    rounds : int
+        Samples of each.
+    count : int
+        Threads or processes.
+    workers : str
+        One of `WORKERS`.
+    """
+    results: Timings = {loading_beside(workers, ratio): [] for ratio in wanted}
     with make_iterator(photographs, count, workers=workers) as iterator:
-        nothing = Wait(0)
-        _run_epoch(iterator, nothing)
+        no_compute = Wait(0)
+        _run_epoch(iterator, no_compute)
         for _ in range(rounds):
-            before, _ = _run_epoch(iterator, nothing)
+            before, _ = _run_epoch(iterator, no_compute)
             for ratio in wanted:
                 wall, compute = _run_epoch(iterator, Wait(before / len(iterator) / ratio))
-                after, _ = _run_epoch(iterator, nothing)
-                # The machine's speed drifts: loading alone is what it took just before and just after.
+                after, _ = _run_epoch(iterator, no_compute)
+                # The machine's speed drifts: loading alone is the mean of just before and just after.
                 results[loading_beside(workers, ratio)].append(max((before + after) / 2, compute) / wall)
                 before = after
     return results
 
 
 def _run_epoch(iterator: Any, wait: Wait) -> tuple[float, float]:
-    """Seconds of an epoch, and of its waits. The clock of the other suites touches every page of a batch, which is work
-    of the caller's: 1% of a step here.
+    """Return the seconds of an epoch, and of its waits.
+
+    The clock of the other suites is not used: it touches every page of a batch in the caller, which is 1% of a step.
     """
     waited = 0.0
     started = time.perf_counter()
@@ -159,22 +185,22 @@ def _run_epoch(iterator: Any, wait: Wait) -> tuple[float, float]:
     return time.perf_counter() - started, waited
 
 
-def measure_machinery(rounds: int) -> Results:
-    """Seconds that threads add to an empty batch, and the first batch of a new iterator over that of the plain one."""
+def measure_machinery(rounds: int) -> Timings:
+    """Measure the seconds that threads add to an empty batch, and the first batch over the plain iterator's."""
     record = {"features": np.zeros(1, np.float32), "label": 0}
-    results: Results = {"empty batch": [], "first batch": []}
-    nothing = Wait(0)
+    results: Timings = {"empty batch": [], "first batch": []}
+    no_compute = Wait(0)
     for _ in range(rounds):
         plain = etl.RawIterator([record] * EMPTY_BATCHES, etl.Pipeline([]), 1)
-        alone, _ = _run_epoch(plain, nothing)
+        alone, _ = _run_epoch(plain, no_compute)
         with etl.AsyncIterator(plain, PREFETCH_SIZE, threads=THREADS) as iterator:
-            results["empty batch"].append((_run_epoch(iterator, nothing)[0] - alone) / EMPTY_BATCHES)
+            results["empty batch"].append((_run_epoch(iterator, no_compute)[0] - alone) / EMPTY_BATCHES)
         results["first batch"].append(_seconds_to_first(PREFETCH_SIZE) / _seconds_to_first(0))
     return results
 
 
 def _seconds_to_first(prefetch_size: int) -> float:
-    """Records that wait, so that what is measured is the machinery and not the speed of the moment."""
+    """Return the seconds to the first batch. Its records wait, so that they take the same time at any speed."""
     source = WaitingSource(0.001, 256)
     with etl.AsyncIterator(etl.RawIterator(source, etl.Pipeline([]), 64), prefetch_size, threads=1) as iterator:
         started = time.perf_counter()
@@ -184,7 +210,7 @@ def _seconds_to_first(prefetch_size: int) -> float:
 
 
 class WaitingSource:
-    """`count` records that each take `seconds` to read, which leaves the CPU free."""
+    """A source of `count` records. Reading one is a wait of `seconds`, which leaves the CPU free."""
 
     def __init__(self, seconds: float, count: int) -> None:
         self._wait = Wait(seconds)
@@ -199,7 +225,7 @@ class WaitingSource:
 
 
 def measure_example() -> Iterator[tuple[float, float]]:
-    """For each time to load of the guides' example the stall for each batch after the first, in seconds."""
+    """Yield each loading time of the guide's example, and the stall of each batch after the first, in seconds."""
     for seconds in EXAMPLE_LOAD_SECONDS:
         plain = etl.RawIterator(WaitingSource(seconds, EXAMPLE_BATCHES), etl.Pipeline([]), 1)
         with etl.AsyncIterator(plain, 2, threads=1) as iterator:
@@ -207,11 +233,21 @@ def measure_example() -> Iterator[tuple[float, float]]:
         yield seconds, (times.stall.total - seconds) / (EXAMPLE_BATCHES - 1)
 
 
-def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Results:
-    """Wall time over the least that two cores could take, with training on the same cores."""
+def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Timings:
+    """Measure training on the cores that also load: its wall time over the least possible, and its overlap.
+
+    Parameters
+    ----------
+    photographs : path
+        Their folder.
+    rounds : int
+        Samples.
+    threads : int
+        Threads that load; also the number of cores.
+    """
     import torch
 
-    results: Results = {"wall over limit": [], "overlap": []}
+    results: Timings = {"wall over limit": [], "overlap": []}
     cores = threads
     with make_iterator(photographs, threads, 32) as iterator, etl.runtime.ThreadPolicy(compute=1):
         batch = next(iter(iterator))
@@ -245,10 +281,12 @@ def _with_cpu(iterator: Any, compute: Any) -> tuple[float, float]:
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__.partition("\n")[0])
-    parser.add_argument("--photographs", type=int, default=2048, metavar="N", help="how many (default: 2048)")
+    parser.add_argument(
+        "--photographs", type=int, default=2048, metavar="N", help="photographs in an epoch (default: 2048)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="interleaved rounds (default: 3)")
     parser.add_argument(
-        "--threads", type=int, default=THREADS, metavar="N", help=f"that load, or processes (default: {THREADS})"
+        "--threads", type=int, default=THREADS, metavar="N", help=f"threads or processes that load (default: {THREADS})"
     )
     options = parser.parse_args(arguments)
     console, photographs = wide_console(), find_photographs(options.photographs)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.scale`: what opening a store and reading from it costs with few records and with very many.
+"""The cost of opening a store and reading from it, with few and with very many records: `python -m benchmarks.scale`.
 
-Each figure is taken in a fresh process, a few times. Opening is to take less than 50 ms and no more memory for many
-records than for few; an epoch's order costs at most 8 bytes a record.
+Each metric is taken in several fresh processes. The aims: opening takes less than 50 ms, and no more memory for many
+records than for few; the order of an epoch takes at most 8 bytes a record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.table import Table
 import etl
 import presave
 from benchmarks.console import print_table, wide_console
-from benchmarks.interleaved import spread
+from benchmarks.suite import spread
 
 COUNTS = (10_000, 1_000_000, 10_000_000)
 BATCH_SIZE = 128
@@ -33,7 +33,7 @@ TIMEOUT_SECONDS = 600
 
 
 class SmallRecords:
-    """`count` records of 8 bytes: features, float32 of shape `(2,)`."""
+    """A source of `count` records of 8 bytes: features, float32 of shape `(2,)`."""
 
     def __init__(self, count: int) -> None:
         self._features = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
@@ -48,13 +48,13 @@ class SmallRecords:
 def main(arguments: list[str] | None = None) -> None:
     """Write the stores, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.partition("\n")[2])
-    parser.add_argument("--records", type=int, nargs="+", default=COUNTS, metavar="N", help="how many, for each store")
+    parser.add_argument("--records", type=int, nargs="+", default=COUNTS, metavar="N", help="records of each store")
     parser.add_argument("--format", default="npy", help=", ".join(presave.formats()))
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"processes (default: {ROUNDS})")
     parser.add_argument(
         "--folder", metavar="DIR", help="on the disk to write to (default: the system's for temporaries)"
     )
-    parser.add_argument("--measure", metavar="STORE", help=argparse.SUPPRESS)  # what a fresh process is asked for
+    parser.add_argument("--measure", metavar="STORE", help=argparse.SUPPRESS)  # the option of the fresh processes
     options = parser.parse_args(arguments)
     if options.measure:
         print(json.dumps(measure(Path(options.measure))))
@@ -68,11 +68,11 @@ def main(arguments: list[str] | None = None) -> None:
         table.add_column(name, justify="right")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         written = [_write(count, options.format, Path(folder)) for count in options.records]
-        figures: list[list[dict[str, float]]] = [[] for _ in written]
+        measured: list[list[dict[str, float]]] = [[] for _ in written]
         for _ in range(options.rounds):
-            for (path, _seconds), samples in zip(written, figures, strict=True):
+            for (path, _seconds), samples in zip(written, measured, strict=True):
                 samples.append(_in_fresh_process(path))
-        for count, (path, seconds), samples in zip(options.records, written, figures, strict=True):
+        for count, (path, seconds), samples in zip(options.records, written, measured, strict=True):
             with presave.open_store(path, trusted=True) as store:
                 shards = len(store.manifest.shards)
             table.add_row(
@@ -90,9 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measure(path: Path) -> dict[str, float]:
-    """The figures of the store at `path`: the times and pages first, then once more with every allocation traced."""
+    """Measure the store at `path`: first seconds and pages, then again with every allocation traced."""
     process = psutil.Process()
-    # Private pages, which the kernel adds up when it is asked; its running count of resident ones lags behind.
+    # Private pages, which the kernel counts on request; its running count of resident pages lags behind.
     before = process.memory_full_info().uss
     started = time.perf_counter()
     store = presave.open_store(path, trusted=True)
@@ -137,8 +137,8 @@ def _in_fresh_process(path: Path) -> dict[str, float]:
         timeout=TIMEOUT_SECONDS,
         check=True,
     )
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
+    metrics: dict[str, float] = json.loads(done.stdout)
+    return metrics
 
 
 if __name__ == "__main__":

@@ -1,19 +1,25 @@
-"""Servers that measure the installed packages, or those of a commit, with the working tree's instruments."""
+"""Servers that measure the installed packages, or those of a commit, with the working tree's instruments.
+
+A server imports all that measuring needs, once, and forks a fresh process for every measurement.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring.layout import import_in_drawn_order
 from benchmarks.measuring.processes import Server
 
 ROOT = Path(__file__).parents[1]
-ALONE = Path(__file__).with_name("alone.py")
-# A cell, with all of its figures.
+ISOLATED_MAIN = Path(__file__).with_name("isolated_main.py")
+# Enough for all metrics of one cell.
 TIMEOUT_SECONDS = 900.0
+LIBRARIES = ("h5py", "numba", "PIL.Image", "torch")
 
 
 def start_server(
@@ -27,21 +33,48 @@ def start_server(
     environment: Mapping[str, str | None] | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Server:
-    """Start the server that `prepare`, the `module:function` of a file in this folder, makes ready.
+    """Start a server, which `prepare` makes ready for its sessions.
 
     Parameters
     ----------
     name, request, hash_seed, environment, timeout
         As `Server` takes them.
     prepare : str
-        A `measuring.server.Prepare`.
+        The `module:function` of a `measuring.server.Prepare` in this folder.
     interpreter : str
         Python, with numpy, psutil and xxhash.
-    packages : path
-        The folder with the packages to be measured; None measures those that are installed.
+    packages : path or None
+        The folder with the packages to be measured; None measures the installed ones.
     """
     variables = dict(environment or {})
     if packages is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
-    command = [interpreter, str(ALONE), "measuring.server:main", f"benchmarks.{prepare}"]
+    command = [interpreter, str(ISOLATED_MAIN), "measuring.server:main", f"benchmarks.{prepare}"]
     return Server(name, command, request, timeout=timeout, hash_seed=hash_seed, environment=variables)
+
+
+def import_everything() -> None:
+    """Import torch, numba and everything else that a measurement needs, in random order."""
+    import_in_drawn_order(name for name in LIBRARIES if importlib.util.find_spec(name) is not None)
+    load_kernels()
+    import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
+
+    import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
+    from benchmarks import measure  # noqa: F401
+
+
+def load_kernels() -> None:
+    """Load etl's compiled loops, if numba is installed, which takes half a second.
+
+    At commits without `etl.load_kernels` an empty function is compiled, since most of that time is numba's start-up.
+    """
+    import etl
+
+    if hasattr(etl, "load_kernels"):
+        etl.load_kernels()
+        return
+    try:
+        import numba
+    except ImportError:
+        return
+    numba.njit(nogil=True)(lambda: 0)()

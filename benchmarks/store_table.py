@@ -1,4 +1,4 @@
-"""Formats and stages: what a store costs to write and to keep, and how fast training batches come out of it."""
+"""Formats and stages: the cost to write and keep a store, and the speed at which training batches come out of it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from rich.console import Console
 from rich.table import Table
 
 import etl
+from benchmarks.cells import FORMATS, STAGES
 from benchmarks.console import print_table, say
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.page_cache import drop_from_page_cache
 from benchmarks.measuring.rounds import Rounds
-from benchmarks.stores import FORMATS, JOBS, STAGES, after, open_store, write_store
-from benchmarks.workload import SEED
+from benchmarks.workload import JOBS, SEED, after, open_store, write_store
 from benchmarks.write_sample import Photographs
 
 BATCH_SIZE = 64
 RAW = "raw"
 
+# Format and last stage before writing; (RAW, "") decodes in every epoch.
 Cell = tuple[str, str]
-# Of each round: seconds to write, bytes on disk, seconds of an epoch warm and cold (None where pages stayed).
+# One round: seconds to write, bytes on disk, seconds of an epoch warm and cold (None if pages stayed in the cache).
 Sample = dict[str, "float | None"]
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What all iterators of the table load: the same photographs in the same order, finished to float32."""
+    """The iterators of the table. All load the same photographs in the same order, as normalised float32."""
 
     photographs: Photographs
 
     def source(self) -> Any:
-        """The encoded photographs."""
+        """Open the encoded photographs."""
         return etl.ImageFolder(self.photographs.folder)
 
     def pipeline(self) -> etl.Pipeline:
-        """All stages, from encoded bytes to a training array."""
+        """Return all stages, from encoded bytes to a training array."""
         return etl.image_pipeline(size=self.photographs.image_size)
 
     def raw(self) -> AbstractContextManager[Any]:
-        """The iterator that decodes in every epoch."""
+        """Return the iterator that decodes in every epoch."""
         return etl.RawIterator(self.source(), self.pipeline(), BATCH_SIZE, shuffle=True, seed=SEED)
 
     @contextmanager
     def presaved(self, path: Path, cell: Cell) -> Iterator[Any]:
-        """The iterator over the store at `path`; both are closed afterwards."""
+        """Open the iterator over the store at `path`; close both afterwards."""
         format_name, stage = cell
         with (
             open_store(path, format_name) as store,
@@ -64,7 +65,19 @@ class Loading:
 
 
 def show_store_table(photographs: Photographs, rounds: int, folder: Path, console: Console) -> dict[str, list[Sample]]:
-    """Measure all formats and stages in `rounds` interleaved rounds and print the table; returns the samples."""
+    """Measure all formats and stages, print the table, and return the samples.
+
+    Parameters
+    ----------
+    photographs : Photographs
+        The photographs that are stored.
+    rounds : int
+        Interleaved rounds.
+    folder : path
+        For the stores.
+    console : Console
+        The console to print on.
+    """
     loading = Loading(photographs)
     with loading.raw() as iterator:
         expected = _digest(iterator)
@@ -73,9 +86,9 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
     for stage in STAGES:
         for format_name in FORMATS:
             cell = (format_name, stage)
-            why = _check(cell, loading, folder / "checked.store", expected)
-            if why:
-                missing[cell] = why
+            reason = _check(cell, loading, folder / "checked.store", expected)
+            if reason:
+                missing[cell] = reason
             else:
                 cells.append(cell)
     measured = Rounds(cells, lambda cell, number: _sample(cell, loading, folder / f"{number}.store"))
@@ -86,7 +99,7 @@ def show_store_table(photographs: Photographs, rounds: int, folder: Path, consol
 
 
 def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
-    """Why this cell cannot be measured here; empty where it loads the same bytes as the others."""
+    """Return why this cell cannot be measured; an empty string if it loads the same bytes as the others."""
     try:
         write_store(path, loading.source(), loading.pipeline(), *cell)
         with loading.presaved(path, cell) as iterator:
@@ -99,7 +112,7 @@ def _check(cell: Cell, loading: Loading, path: Path, expected: str) -> str:
 
 
 def _sample(cell: Cell, loading: Loading, path: Path) -> Sample:
-    gc.collect()  # a map of the files that waits for the collector would keep their pages
+    gc.collect()  # an uncollected memory map of the files would keep their pages
     if cell[0] == RAW:
         return {"write": 0.0, "nbytes": 0.0, **_epochs(loading.raw, Path(loading.photographs.folder))}
     started = time.perf_counter()
@@ -117,7 +130,7 @@ def _sample(cell: Cell, loading: Loading, path: Path) -> Sample:
 
 
 def _epochs(open_iterator: Callable[[], AbstractContextManager[Any]], folder: Path) -> Sample:
-    """Seconds of the first epoch after the files below `folder` left the page cache, and of the next."""
+    """Time the first epoch after the files below `folder` are dropped from the page cache, and the next."""
     stayed = drop_from_page_cache(path for path in folder.rglob("*") if path.is_file())
     with open_iterator() as iterator:
         cold = run_epoch(iterator, None).wall.total
@@ -158,8 +171,8 @@ def _print(
     for format_name, stage in missing:
         table.add_row(stage, format_name, *["n/a"] * (len(table.columns) - 2))
     print_table(table, console, keys=2)
-    for (format_name, stage), why in missing.items():
-        say(f"{stage}, {format_name}: {why}", console)
+    for (format_name, stage), reason in missing.items():
+        say(f"{stage}, {format_name}: {reason}", console)
 
 
 def _rate(records: int, seconds: float | None) -> float | None:
@@ -167,7 +180,7 @@ def _rate(records: int, seconds: float | None) -> float | None:
 
 
 def _break_even(sample: Sample, raw: Sample) -> float | None:
-    """Warm epochs after which writing has paid for itself, infinite where it never does; None for raw itself."""
+    """Return the warm epochs after which writing has paid off, infinite if it never does; None for raw itself."""
     write, warm, raw_warm = sample["write"], sample["warm"], raw["warm"]
     if not write or warm is None or raw_warm is None:
         return None

@@ -1,11 +1,12 @@
-"""The work that is measured: the data, the iterator of a cell, and the model it trains."""
+"""The work that is measured: photographs and stores of them, the iterator of a cell, and the model that it trains."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,42 @@ from typing import Any
 from platformdirs import user_cache_path
 
 import etl
-from benchmarks.cell import Cell
+import presave
+from benchmarks.cells import FORMATS, RAGGED_STAGES, READ, Cell, Profile
 from benchmarks.measuring.clock import Step
 from benchmarks.measuring.device import OneInFlight
 from benchmarks.measuring.values import JsonValues
-from benchmarks.profile import Profile
-from benchmarks.stores import after, open_store, seconds_to_write, why_not_written
 
 DATA_VARIABLE = "FAIR_ETL_DATA"
-# Raised when the photographs change, so that no history mixes two sets of them.
+# Incremented when the photographs change, so that no history mixes two sets of them.
 DATA_VERSION = 1
 SEED = 0
+# Jobs that write a store.
+JOBS = 2
 MODEL = "residual"
 LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True)
 class Data(JsonValues):
-    """Where the photographs are and, by name (see `Cell.store`), where their stores are, what writing each cost, and
-    why one could not be written.
+    """The photographs, and the stores of them.
+
+    Attributes
+    ----------
+    photographs : str
+        Their folder.
+    image_size : int
+        Pixels a side that they are resized to.
+    classes, records : int
+        How many there are of each.
+    stores : dict of str to str
+        Path of each store, by `Cell.store`, as in all further attributes.
+    write_seconds : dict of str to float
+        Seconds to write each store.
+    store_nbytes : dict of str to int
+        Bytes of each store.
+    failures : dict of str to str
+        Tracebacks of the stores that could not be written.
     """
 
     photographs: str
@@ -44,20 +62,20 @@ class Data(JsonValues):
     failures: dict[str, str]
 
 
-def find_photographs(samples: int) -> Path:
-    """The folder of so many photographs, made once for the machine below FAIR_ETL_DATA or the user's cache."""
-    root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
-    photographs = root / f"photographs-{DATA_VERSION}-{samples}-{SEED}"
-    if not photographs.is_dir():
-        etl.demonstration.photographs(photographs, samples, SEED)
-    return photographs
-
-
 def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Data:
-    """Make the photographs once for the machine, and in `folder` the stores that `cells` read and that of the base
-    point.
+    """Make the photographs, and the stores that `cells` and the base point read.
 
-    The photographs are the same files for every commit; the stores are written by the commit under test.
+    The photographs are made once for the machine and are the same files for every commit. The commit under test writes
+    the stores.
+
+    Parameters
+    ----------
+    profile : Profile
+        Decides how many photographs there are, and of what size.
+    folder : path
+        For the stores.
+    cells : iterable of Cell
+        The cells whose stores are written.
     """
     photographs = find_photographs(profile.samples)
     source = etl.ImageFolder(photographs)
@@ -67,25 +85,100 @@ def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Dat
     return data
 
 
+def find_photographs(samples: int) -> Path:
+    """Return a folder of `samples` photographs, made once for the machine below FAIR_ETL_DATA or the user's cache."""
+    root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
+    photographs = root / f"photographs-{DATA_VERSION}-{samples}-{SEED}"
+    if not photographs.is_dir():
+        etl.demonstration.photographs(photographs, samples, SEED)
+    return photographs
+
+
+def open_source(data: Data) -> Any:
+    """Open the records as they are on disk."""
+    return etl.ImageFolder(data.photographs)
+
+
+def make_pipeline(data: Data) -> etl.Pipeline:
+    """Return the stages between a record on disk and training, in the order of `STAGES`."""
+    return etl.image_pipeline(size=data.image_size)
+
+
 def _make_store(cell: Cell, data: Data, path: Path) -> None:
-    """Write the store of `cell` at `path`, and note in `data` what that cost, or why it failed."""
+    """Write the store of `cell` at `path`, and note its cost in `data`, or the traceback if it fails."""
     try:
         seconds = seconds_to_write(
             path, open_source(data), make_pipeline(data), cell.presave_format, cell.presave_stage
         )
         with open_store(path, cell.presave_format) as store:
             data.store_nbytes[cell.store] = store.nbytes
-    except Exception:  # noqa: BLE001 - reported by the figures of this store; those of the others are taken
+    except Exception:  # noqa: BLE001 - reported by the metrics of this store; other stores are measured
         data.failures[cell.store] = traceback.format_exc()
         return
     data.stores[cell.store] = str(path)
     data.write_seconds[cell.store] = seconds
 
 
-def why_not_here(cell: Cell) -> str:
-    """What the commit under test lacks for `cell`; empty where nothing."""
+def seconds_to_write(
+    path: Path, source: presave.RecordSequence, pipeline: etl.Pipeline, format_name: str, stage: str
+) -> float:
+    """Return the seconds of `write_store`, with the format's library imported and the source's files in memory.
+
+    Parameters
+    ----------
+    path, source, pipeline, format_name, stage
+        As `write_store` takes them.
+    """
+    warm = [source[index] for index in range(len(source))]
+    first = path.with_suffix(".first")
+    write_store(first, warm[:1], pipeline, format_name, stage)
+    started = time.perf_counter()
+    write_store(path, source, pipeline, format_name, stage)
+    return time.perf_counter() - started
+
+
+def write_store(
+    path: Path, source: presave.RecordSequence, pipeline: etl.Pipeline, format_name: str, stage: str
+) -> None:
+    """Write a store of records that are processed up to a stage.
+
+    Parameters
+    ----------
+    path : path
+        The store.
+    source : sequence of records
+        The encoded records.
+    pipeline : Pipeline
+        All stages.
+    format_name : str
+        A key of `FORMATS`.
+    stage : str
+        The last stage that is done, one of `STAGES`.
+    """
+    presave.write(path, etl.records(source, until(pipeline, stage)), jobs=JOBS, **FORMATS[format_name]).close()
+
+
+def open_store(path: str | Path, format_name: str) -> presave.Store:
+    """Open the store that `write_store` wrote in this format."""
+    # Earlier commits have no pickle and no such argument.
+    trusted: dict[str, Any] = {"trusted": True} if FORMATS[format_name]["format"] == "pickle" else {}
+    return presave.open_store(path, **trusted)
+
+
+def until(pipeline: etl.Pipeline, stage: str) -> etl.Pipeline:
+    """Return the part of the pipeline that is done when a store is written."""
+    return etl.Pipeline([]) if stage == READ else pipeline.until(stage)
+
+
+def after(pipeline: etl.Pipeline, stage: str) -> etl.Pipeline:
+    """Return the part of the pipeline that is left to do when the store is read."""
+    return pipeline if stage == READ else pipeline.after(stage)
+
+
+def unsupported_reason(cell: Cell) -> str:
+    """Return what the commit under test lacks for `cell`, or an empty string."""
     if cell.is_presaved:
-        reason = why_not_written(cell.presave_format, cell.presave_stage)
+        reason = unsupported_store_reason(cell.presave_format, cell.presave_stage)
         if reason:
             return reason
     arguments = inspect.signature(etl.AsyncIterator).parameters
@@ -96,18 +189,31 @@ def why_not_here(cell: Cell) -> str:
     return ""
 
 
-def open_source(data: Data) -> Any:
-    """The records as they are on disk."""
-    return etl.ImageFolder(data.photographs)
+def unsupported_store_reason(format_name: str, stage: str) -> str:
+    """Return what the commit under test lacks for this store, or an empty string."""
+    written = FORMATS[format_name]
+    arguments = inspect.signature(presave.write).parameters
+    if written["format"] not in presave.formats():
+        return f"this commit has no format {written['format']!r}"
+    if "options" in written and "options" not in arguments:
+        return "formats have no options at this commit"
+    if stage in RAGGED_STAGES and "ragged" not in arguments:
+        return "stores hold no records of different sizes at this commit"
+    return ""
 
 
-def make_pipeline(data: Data) -> etl.Pipeline:
-    """What every record goes through before training, in the order of `STAGES`."""
-    return etl.image_pipeline(size=data.image_size)
+def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = None) -> Any:
+    """Return the iterator of the cell's strategy. All strategies shuffle with the same seed.
 
-
-def make_iterator(cell: Cell, data: Data) -> Any:
-    """The iterator of the cell's strategy. All strategies shuffle with the same seed."""
+    Parameters
+    ----------
+    cell : Cell
+        The strategy and its settings.
+    data : Data
+        The photographs and their stores.
+    wrap : callable, optional
+        Returns a loader to use in place of the iterator's own.
+    """
     pipeline = make_pipeline(data)
     order: dict[str, Any] = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
     iterator: Any
@@ -118,6 +224,9 @@ def make_iterator(cell: Cell, data: Data) -> Any:
         iterator = etl.PresavedIterator(store, after(pipeline, cell.presave_stage), **order)
     else:
         iterator = etl.RawIterator(open_source(data), pipeline, **order)
+    if wrap is not None:
+        # Earlier commits call it `watch_loader`.
+        getattr(iterator, "wrap_loader" if hasattr(iterator, "wrap_loader") else "watch_loader")(wrap)
     if not cell.is_async:
         return iterator
     return etl.AsyncIterator(iterator, prefetch_size=cell.prefetch_size, **_workers(cell))
@@ -131,21 +240,21 @@ def _workers(cell: Cell) -> dict[str, Any]:
 
 
 def compute_threads(cell: Cell, cpus: int) -> int:
-    """Return how many threads compute in `cell` on so many CPUs: one for each that does not load ahead, at least one.
+    """Return how many threads compute in `cell`: one for each CPU that does not load ahead, and at least one.
 
-    All cells have the same CPUs. A plain strategy computes with all of them, one that loads ahead splits them.
+    All cells have the same CPUs. A plain strategy computes with all of them; one that loads ahead splits them.
     """
     return max(1, cpus - (cell.worker_count if cell.is_async and cell.prefetch_size else 0))
 
 
 class Training:
-    """The same model from the same initial weights, and one step of stochastic gradient descent on it.
+    """A model with the same initial weights for every cell, and one step of stochastic gradient descent on it.
 
     Attributes
     ----------
     step : Step
-        Moves a batch to the device, forward, backward, update. On a device other than the CPU it returns before that is
-        done, with at most one step in flight, as a training loop does that reads its loss every few steps.
+        Moves a batch to the device and does forward, backward and update. On a device other than the CPU it returns
+        before that is done, with at most one step in flight, like a training loop that reads its loss every few steps.
     score : tensor
         The loss of the last step.
     """

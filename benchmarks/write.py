@@ -1,9 +1,9 @@
-"""Writing photographs into a store, against the decoder alone, and against the writers of MosaicML Streaming and FFCV.
+"""Photographs written into a store, against the decoder alone, and against the writers of MosaicML Streaming and FFCV.
 
-    python -m benchmarks.write [--peers PYTHON]     prints seconds and ratios; PYTHON has the other writers installed
-    python -m benchmarks.write --table              formats and stages: to write, on disk, to load, see store_table.py
+    python -m benchmarks.write [--peers PYTHON]     prints seconds and ratios; PYTHON has the other writers
+    python -m benchmarks.write --table              formats and stages, see store_table.py
 
-In asv the other writers are left out unless somebody installed them there: they are no dependency of this project.
+asv leaves the other writers out unless they are installed in its environment: this project does not depend on them.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import Any
 from rich.table import Table
 
 import etl
+from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
-from benchmarks.interleaved import spread
 from benchmarks.measuring.rounds import Rounds
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
+from benchmarks.servers import ISOLATED_MAIN
 from benchmarks.store_table import show_store_table
+from benchmarks.suite import as_samples, explained, spread
 from benchmarks.workload import find_photographs
 from benchmarks.write_sample import DECODER, JOBS, WRITERS, Photographs, is_importable, take_sample
 
 PROFILE = chosen_profile()
-# That of the training workloads is smaller; this is the size that nearly all published figures are of.
+# Larger than in the training workloads: the size of nearly all published benchmarks.
 IMAGE_SIZE = 224
-# So that profile "quick" is done in seconds: 54 photographs, which are two whole shards, one for each of two jobs.
+# Profile "quick" then takes seconds: 54 photographs are two whole shards, one for each of two jobs.
 SHARE_OF_PHOTOGRAPHS = 0.42
 MEASURING_TIMEOUT_SECONDS = 3600
 SAMPLE_TIMEOUT_SECONDS = 900
-# Of the writers those that are here: a series of nothing but n/a makes asv's bar chart blank.
+# The writers that are installed: a series whose values are all n/a makes asv's bar chart blank.
 WRITERS_HERE = tuple(writer for writer in WRITERS if is_importable(writer))
 
-Figures = dict[str, float]
-# For each writer and number of jobs the figures of every round.
-Results = dict[tuple[str, int], list[Figures]]
+WriteMetrics = dict[str, float]
+# The metrics of every round, by writer and number of jobs.
+WriterSamples = dict[tuple[str, int], list[WriteMetrics]]
 
 
 @explained
@@ -56,7 +56,7 @@ class Write:
     timeout = 60
     version = PROFILE.version
 
-    def setup_cache(self) -> Results:
+    def setup_cache(self) -> WriterSamples:
         photographs = Photographs(
             str(find_photographs(PROFILE.samples)), IMAGE_SIZE, round(PROFILE.samples * SHARE_OF_PHOTOGRAPHS)
         )
@@ -67,13 +67,13 @@ class Write:
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
 
-    def track_write(self, cache: Results, writer: str, jobs: int) -> dict[str, Any]:
+    def track_write(self, cache: WriterSamples, *values: Any) -> dict[str, Any]:
         """Seconds to decode, resize and write."""
-        return {"samples": [figures["seconds"] for figures in cache[writer, jobs]], "number": 1}
+        return as_samples([metrics["seconds"] for metrics in cache[values]])
 
-    def track_write_over_decoding(self, cache: Results, writer: str, jobs: int) -> dict[str, Any]:
+    def track_write_over_decoding(self, cache: WriterSamples, *values: Any) -> dict[str, Any]:
         """Seconds over those of the decoder alone with as many threads: at 1.0 writing costs nothing."""
-        return {"samples": ratios(cache, (writer, jobs), (DECODER, jobs)), "number": 1}
+        return as_samples(ratios(cache, values, (DECODER, values[1])))
 
     track_write.unit = "seconds"  # type: ignore[attr-defined]
     track_write_over_decoding.unit = "ratio"  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ class Write:
 
 @explained
 class SecondJob:
-    """What a second job gains. 0.5 is all there is to gain on two free cores; the aim is 1 / 1.8 = 0.56."""
+    """The gain of a second job: at best 0.5, on two free cores; the aim is 1 / 1.8 = 0.56."""
 
     params = [list(WRITERS_HERE)]
     param_names = ["writer"]
@@ -89,24 +89,42 @@ class SecondJob:
     version = PROFILE.version
     setup_cache = Write.setup_cache
 
-    def track_two_jobs_over_one(self, cache: Results, writer: str) -> dict[str, Any]:
+    def track_two_jobs_over_one(self, cache: WriterSamples, writer: str) -> dict[str, Any]:
         """Seconds with two jobs over seconds with one."""
-        return {"samples": ratios(cache, (writer, 2), (writer, 1)), "number": 1}
+        return as_samples(ratios(cache, (writer, 2), (writer, 1)))
 
     track_two_jobs_over_one.unit = "ratio"  # type: ignore[attr-defined]
 
 
-def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, int], Figures]) -> Results:
-    """Return for each writer and number of jobs one sample a round."""
+def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, int], WriteMetrics]) -> WriterSamples:
+    """Take one sample a round for each writer and number of jobs.
+
+    Parameters
+    ----------
+    writers : iterable of str
+        The writers.
+    rounds : int
+        Interleaved rounds.
+    sample : callable
+        Takes a writer and a number of jobs, and returns the metrics.
+    """
     measured = Rounds([(writer, jobs) for writer in writers for jobs in JOBS], lambda each, _: sample(*each))
     measured.run(rounds)
     return {each: list(samples.values()) for each, samples in measured.samples.items()}
 
 
-def ratios(results: Results, one: tuple[str, int], other: tuple[str, int], figure: str = "seconds") -> list[float]:
-    """The figure of `one` over that of `other`, round by round."""
-    pairs = zip(results[one], results[other], strict=True)
-    return [mine[figure] / theirs[figure] for mine, theirs in pairs]
+def ratios(results: WriterSamples, numerator: tuple[str, int], denominator: tuple[str, int]) -> list[float]:
+    """Divide the seconds of one writer by those of another, round by round.
+
+    Parameters
+    ----------
+    results : dict
+        The samples of both.
+    numerator, denominator : (str, int)
+        A writer and its number of jobs.
+    """
+    pairs = zip(results[numerator], results[denominator], strict=True)
+    return [above["seconds"] / below["seconds"] for above, below in pairs]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -114,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.write", description=__doc__.partition("\n")[0])
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has mosaicml-streaming, ffcv or both")
     parser.add_argument("--table", action="store_true", help="formats and stages instead of writers")
-    parser.add_argument("--photographs", type=int, default=512, metavar="N", help="how many (default: 512)")
+    parser.add_argument("--photographs", type=int, default=512, metavar="N", help="photographs to write (default: 512)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="interleaved rounds (default: 5)")
     parser.add_argument(
         "--folder", metavar="DIR", help="on the disk to write to (default: the system's for temporaries)"
@@ -132,14 +150,28 @@ def main(arguments: list[str] | None = None) -> None:
         Path(options.json).write_text(json.dumps(samples, indent=1) + "\n")
 
 
-def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str | None) -> dict[str, list[Figures]]:
-    """Measure all writers, each sample in a fresh process, and print seconds and ratios; returns the samples."""
+def show_writers(
+    photographs: Photographs, rounds: int, folder: str, peers: str | None
+) -> dict[str, list[WriteMetrics]]:
+    """Measure all writers, each sample in a fresh process, print seconds and ratios, and return the samples.
+
+    Parameters
+    ----------
+    photographs : Photographs
+        The photographs that are written.
+    rounds : int
+        Interleaved rounds.
+    folder : str
+        Where they are written to.
+    peers : str or None
+        An interpreter with the writers that are not installed here.
+    """
     pythons = dict.fromkeys(WRITERS_HERE, sys.executable)
     if peers is not None:
         found = (writer for writer in WRITERS if writer not in pythons)
         pythons |= dict.fromkeys(found, peers)
 
-    def sample(writer: str, jobs: int) -> Figures:
+    def sample(writer: str, jobs: int) -> WriteMetrics:
         return _in_fresh_process(pythons[writer], writer, jobs, photographs, folder)
 
     missing = [writer for writer in WRITERS if writer not in pythons or not sample(writer, 1)]
@@ -152,7 +184,7 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
     for name in (*names, "with flush", "MB"):
         table.add_column(name, justify="left" if name == "writer" else "right")
     for (writer, jobs), samples in results.items():
-        seconds = [figures["seconds"] for figures in samples]
+        seconds = [metrics["seconds"] for metrics in samples]
         table.add_row(
             writer,
             str(jobs),
@@ -161,7 +193,7 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
             spread(ratios(results, (writer, jobs), (DECODER, jobs)), 3),
             spread(ratios(results, (writer, jobs), (writer, 1)), 3),
             spread(ratios(results, ("presave", jobs), (writer, jobs)), 3),
-            spread([figures["durable_seconds"] for figures in samples], 3),
+            spread([metrics["durable_seconds"] for metrics in samples], 3),
             f"{samples[0]['nbytes'] / 1e6:,.1f}",
         )
     for writer in missing:
@@ -170,15 +202,15 @@ def show_writers(photographs: Photographs, rounds: int, folder: str, peers: str 
     return {f"{writer}-{jobs}": samples for (writer, jobs), samples in results.items()}
 
 
-def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photographs, folder: str) -> Figures:
-    """The figures of one sample; empty where `python` does not have the writer."""
+def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photographs, folder: str) -> WriteMetrics:
+    """Take one sample in a fresh process; return an empty dict if `python` does not have the writer."""
     request = {"writer": writer, "jobs": jobs, "photographs": photographs.__dict__, "folder": folder}
     environment = dict(os.environ)
     if python != sys.executable:
-        # The same code of this project in both interpreters; the other need not have it installed.
+        # Both interpreters use this project's code from here; the other one need not have it installed.
         environment["PYTHONPATH"] = str(Path(inspect.getfile(etl)).parents[1])
     done = subprocess.run(
-        [python, str(Path(__file__).with_name("alone.py")), "write_sample:main"],
+        [python, str(ISOLATED_MAIN), "write_sample:main"],
         input=json.dumps(request),
         capture_output=True,
         text=True,
@@ -188,8 +220,8 @@ def _in_fresh_process(python: str, writer: str, jobs: int, photographs: Photogra
     )
     if done.returncode != 0:
         raise RuntimeError(f"{writer} with {jobs} jobs failed in {python}:\n{done.stderr[-2000:]}")
-    figures: Figures | None = json.loads(done.stdout)
-    return figures or {}
+    metrics: WriteMetrics | None = json.loads(done.stdout)
+    return metrics or {}
 
 
 if __name__ == "__main__":

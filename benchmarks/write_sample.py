@@ -1,7 +1,7 @@
 """One sample of writing photographs into a data set, by one writer, in this process or in one of its own.
 
-Every writer is given the same records, decoded and resized by the same code while it writes, and is used as its
-documentation says for pixels that need no further decoding.
+Every writer gets the same records, which the same code decodes and resizes while it writes. Each is used as its
+documentation recommends for pixels that need no further decoding.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 import etl
 import presave
 
-# The decoder alone writes nothing: it is the limit of the others.
+# Writes nothing: the decoder alone is the limit of the others.
 DECODER = "decoder"
-# Each writer, and the module that it needs besides the project's own.
+# Writers, and the module that each needs besides the project's own.
 MODULES = {DECODER: None, "presave": None, "mosaicml": "streaming", "ffcv": "ffcv"}
 WRITERS = tuple(MODULES)
 JOBS = (1, 2)
@@ -35,7 +35,7 @@ STAGE = "resize"
 
 @dataclass(frozen=True)
 class Photographs:
-    """The first `records` photographs of `folder`, to be resized to a square of `image_size` pixels a side."""
+    """The first `records` photographs of `folder`, which are resized to a square of `image_size` pixels a side."""
 
     folder: str
     image_size: int
@@ -43,7 +43,7 @@ class Photographs:
 
 
 class DecodedPhotographs:
-    """The records that all writers are given: features uint8 of shape `(height, width, 3)`, and label."""
+    """The records that all writers get: features, uint8 of shape `(height, width, 3)`, and label."""
 
     def __init__(self, photographs: Photographs) -> None:
         self._source = etl.ImageFolder(photographs.folder)
@@ -59,7 +59,7 @@ class DecodedPhotographs:
         return self._records[index]
 
     def warm_up(self) -> None:
-        """Have the files in the page cache and the decoder loaded."""
+        """Read the files into the page cache, and load the decoder."""
         for index in range(len(self)):
             self._source[index]
         for index in range(min(WARM_UP_RECORDS, len(self))):
@@ -67,7 +67,7 @@ class DecodedPhotographs:
 
 
 class Pairs:
-    """The records as pairs of image and label, which is what FFCV's writer takes."""
+    """The records as pairs of image and label, as FFCV's writer takes them."""
 
     def __init__(self, records: DecodedPhotographs) -> None:
         self._records = records
@@ -81,15 +81,33 @@ class Pairs:
 
 
 def is_importable(writer: str) -> bool:
-    """Whether this interpreter has what `writer` needs."""
+    """Return whether this interpreter has the module that `writer` needs."""
     module = MODULES[writer]
     return module is None or importlib.util.find_spec(module) is not None
 
 
 def take_sample(writer: str, jobs: int, photographs: Photographs, folder: str) -> dict[str, float]:
-    """`seconds` until the writer was done, `durable_seconds` until all of it was on the disk, too, and `nbytes`.
+    """Write the photographs to a new folder, which is deleted again.
 
-    Written to a new folder in `folder`, and deleted again. Raises `ImportError` where the writer is not installed.
+    Parameters
+    ----------
+    writer : str
+        One of `WRITERS`.
+    jobs : int
+        Threads or processes that write.
+    photographs : Photographs
+        The photographs.
+    folder : str
+        The folder in which the new one is made.
+
+    Returns
+    -------
+    A dictionary: `seconds` until the writer was done, `durable_seconds` until all of it was on the disk, and `nbytes`.
+
+    Raises
+    ------
+    ImportError
+        If the writer is not installed.
     """
     records = DecodedPhotographs(photographs)
     records.warm_up()
@@ -169,14 +187,14 @@ def _flush(path: Path) -> None:
 
 
 def main() -> None:
-    """Take the sample that standard input asks for, a JSON object of the arguments; print the figures as JSON."""
-    # What a writer prints, its progress bars too, must not come between the figures.
+    """Read the arguments of `take_sample` from standard input, as JSON, and print its metrics as JSON."""
+    # Keep the output of writers, such as progress bars, out of the answer.
     printed = os.dup(1)
     os.dup2(2, 1)
     request = json.load(sys.stdin)
     photographs = Photographs(**request["photographs"])
     if not is_importable(request["writer"]):
-        figures = None
+        metrics = None
     else:
-        figures = take_sample(request["writer"], request["jobs"], photographs, request["folder"])
-    os.write(printed, json.dumps(figures).encode())
+        metrics = take_sample(request["writer"], request["jobs"], photographs, request["folder"])
+    os.write(printed, json.dumps(metrics).encode())

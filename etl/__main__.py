@@ -1,4 +1,4 @@
-"""`python -m etl`."""
+"""The command line as `python -m etl`."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Tables as wide as the terminal: columns that do not fit go into further tables beneath.
+"""Tables that fit the terminal: columns for which there is no room go into further tables beneath.
 
-Imports nothing else of `etl`: `benchmarks/` loads this file by path, whatever commit of `etl` is installed.
+Imports nothing else of `etl`: `benchmarks/` loads this file by path, so that it works with every commit of `etl`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-# Columns of a pipe or a file: enough for the widest table, with long names in it.
+# Width of a pipe or a file: enough for the widest table with long names.
 FILE_WIDTH = 250
-# Text wraps in columns of at least this width before it goes into a table of its own.
+# Columns of text shrink to this width before a column moves to another table.
 TEXT_WIDTH = 30
-# No column of text is narrower, however narrow the terminal is.
+# Columns of text are never narrower than this.
 MIN_TEXT_WIDTH = 8
 MIN_BAR_WIDTH, MAX_BAR_WIDTH = 5, 20
-# Of a column beside its content: a space on either side and a line; the table has one line more.
+# What a column adds to its content: a space on either side and a line. The table has one more line.
 FRAME = 3
 # Substitutes for characters that the terminal's encoding lacks.
 _PLAIN = str.maketrans({"█": "#", "▒": "+", "░": ".", "–": "-", "−": "-", "µ": "u"})  # noqa: RUF001
@@ -30,19 +30,22 @@ _PLAIN = str.maketrans({"█": "#", "▒": "+", "░": ".", "–": "-", "−": "
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar in the cell of a table, drawn as long as there is room.
+    """A bar in a cell of a table, scaled to the width of its column.
 
-    `parts` are the character, the style and the length of each part; lengths are shares of the column's width.
+    Attributes
+    ----------
+    parts : sequence of (str, str, float)
+        Character, style and length of each part; lengths are shares of the width of the column.
     """
 
     parts: Sequence[tuple[str, str, float]]
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return how short and how long the bar may be."""
+        """Return the shortest and the longest width of the bar."""
         return Measurement(MIN_BAR_WIDTH, MAX_BAR_WIDTH)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw each part from where the one before it ends, so that rounding does not add up."""
+        """Draw each part from the end of the previous one, so that rounding errors do not add up."""
         bar, start, end = Text(), 0, 0.0
         for character, style, length in self.parts:
             end += max(0.0, length) * options.max_width
@@ -68,7 +71,7 @@ def encodable(text: str, encoding: str) -> str:
 
 
 def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequence[str] = ()) -> None:
-    """Print `table`, its columns spread over as many tables as the console's width takes.
+    """Print `table`, spreading its columns over several tables if the console is too narrow for all.
 
     Numbers and short texts are never cut or wrapped. Bars shrink, and long texts wrap at words, before a column moves.
 
@@ -78,19 +81,19 @@ def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequenc
         Right-justified columns hold numbers, the others text or bars. The title is printed above the first table, the
         caption beneath it.
     console : Console
-        The width that counts is the console's.
+        Its width decides how many columns fit.
     keys : int
-        How many columns, from the left, name a row. They are repeated in every table.
+        The number of columns, from the left, that name a row. They are repeated in every table.
     first : sequence of str
-        Headers of the columns that get a place in the first table before any other, the most important one first.
-        Within a table columns keep their order.
+        Headers of the columns that go into the first table before any other, the most important first. Within a table,
+        columns keep their order.
     """
     columns = [_measured(column, table.show_header, console) for column in table.columns]
     order = sorted(range(keys, len(columns)), key=lambda index: _rank(table.columns[index], first))
     if table.title is not None:
         console.print(encodable(str(table.title), console.encoding), style="table.title", highlight=False)
     for number, widths in enumerate(_split(columns, keys, order, console.width)):
-        # Only a terminal too narrow for a single number has to wrap lines itself: nothing is cut off.
+        # Lines are not cropped: a terminal that is too narrow for a single number wraps them.
         console.print(_part(table, widths, console.encoding), crop=False)
         if number == 0 and table.caption is not None:
             console.print(encodable(str(table.caption), console.encoding), style="table.caption", highlight=False)
@@ -102,14 +105,24 @@ def _rank(column: Column, first: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class _Width:
-    """The width of a column's content, and how narrow it may become: `shared` to leave room for other columns, `whole`
-    if words are not to be broken, and `least` if there is no other way.
+    """Widths of the content of a column.
+
+    Attributes
+    ----------
+    natural : int
+        Without wrapping.
+    shared : int
+        The narrowest to which it shrinks before a column moves to another table.
+    whole : int
+        The narrowest that breaks no word.
+    minimum : int
+        The narrowest of all.
     """
 
     natural: int
     shared: int
     whole: int
-    least: int
+    minimum: int
 
 
 def _measured(column: Column, has_header: bool, console: Console) -> _Width:
@@ -132,19 +145,19 @@ def _measure(cell: RenderableType, console: Console) -> Measurement:
 
 
 def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int) -> list[dict[int, int]]:
-    """Return the width of each column, by its index, of one table after the other."""
+    """Return one dict for each table: the width of each of its columns, by index."""
     names = [each.natural for each in columns[:keys]]
     if _total([*names, *(columns[index].shared for index in order)]) > room:
-        # Names that take more than half of the room fold, so that more columns stay in one table.
+        # Names wider than half of the console wrap, so that more columns stay in one table.
         names = _shrunk(names, [each.whole for each in columns[:keys]], room // 2)
-    named = [_Width(width, width, width, each.least) for width, each in zip(names, columns[:keys], strict=True)]
+    named = [_Width(width, width, width, each.minimum) for width, each in zip(names, columns[:keys], strict=True)]
     columns = [*named, *columns[keys:]]
     if _total([each.shared for each in columns]) <= room:
         return [_fitted(columns, range(len(columns)), room)]
     headline = _packed(columns, keys, order, room)[0]
     rest = order[len(headline) :]
     parts = _packed(columns, keys, rest, room)
-    for narrower in range(room - 1, 0, -1):  # no more tables than that, but as even in width as they can be
+    for narrower in range(room - 1, 0, -1):  # no more tables than that, but as even in width as possible
         evened = _packed(columns, keys, rest, narrower)
         if len(evened) > len(parts):
             break
@@ -153,7 +166,7 @@ def _split(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int
 
 
 def _packed(columns: Sequence[_Width], keys: int, order: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of one table after the other, at least one each; the keys, which all have, are left out.
+    """Return the columns of each table, at least one, without the keys, which are in all tables.
 
     Only the last column of a table may be narrower than its content.
     """
@@ -172,28 +185,28 @@ def _fitted(columns: Sequence[_Width], part: Sequence[int], room: int) -> dict[i
     """Return the widths at which the columns in `part` fit into `room`."""
     widths = _shrunk([columns[index].natural for index in part], [columns[index].shared for index in part], room)
     widths = _shrunk(widths, [columns[index].whole for index in part], room)
-    widths = _shrunk(widths, [columns[index].least for index in part], room)
+    widths = _shrunk(widths, [columns[index].minimum for index in part], room)
     return dict(zip(part, widths, strict=True))
 
 
-def _shrunk(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Narrow the widest column that may shrink, again and again, until the table fits or none may shrink any more."""
+def _shrunk(widths: Sequence[int], minimum: Sequence[int], room: int) -> list[int]:
+    """Narrow the widest column that may shrink, repeatedly, until the table fits or no column may shrink."""
     widths = list(widths)
     while _total(widths) > room:
-        index = max(range(len(widths)), key=lambda each: (widths[each] > least[each], widths[each]), default=None)
-        if index is None or widths[index] <= least[index]:
+        index = max(range(len(widths)), key=lambda each: (widths[each] > minimum[each], widths[each]), default=None)
+        if index is None or widths[index] <= minimum[index]:
             break
         widths[index] -= 1
     return widths
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Return how wide a table is whose columns have contents of these widths."""
+    """Return the width of a table whose columns have contents of these widths."""
     return sum(widths) + FRAME * len(widths) + 1
 
 
 def _part(table: Table, widths: dict[int, int], encoding: str) -> Table:
-    """Return a table of some of the columns of `table`, with these widths."""
+    """Return a table of the columns of `table` that are in `widths`, which maps indices to widths."""
     part = Table(show_header=table.show_header, width=_total(list(widths.values())))
     for index, width in widths.items():
         column = table.columns[index]

@@ -1,20 +1,22 @@
-"""Arrays on disk: write once, read many.
+"""Arrays on disk: write once, read many times.
 
     store = presave.write("photos.store", records, format="npy", jobs=2)
     store = presave.open_store("photos.store")
     arrays = store.gather([3, 1, 2])
 
-Knows nothing of images, models or torch.
+This package knows nothing of images, models or torch.
 """
 
-from presave.convert import convert
+from presave.conversion import convert
 from presave.errors import StoreError
-from presave.formats import formats
-from presave.manifest import Manifest, load_manifest
+from presave.manifest import Manifest
+from presave.manifest_file import load_manifest
+from presave.parallel_write import Progress
 from presave.schema import Field, Record, RecordSequence
+from presave.shard_formats import formats
 from presave.store import Store, open_store
-from presave.verify import verify
-from presave.write import Progress, write
+from presave.verification import verify
+from presave.writer import write
 
 __all__ = [
     "Field",

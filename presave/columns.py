@@ -1,7 +1,7 @@
-"""How the records of a shard are laid out as plain arrays, which is all that a format has to keep.
+"""Columns: the arrays that hold the records of a shard. A storage format only has to store and load such arrays.
 
-A fixed field is one column with a row a record. A ragged one is a column of all its elements one after another, a
-column `.ends` that says where each record's elements end, and one `.shapes` where it has more than one axis.
+A fixed field is one column with a row for each record. A ragged field is two or three columns: all its elements, one
+record after another; `.ends`, the position after each record's last element; and `.shapes` if it has several axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ INDEX_DTYPE = "<i8"
 
 @dataclass(frozen=True)
 class Column:
-    """One array of a shard: `rows` rows of `shape`. Names are safe for files, see `Field.safe_name`."""
+    """The dtype and shape of one array of a shard.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the shard, and safe for file names; see `Field.safe_name`.
+    dtype : str
+        NumPy's string for the dtype, with its byte order.
+    shape : tuple of int
+        Shape of one row.
+    rows : int
+        Number of rows.
+    """
 
     name: str
     dtype: str
@@ -29,19 +41,32 @@ class Column:
 
     @property
     def nbytes(self) -> int:
+        """Size of the array in bytes."""
         return self.rows * self.row_nbytes
 
     @property
     def row_nbytes(self) -> int:
+        """Size of one row in bytes."""
         return int(np.dtype(self.dtype).itemsize * math.prod(self.shape))
 
     @property
     def array_shape(self) -> tuple[int, ...]:
+        """Shape of the array: `(rows, *shape)`."""
         return (self.rows, *self.shape)
 
 
 def shard_columns(schema: Schema, records: int, elements: Mapping[str, int]) -> list[Column]:
-    """The columns of a shard of `records` records, whose ragged fields hold so many `elements`."""
+    """Return the columns of a shard.
+
+    Parameters
+    ----------
+    schema : dict of str to Field
+        The fields of a record.
+    records : int
+        Number of records in the shard.
+    elements : mapping of str to int
+        For each ragged field, the number of elements that all its values in the shard have together.
+    """
     columns = []
     for field in schema.values():
         if not field.is_ragged:
@@ -55,7 +80,7 @@ def shard_columns(schema: Schema, records: int, elements: Mapping[str, int]) -> 
 
 
 class ShardBuilder:
-    """Collects the records of one shard, at most `records`, in memory: the arrays of its columns."""
+    """Collects up to `records` records in memory as the columns of one shard."""
 
     def __init__(self, schema: Schema, records: int) -> None:
         self._schema = schema
@@ -64,7 +89,7 @@ class ShardBuilder:
         self.records = 0
 
     def append(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add a record, as `conform` gives it."""
+        """Add a record, as `validate_record` returns it."""
         for name, column in self._fixed.items():
             column[self.records] = arrays[name]
         for name, values in self._ragged.items():
@@ -73,11 +98,11 @@ class ShardBuilder:
 
     @property
     def elements(self) -> dict[str, int]:
-        """For each ragged field, how many elements all its values have together."""
+        """For each ragged field, the number of elements that all its values have together."""
         return {name: sum(value.size for value in values) for name, values in self._ragged.items()}
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The arrays of all columns, in the order of `shard_columns`."""
+        """Return the arrays of all columns by name, in the order of `shard_columns`."""
         columns: dict[str, np.ndarray] = {}
         for name, field in self._schema.items():
             if name in self._fixed:

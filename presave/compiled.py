@@ -1,4 +1,4 @@
-"""Loops that numba compiles: loaded in the background, since that takes 0.6 s, while numpy does the same work."""
+"""Loops compiled by numba. Loading them takes 0.6 s, so a background thread does it while NumPy does the work."""
 
 from __future__ import annotations
 
@@ -12,72 +12,92 @@ from typing import Any
 
 from presave import forks
 
-# A fork waits so long for numba to be imported and its machine code to be made; on a busy machine that takes a while.
+# How long a fork waits until numba and the machine code are loaded, which takes long on a busy machine.
 LOADING_PATIENCE_SECONDS = 60.0
 
 
 class Compiled:
-    """A module of compiled loops, loaded once a process. Make it once, at the top of a module: forks heed it for ever.
+    """A module of compiled loops that is loaded once in each process.
 
-    `load` imports the module and calls each loop once, so that its machine code is found or made.
+    Create it once, at the top level of a module: its fork handler is never removed.
+
+    Parameters
+    ----------
+    load : callable
+        Imports and returns the module, with machine code for each of its loops.
+
+    Attributes
+    ----------
+    module : module, optional
+        None until it is loaded. It remains None if numba is missing.
     """
 
     def __init__(self, load: Callable[[], ModuleType]) -> None:
         self.module: ModuleType | None = None
-        """None until it is loaded, and for good where numba is missing."""
         self._load_module = load
-        # Re-entrant, because a signal's handler may fork in a thread that holds it, or begin.
+        # Re-entrant, because a signal handler may fork or call `begin` in a thread that holds it.
         self._lock = threading.RLock()
         self._loading: threading.Thread | None = None
         self._has_begun = False
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def begin(self) -> None:
-        """Begin to load it, unless that was done."""
+        """Start to load the module in the background, unless that was done before."""
         if self._loading is not None:
             return
         with forks.held_off(), self._lock:
             if self._loading is None:
-                # No daemon: the interpreter must not go away under LLVM while it works.
+                # Not a daemon: the interpreter must not shut down while LLVM works.
                 loading = threading.Thread(target=self._load, name="load-numba", daemon=False)
                 loading.start()
-                self._loading = loading  # from here on others may join it
+                self._loading = loading  # only now: other threads may join it as soon as it is set
 
     def wait(self) -> None:
-        """Have it loaded."""
+        """Load the module and wait until that is done."""
         self.begin()
         if self._loading is not None:
-            with forks.allowed():  # they wait for the thread that loads, not for this one
+            with forks.allowed():  # a fork has to wait for the loading thread, not for this one
                 self._loading.join()
 
     def _load(self) -> None:
-        # A child of a fork meanwhile would inherit modules that are half imported, and no thread to finish them.
+        # A child forked meanwhile would inherit half-imported modules, but not the thread that is importing them.
         with forks.held_off(LOADING_PATIENCE_SECONDS):
             self._has_begun = True
             if importlib.util.find_spec("numba") is None:
                 return
             try:
                 self.module = self._load_module()
-            except ImportError as error:  # it is there, but not for this numpy or without a part of it
+            except ImportError as error:  # installed, but incomplete or not for this NumPy
                 warnings.warn(
-                    f"numba cannot be imported, so numpy does its work: {error}", RuntimeWarning, stacklevel=1
+                    f"numba cannot be imported, so NumPy is used instead: {error}", RuntimeWarning, stacklevel=1
                 )
 
     def _after_fork_in_child(self) -> None:
-        # The thread is missing here. If it had not begun, another can; what it had begun, none can finish.
+        # The child has no loading thread. It may start one, unless the parent's had begun: an import that the fork cut
+        # off cannot be repeated.
         if not self._has_begun:
             self._loading = None
 
 
 def compile_loop(function: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:
-    """`function` compiled by numba, without the interpreter's lock; its machine code is kept on disk where that can be.
+    """Compile `function` with numba, to run without the GIL.
 
-    Compiled at once for `signature`, and for nothing else, where there is one.
+    Parameters
+    ----------
+    function : callable
+        A loop in the subset of Python that numba supports.
+    signature : numba type, optional
+        If given, the function is compiled immediately and only for this signature.
+
+    Returns
+    -------
+    callable
+        The compiled function. Its machine code is cached on disk if a cache folder is writable.
     """
     import numba
 
     try:
         compiled: Callable[..., Any] = numba.njit(signature, nogil=True, cache=True)(function)
-    except RuntimeError:  # nowhere to keep the machine code: neither this folder nor the user's cache is writable
+    except RuntimeError:  # no place for the cache: neither this folder nor the user's cache folder is writable
         compiled = numba.njit(signature, nogil=True)(function)
     return compiled

@@ -1,4 +1,4 @@
-"""Rows copied out of many shards by a loop that numba compiles. Imported when it is first used: it loads numba."""
+"""A loop, compiled by numba, that copies rows out of many shards. Importing this module loads numba."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ ReadOnly = types.Array(types.int64, 1, "C", readonly=True)
 
 
 def _memcpy_of_addresses(typing: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ARG001 - numba's names
-    """C's memcpy, of addresses."""
+    """Generate a call of C's memcpy with addresses."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
         pointer = ir.IntType(8).as_pointer()
-        to, of = (builder.inttoptr(address, pointer) for address in arguments[:2])
-        cgutils.raw_memcpy(builder, to, of, arguments[2], 1)  # type: ignore[no-untyped-call]
+        destination, origin = (builder.inttoptr(address, pointer) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, destination, origin, arguments[2], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
 
 
 def _prefetch_address(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's names
-    """Have the processor begin to read what is at an address: the cache line, and where its page is."""
+    """Generate a prefetch instruction: the CPU starts to load the cache line and the page entry of an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 - the same
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         prefetch = builder.module.declare_intrinsic(
             "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         )
-        # To read, to be kept in all caches, of data.
+        # For reading (0), into all cache levels (3), as data and not code (1).
         builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), number(0), number(3), number(1)])
         return context.get_dummy_value()
 
@@ -48,22 +48,39 @@ _prefetch: Any = intrinsic(_prefetch_address)
 
 
 def _copy_rows(
-    numbers: np.ndarray, first_records: np.ndarray, addresses: np.ndarray, nbytes: int, out: np.ndarray, slot: int
+    indices: np.ndarray, first_records: np.ndarray, addresses: np.ndarray, nbytes: int, out: np.ndarray, slot: int
 ) -> int:
-    """Copy the rows of `numbers[slot:]`, of `nbytes` each, into the bytes of `out`; the first that it did not copy.
+    """Copy rows into `out` until one is in a shard whose address is not known yet.
 
-    Shard k begins with record `first_records[k]`, at `addresses[k]`; it stops where that is 0. All records are there:
-    the caller has checked them.
+    Parameters
+    ----------
+    indices : int64 array of shape (records,)
+        Records to copy. The caller has checked that they exist.
+    first_records : int64 array of shape (shards + 1,)
+        Index of each shard's first record.
+    addresses : int64 array of shape (shards,)
+        Address of each shard's first row, or 0 if it is not known.
+    nbytes : int
+        Size of a row.
+    out : uint8 array of shape (records * nbytes,)
+        Gets the bytes of the rows.
+    slot : int
+        Position in `indices` to begin at.
+
+    Returns
+    -------
+    int
+        Position of the first record that was not copied; the number of records if all were.
     """
     target, shard, source = out.ctypes.data, 0, 0
-    while slot < numbers.size:
-        number = numbers[slot]
-        if not first_records[shard] <= number < first_records[shard + 1]:
-            shard = np.searchsorted(first_records, number, "right") - 1
+    while slot < indices.size:
+        index = indices[slot]
+        if not first_records[shard] <= index < first_records[shard + 1]:
+            shard = np.searchsorted(first_records, index, "right") - 1
         if addresses[shard] == 0:
             break
-        following = addresses[shard] + (number - first_records[shard]) * nbytes
-        # The row before is copied only now, so that this one's pages are found meanwhile: 3% (benchmarks/gather.py).
+        following = addresses[shard] + (index - first_records[shard]) * nbytes
+        # The previous row is copied while the CPU looks up this row's pages, which saves 3% (benchmarks/gather.py).
         for page in range(following, following + nbytes, PAGE_NBYTES):
             _prefetch(page)
         if source:

@@ -1,8 +1,64 @@
-"""What goes wrong with a store, said once."""
+"""`StoreError`, and file-system errors whose messages name the path and the free space."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class StoreError(ValueError):
-    """A store, or what was to be written into one, is not what it must be.
+    """A store cannot be read or written as asked.
 
-    The message names the store, the file or record, and what to do.
+    The message names the store, the file or the record, and says what to do.
     """
+
+
+@contextmanager
+def disk_errors(path: Path, nbytes: int) -> Iterator[None]:
+    """Raise `StoreError` for an `OSError` of the block, which writes `nbytes` bytes to the file or folder `path`."""
+    try:
+        yield
+    except OSError as error:
+        explanation = _explain(error, path, f"{nbytes:,} bytes were being written to {path}")
+        raise StoreError(f"{explanation}, then write again to continue after the last complete shard") from error
+
+
+def explain_disk_error(error: OSError, path: Path, activity: str) -> OSError:
+    """Return an `OSError` with the same errno and a message that helps the user.
+
+    Parameters
+    ----------
+    error : OSError
+        The error that the file system raised.
+    path : Path
+        The file or folder that was being written. It is named if `error` names no file of its own.
+    activity : str
+        What was being done, as a clause, e.g. "the images were being made".
+
+    Returns
+    -------
+    OSError
+        Its message is one line: the file, the cause, the activity and how many bytes are free.
+    """
+    explanation = _explain(error, path, activity)
+    return OSError(explanation) if error.errno is None else OSError(error.errno, explanation)
+
+
+def _explain(error: OSError, path: Path, activity: str) -> str:
+    place = error.filename if isinstance(error.filename, str) else path
+    cause = error.strerror or error
+    return (
+        f"{place}: cannot be written ({cause}): {activity}, and {_free_space(path)} bytes are free there; "
+        "make room or repair the disk"
+    )
+
+
+def _free_space(path: Path) -> str:
+    for folder in (path, *path.absolute().parents):
+        try:
+            return f"{shutil.disk_usage(folder).free:,}"
+        except OSError:
+            continue
+    return "an unknown number of"

@@ -1,17 +1,17 @@
-"""Forks wait until no other thread of ours holds a lock.
+"""Safe forks: `os.fork` waits until no background thread of this project holds a lock.
 
-A forked child has one thread, the one that forked, and a copy of every lock. One that another thread held at that
-moment is held there for ever: the import system's, `tempfile`'s, that of a buffered file. A thread that works in the
-background therefore works inside `held_off()`. `os.fork` waits until every other thread has left such a block, has
-come to a point where it lets forks through, or has been waited for long enough.
+A forked child has a single thread, the one that forked, and a copy of every lock. If another thread held a lock at that
+moment, the lock stays locked in the child forever: that of the import system, for example, of `tempfile` or of a
+buffered file. Background threads therefore work inside `held_off()`. `os.fork` waits until every other thread has left
+such a block or has called `let_through`, but no longer than the block's `patience`.
 
-A block must end without the thread that forks, which waits for it.
+A block must not wait for the thread that forks, since that thread waits for the block.
 """
 
 from __future__ import annotations
 
-# Handlers run before a fork in the reverse order of their registration. Those of these modules take locks, which a
-# thread that is waited for here may need in order to go on: they must run after this module's, and register before it.
+# The handlers of these modules take locks that a background thread may need to leave its block. So ours must run before
+# theirs. Before a fork, the handler that was registered last runs first, so these modules are imported first.
 import concurrent.futures.thread  # noqa: F401
 import contextlib
 import logging  # noqa: F401
@@ -21,45 +21,58 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 import h5py  # noqa: F401
 
-# Long enough to import a large library, short enough for a record that hangs or that waits for the thread that forks.
+# Long enough to import a large library, short enough if a record hangs or waits for the thread that forks.
 PATIENCE_SECONDS = 5.0
 
 
 @dataclass(eq=False)
 class _Block:
-    """The blocks that a thread is inside of, counted as one."""
+    """A thread that is inside one or more nested `held_off()` blocks.
+
+    Attributes
+    ----------
+    thread : str
+        Name of the thread.
+    patience : float
+        How long a fork waits for it, in seconds.
+    depth : int
+        Number of nested blocks.
+    is_given_up : bool
+        True if a fork ran out of patience with it. Later forks do not wait for it until the thread has moved on.
+    """
 
     thread: str
     patience: float
     depth: int = 0
-    # A fork has waited for it in vain. No other does before the thread has moved on.
     is_given_up: bool = False
 
 
-# Held while a process forks. Re-entrant, because a signal's handler may fork in a thread that is inside.
+# Held during a fork. Re-entrant, because a signal handler may fork in a thread that holds it.
 _changed = threading.Condition(threading.RLock())
-# By the number of the thread.
+# Blocks by thread identifier.
 _blocks: dict[int, _Block] = {}
 _forks_waiting = 0
-# Whether `let_through` has anything to do.
-_needs_attention = False
-# Threads that wait to fork, of which none waits for another.
+# True if a fork waits or has given up a block, so that `let_through` has something to do. Read without the lock, for
+# every record.
+is_pending = False
+# Identifiers of the threads that are waiting to fork. They do not wait for each other.
 _forking: set[int] = set()
-# What the fork that is going on has given up waiting for.
+# Blocks that the current fork has given up waiting for.
 _given_up: list[_Block] = []
 
 
 @contextlib.contextmanager
 def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-    """Have forks by other threads wait for the end of this block, for at most `patience` seconds."""
-    number = threading.get_ident()
+    """Make forks by other threads wait for the end of this block, for at most `patience` seconds."""
+    identifier = threading.get_ident()
     with _changed:
-        block = _blocks.get(number)
+        block = _blocks.get(identifier)
         if block is None:
-            block = _blocks[number] = _Block(threading.current_thread().name, patience)
+            block = _blocks[identifier] = _Block(threading.current_thread().name, patience)
         block.depth += 1
     try:
         yield
@@ -72,7 +85,7 @@ def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allowed() -> Iterator[None]:
-    """Let forks happen in this block, which is inside `held_off()` and only waits."""
+    """Let forks happen during this block, which must be inside `held_off()` and only wait."""
     with _changed:
         block = _leave()
     try:
@@ -82,13 +95,32 @@ def allowed() -> Iterator[None]:
             _return_to(block)
 
 
+def wait_on(condition: threading.Condition) -> None:
+    """Wait on `condition`, inside `held_off()`, and let forks happen meanwhile."""
+    # The same as `allowed()`, inlined for speed: threads come here for every batch.
+    identifier = threading.get_ident()
+    with _changed:
+        block = _blocks.pop(identifier, None)
+        if _forks_waiting:
+            _changed.notify_all()
+    try:
+        condition.wait()
+    finally:
+        with _changed:
+            if block is not None:
+                block.is_given_up = False
+                _blocks[identifier] = block
+            if is_pending:
+                _update_pending()
+
+
 def let_through() -> None:
-    """Let forks that are waiting happen now. The thread holds no lock."""
-    if not _needs_attention:  # read without the lock: this is called for every record
+    """Let waiting forks happen now. The calling thread must hold no lock."""
+    if not is_pending:
         return
     with _changed:
         block = _leave()
-        # Outside a block there is nothing that a fork would wait for.
+        # No fork waits for a thread that is in no block.
         while block is not None and _forks_waiting:
             _changed.wait()
         _return_to(block)
@@ -105,27 +137,27 @@ def _return_to(block: _Block | None) -> None:
     if block is not None:
         block.is_given_up = False
         _blocks[threading.get_ident()] = block
-    _look_for_attention()
+    _update_pending()
 
 
-def _look_for_attention() -> None:
-    global _needs_attention
-    _needs_attention = _forks_waiting > 0 or any(block.is_given_up for block in _blocks.values())
+def _update_pending() -> None:
+    global is_pending
+    is_pending = _forks_waiting > 0 or any(map(attrgetter("is_given_up"), _blocks.values()))
 
 
 def _before_fork() -> None:
-    """Wait for other threads, and let none begin: `_changed` is held until the fork is done."""
+    """Wait for the blocks of other threads, then hold `_changed` until the fork is done, so that no block begins."""
     global _forks_waiting
-    number = threading.get_ident()
+    identifier = threading.get_ident()
     _changed.acquire()
     began = time.monotonic()
     _given_up.clear()
-    _forking.add(number)
+    _forking.add(identifier)
     _forks_waiting += 1
-    _look_for_attention()
+    _update_pending()
     _changed.notify_all()
     try:
-        while blocks := _waited_for():
+        while blocks := _pending_blocks():
             left = began + min(block.patience for block in blocks) - time.monotonic()
             if left > 0:
                 _changed.wait(left)
@@ -136,12 +168,12 @@ def _before_fork() -> None:
                     _given_up.append(block)
     finally:
         _forks_waiting -= 1
-        _look_for_attention()
+        _update_pending()
         _changed.notify_all()
 
 
-def _waited_for() -> list[_Block]:
-    return [block for number, block in _blocks.items() if number not in _forking and not block.is_given_up]
+def _pending_blocks() -> list[_Block]:
+    return [block for identifier, block in _blocks.items() if identifier not in _forking and not block.is_given_up]
 
 
 def _after_fork_in_parent() -> None:
@@ -151,8 +183,8 @@ def _after_fork_in_parent() -> None:
     for block in given_up:
         warnings.warn(
             f"a fork has waited {block.patience:g} s for thread {block.thread!r} and has not waited longer: locks that "
-            "it holds are held for ever in the child. Fork before you begin to iterate, or start child processes by "
-            "'spawn' or 'forkserver'",
+            "the thread holds stay locked forever in the child. Fork before you begin to iterate, or start child "
+            "processes with 'spawn' or 'forkserver'",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -160,12 +192,12 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _forks_waiting
-    number = threading.get_ident()
-    for other in [each for each in _blocks if each != number]:
+    identifier = threading.get_ident()
+    for other in [each for each in _blocks if each != identifier]:
         del _blocks[other]
     _forking.clear()
     _forks_waiting = 0
-    _look_for_attention()
+    _update_pending()
     _changed.release()
 
 

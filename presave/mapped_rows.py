@@ -1,4 +1,4 @@
-"""Rows of one column, copied straight out of the shards that are mapped or in memory."""
+"""Copying rows of one column straight out of shards that are memory-mapped or in memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import ModuleType
 import numpy as np
 
 from presave.compiled import Compiled
-from presave.formats.arrays import SMALL_ROW_NBYTES
+from presave.shard_formats.arrays import SMALL_ROW_NBYTES
 
 FindArray = Callable[[int], "np.ndarray | None"]
 
 UINT8 = np.dtype(np.uint8)
-# Who reads a record or two is not kept for the time that numba takes to load.
+# A program that only reads a few records should not pay for loading numba.
 GATHERS_BEFORE_COMPILED = 32
 
 
@@ -29,9 +29,14 @@ COMPILED = Compiled(_load)
 
 
 class MappedRows:
-    """The rows of a fixed field.
+    """The rows of a fixed field in all shards of a store.
 
-    Holds all arrays that it has read from, so that they stay mapped for as long as somebody copies from them.
+    Every array that was read from is kept, so that none is unmapped while a thread copies from it.
+
+    Parameters
+    ----------
+    first_records : int64 array of shape (shards + 1,)
+        Index of each shard's first record, and the number of records in the store.
     """
 
     def __init__(self, first_records: np.ndarray) -> None:
@@ -40,57 +45,70 @@ class MappedRows:
         self._addresses = np.zeros(len(first_records) - 1, np.int64)
         self._gathers = 0
 
-    def copy(self, numbers: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
-        """Copy the rows of `numbers`, int64 and all there, into `out`, which fits. False if that is for another: where
-        a shard is no array, or rows are small and numba is not there.
+    def copy(self, indices: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
+        """Copy rows into `out`, if all shards that hold them are arrays.
 
-        `find_array` gives the array of a shard that was not read from yet, C-contiguous, or None where it has none.
+        Parameters
+        ----------
+        indices : int64 array of shape (records,)
+            Records to copy. The caller has checked that they exist.
+        out : array of shape (records, *row shape)
+            Gets the rows; of the column's dtype.
+        find_array : callable
+            Called with the index of a shard that was not read before. Returns its C-contiguous array, or None if the
+            shard is not an array.
+
+        Returns
+        -------
+        bool
+            False if the caller must gather all rows in another way: a shard is not an array, or the rows are small and
+            the compiled loop is not loaded. Some rows of `out` may have been written.
         """
-        # Bound by memory (benchmarks/gather.py): of 64 images of 147 KiB that took 720 microseconds, numpy and the
-        # interpreter took another 180, and the compiled loop 50, most of it for the checks before.
+        # Bound by memory bandwidth (benchmarks/gather.py): copying 64 images of 147 KiB took 720 microseconds.
+        # NumPy and the interpreter added 180 to that; the compiled loop adds 50, mostly for the checks before it.
         if COMPILED.module is not None and out.flags.c_contiguous:
-            return self._copy_compiled(COMPILED.module, numbers, out, find_array)
+            return self._copy_compiled(COMPILED.module, indices, out, find_array)
         self._gathers += 1
         if self._gathers >= GATHERS_BEFORE_COMPILED:
             COMPILED.begin()
         if out[:1].nbytes <= SMALL_ROW_NBYTES:
             return False
-        slices = self._slices(numbers, find_array)
+        slices = self._slices(indices, find_array)
         if slices:
             np.concatenate(slices, out=out)
         return slices is not None
 
-    def _copy_compiled(self, module: ModuleType, numbers: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
-        numbers = np.ascontiguousarray(numbers)
-        if not len(numbers):
+    def _copy_compiled(self, module: ModuleType, indices: np.ndarray, out: np.ndarray, find_array: FindArray) -> bool:
+        indices = np.ascontiguousarray(indices)
+        if not len(indices):
             return True
-        target, nbytes, slot = out.reshape(-1).view(UINT8), out.nbytes // len(numbers), 0
+        target, nbytes, slot = out.reshape(-1).view(UINT8), out.nbytes // len(indices), 0
         while True:
-            slot = module.copy_rows(numbers, self._first_records, self._addresses, nbytes, target, slot)
-            if slot == len(numbers):
+            slot = module.copy_rows(indices, self._first_records, self._addresses, nbytes, target, slot)
+            if slot == len(indices):
                 return True
-            if self._array(bisect_right(self._starts, numbers[slot]) - 1, find_array) is None:
+            if self._array(bisect_right(self._starts, indices[slot]) - 1, find_array) is None:
                 return False
 
-    def _slices(self, numbers: np.ndarray, find_array: FindArray) -> list[np.ndarray] | None:
-        """The rows in the order of `numbers`, one view of a shard for each run of consecutive records."""
-        # Without numpy: each of its calls takes 5 microseconds where large copies have just emptied the caches.
+    def _slices(self, indices: np.ndarray, find_array: FindArray) -> list[np.ndarray] | None:
+        """Return the rows in the order of `indices`, as one view of a shard for each run of consecutive records."""
+        # Plain Python: just after large copies have emptied the CPU caches, each NumPy call takes 5 microseconds.
         starts = self._starts
         slices = []
         array: np.ndarray | None = None
         first = end = shard_first = shard_end = -1
-        for number in numbers.tolist():
-            if number == end and number < shard_end:
+        for index in indices.tolist():
+            if index == end and index < shard_end:
                 end += 1
                 continue
             if array is not None:
                 slices.append(array[first - shard_first : end - shard_first])
-            shard = bisect_right(starts, number) - 1
+            shard = bisect_right(starts, index) - 1
             array = self._array(shard, find_array)
             if array is None:
                 return None
             shard_first, shard_end = starts[shard], starts[shard + 1]
-            first, end = number, number + 1
+            first, end = index, index + 1
         if array is not None:
             slices.append(array[first - shard_first : end - shard_first])
         return slices
@@ -100,10 +118,10 @@ class MappedRows:
         if array is None:
             array = find_array(shard)
             if array is not None:
-                self._arrays[shard] = array  # before its address, which holds nothing
+                self._arrays[shard] = array  # set before the address, which does not keep the array alive
                 self._addresses[shard] = array.ctypes.data
         return array
 
     @cached_property
     def _starts(self) -> list[int]:
-        return [int(number) for number in self._first_records]
+        return [int(index) for index in self._first_records]

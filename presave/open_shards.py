@@ -1,4 +1,4 @@
-"""The shards of a store that are open: which one holds a record, and what its columns are read through."""
+"""The open shards of a store: which shard holds a record, and readers for its columns."""
 
 from __future__ import annotations
 
@@ -11,17 +11,34 @@ import numpy as np
 from presave import forks
 from presave.columns import Column, shard_columns
 from presave.errors import StoreError
-from presave.formats import ColumnReader, Format, ShardReader
-from presave.formats.arrays import ArrayColumn, ArrayShard
+from presave.files import unsupported_reason
 from presave.manifest import Manifest
 from presave.mapped_rows import MappedRows
-from presave.plain_file import why_not_own
+from presave.shard_formats import ColumnReader, Format, ShardReader
+from presave.shard_formats.arrays import ArrayColumn, ArrayShard
 
 Columns = Mapping[str, ColumnReader]
 
 
 class OpenShards:
-    """Opens each shard when something of it is first read. May be used by several threads at once."""
+    """The shards of a store, each opened when it is first read. Several threads may use it at once.
+
+    Parameters
+    ----------
+    path : Path
+        The store's folder.
+    manifest : Manifest
+        The store's manifest.
+    format : Format
+        The storage format that the manifest names.
+    trusted : bool
+        If true, the files may be links.
+
+    Attributes
+    ----------
+    first_records : int64 array of shape (shards + 1,)
+        Index of each shard's first record. The last entry is the number of records in the store.
+    """
 
     def __init__(self, path: Path, manifest: Manifest, format: Format, trusted: bool) -> None:
         self._path = path
@@ -30,16 +47,15 @@ class OpenShards:
         self._format = format
         counts = [shard.records for shard in manifest.shards]
         self.first_records = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        """The number of each shard's first record, and of one after the last shard's last: int64."""
         self._readers: dict[int, ShardReader] = {}
-        # What was read from last: a format that reads shards whole would otherwise do so for every record of a row.
+        # The shard that was read last. Without it, a format that reads whole shards would read a shard for each record.
         self._recent: tuple[int, Columns] | None = None
         self._mapped_rows: dict[str, MappedRows] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def columns(self, shard: int) -> Columns:
-        """What the columns of `shard` are read through; raises `StoreError` where it is damaged."""
+        """Return a reader for each column of `shard`, by name; raise `StoreError` if the shard is damaged."""
         recent = self._recent
         if recent is not None and recent[0] == shard:
             return recent[1]
@@ -48,46 +64,65 @@ class OpenShards:
             columns = reader.columns()
             if self._readers.get(shard) is reader:
                 break
-            # Closed or replaced by another thread in between: its columns may be gone.
+            # Another thread has closed or replaced the shard meanwhile, so these columns may be gone.
         self._recent = (shard, columns)
         return columns
 
-    def split(self, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
-        """Split records by shard: shard, rows in it, and their places in `numbers`."""
-        if not len(numbers):
+    def split(self, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | slice]]:
+        """Yield `(shard, rows, slots)` for each shard that holds some of the records.
+
+        `rows` are rows of the shard, and `slots` their positions in `indices`: an int64 array, or a slice if they are
+        consecutive.
+        """
+        if not len(indices):
             return
-        # Sorted once: a shuffled batch has a row or two from each of dozens of shards, and a pass for each adds up.
-        shards = self.first_records.searchsorted(numbers, "right") - 1
+        # One sort instead of a pass over `indices` per shard: a shuffled batch has a row or two from each of dozens.
+        shards = self.first_records.searchsorted(indices, "right") - 1
         order = np.argsort(shards, kind="stable")
         shards = shards[order]
-        rows = numbers[order] - self.first_records[shards]
+        rows = indices[order] - self.first_records[shards]
         bounds = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), len(order)]
         for shard, first, end in zip(shards[bounds[:-1]].tolist(), bounds, bounds[1:], strict=False):
             low, high = int(order[first]), int(order[end - 1]) + 1
             yield shard, rows[first:end], slice(low, high) if high - low == end - first else order[first:end]
 
-    def copy_rows(self, column: str, numbers: np.ndarray, out: np.ndarray) -> bool:
-        """Copy rows of `column` straight out of shards that are arrays; False as `MappedRows.copy`."""
+    def copy_rows(self, column: str, indices: np.ndarray, out: np.ndarray) -> bool:
+        """Copy rows straight out of shards that are arrays, if that is possible.
+
+        Parameters
+        ----------
+        column : str
+            Column of a fixed field.
+        indices : int64 array of shape (records,)
+            Records to copy, all of which exist.
+        out : array of shape (records, *row shape)
+            Gets the rows.
+
+        Returns
+        -------
+        bool
+            False if the rows must be gathered through the readers of each shard; see `MappedRows.copy`.
+        """
         rows = self._mapped_rows.get(column)
         if rows is None:
             rows = self._mapped_rows.setdefault(column, MappedRows(self.first_records))
-        return rows.copy(numbers, out, lambda shard: self._array(shard, column))
+        return rows.copy(indices, out, lambda shard: self._array(shard, column))
 
-    def layout(self, shard: int) -> list[Column]:
-        """The columns that `shard` has."""
+    def column_specs(self, shard: int) -> list[Column]:
+        """Return the columns of `shard` as its manifest describes them."""
         described = self._manifest.shards[shard]
         return shard_columns(self._manifest.schema, described.records, described.elements)
 
-    def hold(self, shard: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Read `shard` from `arrays` from now on, and not from its files."""
+    def replace(self, shard: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Read `shard` from `arrays` from now on, instead of from its files."""
         with forks.held_off(), self._lock:
             self._readers.pop(shard).close()
             self._readers[shard] = ArrayShard(arrays)
             self._recent = None
-            self._mapped_rows = {}  # and not cleared: whoever copies from arrays now needs them
+            self._mapped_rows = {}  # a new dict: threads that are copying still need the old one
 
     def check_open(self) -> None:
-        """Raise `StoreError` once they are closed."""
+        """Raise `StoreError` if the shards were closed."""
         if self._closed:
             raise StoreError(f"{self._path} is closed")
 
@@ -96,8 +131,8 @@ class OpenShards:
         self._closed = True
         with forks.held_off(), self._lock:
             self._recent = None
-            self._mapped_rows = {}  # and not cleared: whoever copies from arrays now needs them
-            # Gone before they are closed: `columns` looks whether what it has found is still there.
+            self._mapped_rows = {}  # a new dict: threads that are copying still need the old one
+            # Readers are removed before they are closed, because `columns` checks that its reader is still registered.
             readers, self._readers = self._readers, {}
             for reader in readers.values():
                 reader.close()
@@ -112,7 +147,7 @@ class OpenShards:
         reader = self._readers.get(shard)
         if reader is None:
             with forks.held_off(), self._lock:
-                self.check_open()  # closed by another thread, since the gather began
+                self.check_open()  # another thread may have closed the store since the gather began
                 reader = self._readers.get(shard)
                 if reader is None:
                     reader = self._readers[shard] = self._open(shard)
@@ -120,15 +155,15 @@ class OpenShards:
 
     def _open(self, shard: int) -> ShardReader:
         files = [self._path / file.name for file in self._manifest.shards[shard].files]
-        layout = self.layout(shard)
-        expected = len(layout) if self._format.has_file_for_each_column else 1
+        columns = self.column_specs(shard)
+        expected = len(columns) if self._format.has_file_for_each_column else 1
         if len(files) != expected:
             raise StoreError(
                 f"{self._path}: the manifest names {len(files)} files for shard {shard}, "
                 f"format {self._format.name!r} has {expected}; `etl verify` lists all that is damaged"
             )
         for file in files:
-            reason = why_not_own(file, links=self._trusted)
+            reason = unsupported_reason(file, allow_links=self._trusted)
             if reason is not None:
                 raise StoreError(f"{file} {reason}")
-        return self._format.open_shard(files, layout)
+        return self._format.open_shard(files, columns)

@@ -1,4 +1,4 @@
-"""Reading ragged fields: where the values of some records lie among a shard's elements, and copying them out."""
+"""Reading ragged fields: find each record's elements in the columns of a shard, and copy or view them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import numpy as np
 
 from presave.columns import ENDS, SHAPES
 from presave.errors import StoreError
-from presave.formats import ColumnReader
 from presave.schema import Field
+from presave.shard_formats import ColumnReader
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """For some rows of a shard, where the elements of each start and end, int64 of shape `(rows,)`, and the shape of
-    its value, `(rows, axes)`.
+    """The elements of some rows of a shard.
+
+    Attributes
+    ----------
+    starts, ends : int64 array of shape (rows,)
+        Row k has the elements `starts[k]` up to, not including, `ends[k]` of the shard's column of elements.
+    shapes : int64 array of shape (rows, axes)
+        Shape of each row's value.
     """
 
     starts: np.ndarray
@@ -25,14 +31,52 @@ class Ranges:
 
     @property
     def elements(self) -> int:
-        """Of all rows together."""
+        """Number of elements of all rows together."""
         return int(np.sum(self.ends - self.starts))
+
+
+@dataclass(slots=True)
+class ShardValues:
+    """The values of a ragged field that come from one shard.
+
+    Attributes
+    ----------
+    column : ColumnReader
+        The shard's column of elements.
+    ranges : Ranges
+        The elements of each value.
+    slots : int64 array of shape (rows,), or slice
+        Positions of these values among all values that are gathered.
+    """
+
+    column: ColumnReader
+    ranges: Ranges
+    slots: np.ndarray | slice
 
 
 def find_ranges(
     field: Field, columns: Mapping[str, ColumnReader], rows: np.ndarray, elements: int, shard_name: str
 ) -> Ranges:
-    """The ranges of `rows` in a shard that holds so many `elements`; raises `StoreError` where they contradict."""
+    """Return the ranges of some rows of a shard.
+
+    Parameters
+    ----------
+    field : Field
+        A ragged field.
+    columns : mapping of str to ColumnReader
+        The columns of the shard.
+    rows : int64 array of shape (rows,)
+        Rows in the shard.
+    elements : int
+        Number of elements of the field in the whole shard.
+    shard_name : str
+        Names the shard in error messages.
+
+    Raises
+    ------
+    StoreError
+        If the ends and shapes in the shard contradict each other.
+    """
     everything = slice(0, len(rows))
     ends, starts = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     columns[field.safe_name + ENDS].gather(rows, ends, everything)
@@ -51,37 +95,50 @@ def find_ranges(
     return Ranges(starts, ends, shapes)
 
 
-def gather_values(
-    field: Field,
-    parts: Sequence[tuple[ColumnReader, Ranges, np.ndarray | slice]],
-    records: int,
-    out: np.ndarray | None,
-) -> list[np.ndarray]:
-    """The values of `records` records, one after another in `out` or in a new array.
+def gather_values(field: Field, parts: Sequence[ShardValues], records: int, out: np.ndarray | None) -> list[np.ndarray]:
+    """Copy the values of a ragged field one after another into a buffer.
 
-    `parts` are for each shard its column of elements, the ranges in it, and the places of these values among all.
-    Raises `StoreError` where `out` has too little room.
+    Parameters
+    ----------
+    field : Field
+        The ragged field.
+    parts : sequence of ShardValues
+        The values, shard by shard.
+    records : int
+        Number of values in all parts.
+    out : array of shape (elements,), optional
+        The buffer, with room for all elements; by default a new one.
+
+    Returns
+    -------
+    list of array
+        The values in the order of their slots, as views of the buffer.
+
+    Raises
+    ------
+    StoreError
+        If `out` is too small.
     """
     sizes = np.zeros(records, np.int64)
     shapes = np.zeros((records, len(field.shape)), np.int64)
-    for _, ranges, slots in parts:
-        sizes[slots] = ranges.ends - ranges.starts
-        shapes[slots] = ranges.shapes
+    for part in parts:
+        sizes[part.slots] = part.ranges.ends - part.ranges.starts
+        shapes[part.slots] = part.ranges.shapes
     places = np.concatenate([[0], np.cumsum(sizes)])
     total = int(places[-1])
     if out is None:
         out = np.empty(total, field.dtype)
     elif len(out) < total:
         raise StoreError(f"out[{field.name!r}] has room for {len(out):,} elements; these records have {total:,}")
-    for column, ranges, slots in parts:
-        column.copy_ranges(ranges.starts, ranges.ends, out, places[:-1][slots])
+    for part in parts:
+        part.column.copy_ranges(part.ranges.starts, part.ranges.ends, out, places[:-1][part.slots])
     return [
         out[places[slot] : places[slot + 1]].reshape(shape) for slot, shape in enumerate(map(tuple, shapes.tolist()))
     ]
 
 
 def view_values(column: ColumnReader, ranges: Ranges) -> list[np.ndarray]:
-    """The values of consecutive rows, as views of the column."""
+    """Return the values of consecutive rows as views of the column of elements."""
     first = int(ranges.starts[0])
     elements = column.view(first, int(ranges.ends[-1]))
     return [

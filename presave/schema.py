@@ -1,4 +1,4 @@
-"""The fields of a store: names, dtypes and shapes, taken from the first record and asked of all others."""
+"""The fields of a store: their names, dtypes and shapes, inferred from the first record and required of all others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from presave.errors import StoreError
 
 Record = Mapping[str, Any]
 
-# A file name may have 255 bytes, and the shard's number and suffix are in it too.
-LONGEST_SAFE_NAME = 200
+# A file name may have 255 bytes, some of which are needed for the shard's number and a suffix.
+MAX_SAFE_NAME_LENGTH = 200
 
 
 class RecordSequence(Protocol):
-    """A number of records, and any one of them by its number."""
+    """Records with random access: a length, and `records[index]`."""
 
     def __len__(self) -> int: ...
 
@@ -28,38 +28,61 @@ class RecordSequence(Protocol):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record: `dtype` as numpy spells it with byte order (`"|u1"`, `"<f4"`), `shape` of one record.
+    """One field of a record.
 
-    A ragged field has None for every size: its values have as many axes, of sizes of their own.
+    Attributes
+    ----------
+    name : str
+        Key of the field in a record.
+    dtype : str
+        NumPy's string for the dtype, with its byte order: `"|u1"`, `"<f4"`.
+    shape : tuple of int or None
+        Shape of the field in one record. In a ragged field every size is None: all values have this many axes, but each
+        value has its own sizes.
+
+    Examples
+    --------
+    >>> field = Field("image", "|u1", (224, 224, 3))
+    >>> print(field)
+    uint8 [224, 224, 3]
+    >>> field.empty(64).shape
+    (64, 224, 224, 3)
+    >>> Field("tokens", "<i8", (None,)).is_ragged
+    True
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
 
-    # Kept, since every gather asks for all of them, and a batch of small records takes no longer than asking anew.
+    # Cached, because every gather needs these properties, and computing them takes as long as a batch of small records.
     @cached_property
     def numpy_dtype(self) -> np.dtype:
+        """`dtype` as a NumPy object."""
         return np.dtype(self.dtype)
 
     @cached_property
     def is_ragged(self) -> bool:
+        """True if each record's value has a shape of its own."""
         return None in self.shape
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """`shape` of a field that is not ragged."""
+        """`shape` of a field that is not ragged; raises `StoreError` if it is."""
         if self.is_ragged:
             raise StoreError(f"field {self.name!r} is ragged: its values have shapes of their own")
         return tuple(size for size in self.shape if size is not None)
 
     @cached_property
     def safe_name(self) -> str:
-        """The name in letters, digits, `_`, `-`, `~` and `%`, for file names and HDF5 paths; differs as names do."""
+        """The name, percent-encoded for file names and HDF5 paths: letters, digits, `_`, `-`, `~` and `%`.
+
+        Different names have different encodings.
+        """
         return quote(self.name, safe="").replace(".", "%2E")
 
     def empty(self, records: int) -> np.ndarray:
-        """An uninitialised array of shape `(records, *shape)`; raises `StoreError` for a ragged field."""
+        """Return an uninitialised array of shape `(records, *shape)`; raise `StoreError` if the field is ragged."""
         return np.empty((records, *self.sizes), dtype=self.dtype)
 
     def __str__(self) -> str:
@@ -70,71 +93,100 @@ class Field:
 Schema = dict[str, Field]
 
 
-def infer_schema(record: Record, ragged: Collection[str] = (), number: int = 0) -> Schema:
-    """The schema of `record`, whose fields `ragged` vary in size; Python ints become int64, floats float64.
+def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -> Schema:
+    """Return the schema of a record. Python ints become int64, floats become float64.
 
-    A name `x` in `ragged` also stands for those of `x.0`, `x.1` and so on that have an axis. `number` is that of the
-    record, for errors. Raises `StoreError` where a field is not an array or a number, would need pickle to be stored,
-    or is named in `ragged` and not there.
+    Parameters
+    ----------
+    record : mapping of str to array or number
+        The record to look at.
+    ragged : collection of str
+        Names of fields whose shape varies between records. The name `x` also covers the fields `x.0`, `x.1` and so on,
+        unless they are scalars.
+    index : int
+        Index of the record, for error messages.
+
+    Raises
+    ------
+    StoreError
+        If a field is neither an array nor a number, has a dtype that only pickle could store, or is listed in `ragged`
+        but missing.
     """
     if not isinstance(record, Mapping) or not record:
         raise StoreError(
-            f"record {number} is {type(record).__name__}; a record is a mapping of field name to array or number"
+            f"record {index} is {type(record).__name__}; a record is a mapping of field name to array or number"
         )
     unknown = sorted(set(ragged) - record.keys() - set(map(_group, filter(_is_name, record))))
     if unknown:
-        raise StoreError(f"ragged names {', '.join(map(repr, unknown))}, which record {number} does not have")
+        raise StoreError(f"ragged contains {', '.join(map(repr, unknown))}, which record {index} does not have")
     schema = {}
     for name, value in record.items():
         if not _is_name(name):
-            raise StoreError(f"record {number}: field name {name!r} is not a string of at least one character")
-        array = _as_array(value, name, number)
+            raise StoreError(f"record {index}: field name {name!r} is not a string of at least one character")
+        array = _as_array(value, name, index)
         if array.dtype.kind not in "biufc":
             raise StoreError(
-                f"record {number}: field {name!r} has dtype {array.dtype}, which cannot be stored; "
+                f"record {index}: field {name!r} has dtype {array.dtype}, which cannot be stored; "
                 "use a boolean, integer, float or complex dtype"
             )
         if name in ragged and array.ndim == 0:
-            raise StoreError(f"record {number}: field {name!r} is one number, which cannot be ragged")
+            raise StoreError(f"record {index}: field {name!r} is a scalar, which cannot be ragged")
         is_ragged = name in ragged or (array.ndim > 0 and _group(name) in ragged)
         if array.size == 0 and not is_ragged:
-            raise StoreError(f"record {number}: field {name!r} has shape {array.shape}, which holds nothing to store")
+            raise StoreError(f"record {index}: field {name!r} has shape {array.shape}, which has no elements to store")
         shape = (None,) * array.ndim if is_ragged else array.shape
         field = Field(name, array.dtype.newbyteorder("<").str, shape)
         try:
             length = len(field.safe_name)
         except UnicodeEncodeError as error:
-            raise StoreError(f"record {number}: field name {name!r} is not text ({error.reason}); rename it") from error
-        if length > LONGEST_SAFE_NAME:
+            raise StoreError(f"record {index}: field name {name!r} is not text ({error.reason}); rename it") from error
+        if length > MAX_SAFE_NAME_LENGTH:
             raise StoreError(
-                f"record {number}: field name {name!r} takes {length} characters in a file name; "
-                f"shorten it to {LONGEST_SAFE_NAME}"
+                f"record {index}: field name {name!r} takes {length} characters in a file name; "
+                f"shorten it to {MAX_SAFE_NAME_LENGTH}"
             )
         schema[name] = field
     return schema
 
 
-def conform(record: Record, schema: Schema, number: int) -> dict[str, np.ndarray]:
-    """The arrays of `record`, C-contiguous and in the dtypes of `schema`; `number` is named in errors.
+def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.ndarray]:
+    """Check a record against the schema and return its arrays.
 
-    Raises `StoreError` where a field is missing, unknown, or of another dtype or shape than in the first record.
+    Parameters
+    ----------
+    record : mapping of str to array or number
+        The record to check.
+    schema : dict of str to Field
+        The fields that the record must have, inferred from the first record.
+    index : int
+        Index of the record, for error messages.
+
+    Returns
+    -------
+    dict of str to array
+        C-contiguous arrays of the dtypes in `schema`. Arrays that already are such are not copied.
+
+    Raises
+    ------
+    StoreError
+        If a field is missing, unknown, or has another dtype or shape than in the first record.
     """
     if not isinstance(record, Mapping):
-        raise StoreError(f"record {number} is {type(record).__name__}; the first is a mapping")
+        raise StoreError(f"record {index} is {type(record).__name__}; the first is a mapping")
     if record.keys() != schema.keys():
-        raise StoreError(f"record {number} has fields {list(record)}; the first has {list(schema)}")
+        raise StoreError(f"record {index} has fields {list(record)}; the first has {list(schema)}")
     arrays = {}
     for name, field in schema.items():
-        array = _as_array(record[name], name, number)
-        # Small records cost little else than these checks: what is stored as it is must pass them in a few of them.
-        is_same = array.dtype.str == field.dtype
-        alike = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
-        if not alike or not (is_same or array.dtype.newbyteorder("<").str == field.dtype):
+        array = _as_array(record[name], name, index)
+        # Checks like these are most of the cost of a small record, so the slow comparisons and conversions come last.
+        is_same_dtype = array.dtype.str == field.dtype
+        fits = array.shape == field.shape or (field.is_ragged and array.ndim == len(field.shape))
+        if not fits or not (is_same_dtype or array.dtype.newbyteorder("<").str == field.dtype):
             raise StoreError(
-                f"record {number}: field {name!r} is {array.dtype} of shape {array.shape}; the first is {field}. "
+                f"record {index}: field {name!r} is {array.dtype} of shape {array.shape}; the first is {field}. "
                 f"Presave after a stage that makes all records alike, or pass ragged=[{name!r}]"
             )
-        is_kept = is_same and array.flags.c_contiguous
+        is_kept = is_same_dtype and array.flags.c_contiguous
         arrays[name] = array if is_kept else np.asarray(array, dtype=field.dtype, order="C")
     return arrays
 
@@ -144,13 +196,13 @@ def _is_name(name: Any) -> bool:
 
 
 def _group(name: str) -> str | None:
-    """`"features"` of `"features.0"`."""
+    """Return `"features"` for `"features.0"`, and None for a name that does not end in a dot and a number."""
     group, _, place = name.rpartition(".")
     return group if group and place.isdecimal() else None
 
 
-def _as_array(value: Any, name: str, number: int) -> np.ndarray:
+def _as_array(value: Any, name: str, index: int) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise StoreError(f"record {number}: field {name!r} is no array ({error}); pad it to one shape") from error
+        raise StoreError(f"record {index}: field {name!r} is not an array ({error}); pad it to one shape") from error

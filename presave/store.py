@@ -1,4 +1,4 @@
-"""A store, open for reading: random access to records, and gathers of many into a caller's buffers."""
+"""Open stores: read single records, or gather many at once into the caller's buffers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import numpy as np
 import psutil
 
 from presave.errors import StoreError
-from presave.formats import find_format
-from presave.manifest import Manifest, load_manifest
+from presave.manifest import Manifest
+from presave.manifest_file import load_manifest
 from presave.open_shards import OpenShards
-from presave.ragged import Ranges, find_ranges, gather_values, view_values
+from presave.ragged import Ranges, ShardValues, find_ranges, gather_values, view_values
 from presave.schema import Field, Schema
-from presave.verify import verify as find_faults
+from presave.shard_formats import find_format
+from presave.verification import verify as list_faults
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 UINT64 = np.dtype(np.uint64)
 
-# For a fixed field an array of shape `(records, *shape)`, for a ragged one a list with an array for each record.
+# By field name: an array of shape `(records, *shape)`, or for a ragged field a list with an array for each record.
 Arrays = dict[str, Any]
 
 
@@ -36,19 +37,43 @@ def open_store(
     verify: bool = False,
     memory_budget: int | None = None,
 ) -> Store:
-    """Open the store at `path`.
+    """Open a store for reading.
 
-    `cache="ram"` reads all of it into memory first, which must fit into `memory_budget` bytes (by default what is
-    free). `verify=True` compares every byte with the manifest first. `trusted=True` opens formats that can run code
-    when they are read ("pickle"), and files that are links: only for stores that come from somebody who may run code
-    here.
+    Parameters
+    ----------
+    path : str or Path
+        The store's folder.
+    cache : "ram", optional
+        Read the whole store into memory first. By default its files are memory-mapped if the format allows it.
+    trusted : bool
+        Also read the format "pickle", which can run code from its files, and files that are links. Pass True only if
+        you would let the store's author run code on this machine.
+    verify : bool
+        Compare every byte with the checksums in the manifest first.
+    memory_budget : int, optional
+        Maximum size of the store in bytes with `cache="ram"`; by default the memory that is free.
 
-    Raises `StoreError` where there is no whole store, it is damaged or not trusted, and `MemoryError` where it does not
-    fit.
+    Returns
+    -------
+    Store
+        The open store. Use it as a context manager, or close it.
+
+    Raises
+    ------
+    StoreError
+        If there is no complete store at `path`, or it is damaged or not trusted.
+    MemoryError
+        With `cache="ram"`, if the store is larger than `memory_budget`.
+
+    Examples
+    --------
+    >>> with presave.open_store("photos.store") as store:
+    ...     record = store[0]
+    ...     batch = store.gather([3, 1, 2])
     """
     store = Store(Path(path), trusted=trusted)
     if verify:
-        faults = find_faults(path, trusted=trusted)
+        faults = list_faults(path, trusted=trusted)
         if faults:
             raise StoreError(f"{path} has {len(faults)} faults: {'; '.join(faults[:3])}{'; ...' * (len(faults) > 3)}")
     if cache == "ram":
@@ -56,14 +81,42 @@ def open_store(
     elif cache is not None:
         raise StoreError(f"cache must be None or 'ram', not {cache!r}")
     elif memory_budget is not None:
-        raise StoreError("memory_budget is for cache='ram'; without it nothing is held in memory")
+        raise StoreError("memory_budget is for cache='ram'; with cache=None the store is not held in memory")
     return store
 
 
 class Store(Sequence[Arrays]):
-    """A presaved data set. May be pickled, forked and used by several threads: files are opened where they are read.
+    """A presaved data set, open for reading.
 
-    A process that forks while another thread reads must not touch the store in the child; open it there instead.
+    A sequence of records: `len(store)`, `store[index]` and iteration. Open one with `open_store`.
+
+    Parameters
+    ----------
+    path : Path
+        The store's folder.
+    trusted : bool
+        As in `open_store`.
+
+    Attributes
+    ----------
+    path : Path
+        The store's folder.
+    manifest : Manifest
+        The description of its content.
+
+    Notes
+    -----
+    Several threads may read from a store at once. Pickling a store saves its path, not its records: the unpickled store
+    opens the files again. A store can be used after a fork, but if another thread reads from it during the fork, open
+    it again in the child.
+
+    Examples
+    --------
+    >>> store = presave.write("numbers.store", [{"x": i, "square": i * i} for i in range(100)])
+    >>> len(store)
+    100
+    >>> store.gather([3, 1, 2])["square"]
+    array([9, 1, 4])
     """
 
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
@@ -75,8 +128,8 @@ class Store(Sequence[Arrays]):
             raise StoreError(f"{path}: {error}") from None
         if self._format.is_trusted_only and not trusted:
             raise StoreError(
-                f"{path} is of format {self._format.name!r}: reading it runs whatever code somebody put into it. "
-                "Pass trusted=True if it comes from somebody you would let do that, or convert it"
+                f"{path} has format {self._format.name!r}: reading it runs any code that its author put into it. "
+                "Pass trusted=True if you trust the author"
             )
         self._trusted = trusted
         self._fields = self.manifest.schema
@@ -90,55 +143,75 @@ class Store(Sequence[Arrays]):
 
     @property
     def fields(self) -> Schema:
-        """The fields of a record: name to `Field` with dtype and shape."""
+        """The fields of a record by name, with dtype and shape."""
         return self._fields
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the store's data files on disk."""
+        """Size of the store's data files on disk, in bytes."""
         return self.manifest.nbytes
 
     @property
     def reads_whole_shards(self) -> bool:
-        """Whether a shard is read whole each time that something of it is wanted, so that two reads cost twice."""
+        """True if reading one record reads its whole shard. Only the shard that was read last is kept in memory."""
         return self._format.reads_whole_shards and not self._is_preloaded
 
     @property
     def is_mapped(self) -> bool:
-        """Whether rows are copied straight out of mapped files or memory, so that parts of a batch cost no more than
-        the whole of it.
+        """True if rows are copied straight out of mapped files or memory.
+
+        Then gathering a batch in parts costs no more than gathering it at once.
         """
         return self._is_preloaded or not (self._format.reads_whole_shards or self.manifest.options.get("compression"))
 
     def __getitem__(self, index: Any) -> Any:
-        """Record `index`: a new array for each field. Negative numbers count from the end; slices are refused."""
+        """Return a record as new arrays by field name. Negative indices count from the end; slices are refused."""
         if isinstance(index, slice):
             raise TypeError("a store has no slices; use gather(range(...)) or view(first, last)")
         index = operator.index(index)
-        number = index + len(self) if index < 0 else index
-        if not 0 <= number < len(self):
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
             raise IndexError(f"record {index} of {self.path}, which holds {len(self)}")
-        return {name: values[0] for name, values in self.gather([number]).items()}
+        return {name: values[0] for name, values in self.gather([position]).items()}
 
     def __iter__(self) -> Iterator[Arrays]:
-        for number in range(len(self)):
-            yield self[number]
+        for index in range(len(self)):
+            yield self[index]
 
     def gather(
         self, indices: Sequence[int] | np.ndarray | range, out: Mapping[str, np.ndarray | None] | None = None
     ) -> Arrays:
-        """The records `indices`, in that order: for each field an array of shape `(len(indices), *field shape)`, for a
-        ragged field a list of arrays, which lie one after another in one buffer.
+        """Read records into arrays, one for each field.
 
-        `out` maps field names to arrays of that shape and the field's dtype, which are written and returned; for a
-        ragged field to one of a single axis with room for all elements (`elements(indices)`). None asks for a new
-        array, and fields that it leaves out are not read. Raises `IndexError` for a record that is not there,
-        `StoreError` for an `out` that does not fit or a damaged file, `MemoryError` where there is no room for new
-        arrays, and `TypeError` for indices that are not whole numbers (masks neither).
+        Parameters
+        ----------
+        indices : sequence, range or array of int, shape (records,)
+            Records to read, in this order; repetitions are allowed.
+        out : mapping of str to array or None, optional
+            Fields to read, and where to write them; by default all fields into new arrays. For a fixed field an array
+            of shape `(records, *field shape)` and the field's dtype. For a ragged field an array with one axis and room
+            for all elements, see `elements`. None asks for a new array.
+
+        Returns
+        -------
+        dict of str to array or list of array
+            The arrays in `out` or new ones. For a ragged field a list with an array for each record; all of them are
+            views of one buffer.
+
+        Raises
+        ------
+        IndexError
+            If a record does not exist.
+        StoreError
+            If `out` names an unknown field or an array that does not fit, a file is damaged, or the store is closed.
+        MemoryError
+            If there is no memory for new arrays.
+        TypeError
+            If `indices` are not integers. Boolean masks are not supported.
         """
-        numbers = self._check_numbers(indices)
+        indices = self._check_indices(indices)
         wanted = dict.fromkeys(self._fields) if out is None else out
-        self._check_out(wanted, len(numbers))
+        self._check_out(wanted, len(indices))
         self._shards.check_open()
         arrays: Arrays = {}
         fixed: list[tuple[str, np.ndarray]] = []
@@ -148,12 +221,12 @@ class Store(Sequence[Arrays]):
             if field.is_ragged:
                 ragged.append(name)
                 continue
-            arrays[name] = field.empty(len(numbers)) if array is None else array
+            arrays[name] = field.empty(len(indices)) if array is None else array
             column, array = field.safe_name, arrays[name]
-            if self.reads_whole_shards or not self._shards.copy_rows(column, numbers, array):
+            if self.reads_whole_shards or not self._shards.copy_rows(column, indices, array):
                 fixed.append((column, array))
-        spread = list(self._shards.split(numbers)) if fixed or ragged else []
-        # Shard by shard, for the sake of formats that read shards whole.
+        spread = list(self._shards.split(indices)) if fixed or ragged else []
+        # Shards are the outer loop, so that formats that read whole shards read each once for all fields.
         for shard, rows, slots in spread if fixed else ():
             columns = self._shards.columns(shard)
             for column, array in fixed:
@@ -161,15 +234,17 @@ class Store(Sequence[Arrays]):
         for name in ragged:
             field = self._fields[name]
             parts = [
-                (self._shards.columns(shard)[field.safe_name], self._find_ranges(field, shard, rows), slots)
+                ShardValues(self._shards.columns(shard)[field.safe_name], self._find_ranges(field, shard, rows), slots)
                 for shard, rows, slots in spread
             ]
-            arrays[name] = gather_values(field, parts, len(numbers), wanted[name])
+            arrays[name] = gather_values(field, parts, len(indices), wanted[name])
         return {name: arrays[name] for name in wanted}
 
     def view(self, first: int, last: int) -> Arrays:
-        """Records `first` to `last`, read-only: views of the files where they lie in one shard and the format is
-        mapped, otherwise copies. Raises `IndexError` unless `0 <= first <= last <= len(store)`.
+        """Return records `first` up to `last` as read-only arrays, without a copy if possible.
+
+        They are views if the records are in one shard and the format is memory-mapped, otherwise copies. Raises
+        `IndexError` unless `0 <= first <= last <= len(store)`.
         """
         if not 0 <= first <= last <= len(self):
             raise IndexError(f"records {first} to {last} of {self.path}, which holds {len(self)}")
@@ -181,7 +256,7 @@ class Store(Sequence[Arrays]):
                     array.flags.writeable = False
             return arrays
         columns = self._shards.columns(shard)
-        low, high = (int(number - self._shards.first_records[shard]) for number in (first, last))
+        low, high = (int(index - self._shards.first_records[shard]) for index in (first, last))
         return {
             name: view_values(columns[field.safe_name], self._find_ranges(field, shard, np.arange(low, high)))
             if field.is_ragged
@@ -192,12 +267,31 @@ class Store(Sequence[Arrays]):
     def rows_by_shard(
         self, field: str, indices: Sequence[int] | np.ndarray | range
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For each shard that `indices` lie in `array, rows, slots`, so that `out[slots] = array[rows]` in all of them
-        gathers a fixed `field`: for loops that do more than copy.
+        """Yield the arrays that hold records of a fixed field, for loops that do more than copy.
 
-        `array` is read-only, C-contiguous and of shape `(any number, *field shape)`: where the format is mapped the
-        whole shard without a copy, otherwise the rows that are wanted. `rows` and `slots` are int64. Raises
-        `StoreError` for a field that is ragged or not there, and as `gather` does.
+        Copying with `out[slots] = array[rows]` for each yielded triple gives the same as `gather`.
+
+        Parameters
+        ----------
+        field : str
+            A field that is not ragged.
+        indices : sequence, range or array of int, shape (records,)
+            Records to read.
+
+        Yields
+        ------
+        array : array of shape (any number of rows, *field shape)
+            Read-only and C-contiguous. If the format is memory-mapped, it is the whole shard, not copied; otherwise it
+            may hold only the rows that are needed.
+        rows : int64 array
+            Rows of `array`.
+        slots : int64 array
+            Positions of these rows in `indices`.
+
+        Raises
+        ------
+        StoreError
+            If the field does not exist or is ragged. Other errors are those of `gather`.
         """
         described = self._fields.get(field)
         if described is None or described.is_ragged:
@@ -210,12 +304,12 @@ class Store(Sequence[Arrays]):
                 *self._shards.columns(shard)[column].locate(rows),
                 np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots,
             )
-            for shard, rows, slots in self._shards.split(self._check_numbers(indices))
+            for shard, rows, slots in self._shards.split(self._check_indices(indices))
         )
 
     def elements(self, indices: Sequence[int] | np.ndarray | range) -> dict[str, int]:
-        """For each ragged field how many elements the values of `indices` have together, for buffers of `gather`."""
-        spread = list(self._shards.split(self._check_numbers(indices)))
+        """Return, for each ragged field, how many elements these records have in all: the room that `gather` needs."""
+        spread = list(self._shards.split(self._check_indices(indices)))
         return {
             name: sum(self._find_ranges(field, shard, rows).elements for shard, rows, _ in spread)
             for name, field in self._fields.items()
@@ -223,28 +317,32 @@ class Store(Sequence[Arrays]):
         }
 
     def shapes(self, field: str, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
-        """The shape of each record's value of `field`: int64 of shape `(len(indices), axes)`.
+        """Return the shape of each record's value of `field`, as int64 of shape `(len(indices), axes)`.
 
-        Of a ragged field 16 to 24 bytes a record are read where the format is mapped, and no values; of a fixed one
-        nothing. Raises `StoreError` for a field that is not there, and as `gather` does.
+        If the format is memory-mapped, this reads little: 16 bytes a record for a ragged field with one axis, 8 more
+        for each axis if there are several, and nothing for a fixed field. Raises `StoreError` if the field does not
+        exist. Other errors are those of `gather`.
         """
         described = self._fields.get(field)
         if described is None:
             raise StoreError(f"{self.path} has no field {field!r}; it has {', '.join(self._fields)}")
         self._shards.check_open()
-        numbers = self._check_numbers(indices)
-        shapes = np.empty((len(numbers), len(described.shape)), np.int64)
+        indices = self._check_indices(indices)
+        shapes = np.empty((len(indices), len(described.shape)), np.int64)
         if not described.is_ragged:
             shapes[:] = described.sizes
             return shapes
-        for shard, rows, slots in self._shards.split(numbers):
+        for shard, rows, slots in self._shards.split(indices):
             shapes[slots] = self._find_ranges(described, shard, rows).shapes
         return shapes
 
     def preload(self, memory_budget: int | None = None) -> None:
-        """Read the whole store into memory; later gathers copy from there. Raises `MemoryError` if it does not fit."""
-        layouts = [self._shards.layout(shard) for shard in range(len(self.manifest.shards))]
-        needed = sum(column.nbytes for layout in layouts for column in layout)
+        """Read the whole store into memory. Later gathers copy from there.
+
+        Raises `MemoryError` if it needs more than `memory_budget` bytes (by default what is free).
+        """
+        specs = [self._shards.column_specs(shard) for shard in range(len(self.manifest.shards))]
+        needed = sum(column.nbytes for columns in specs for column in columns)
         allowed = psutil.virtual_memory().available if memory_budget is None else memory_budget
         if needed > allowed:
             limit = "are free" if memory_budget is None else "are its memory_budget"
@@ -252,14 +350,14 @@ class Store(Sequence[Arrays]):
                 f"{self.path} needs {needed:,} bytes for cache='ram' and {allowed:,} bytes {limit}; "
                 "use cache=None, which maps the files"
             )
-        for shard, layout in enumerate(layouts):
-            columns = self._shards.columns(shard)
-            arrays = {column.name: np.array(columns[column.name].view(0, column.rows)) for column in layout}
-            self._shards.hold(shard, arrays)
+        for shard, columns in enumerate(specs):
+            readers = self._shards.columns(shard)
+            arrays = {column.name: np.array(readers[column.name].view(0, column.rows)) for column in columns}
+            self._shards.replace(shard, arrays)
         self._memory_budget, self._is_preloaded = memory_budget, True
 
     def close(self) -> None:
-        """Close all files. Closing twice does nothing; reading afterwards is an error."""
+        """Close all files. Closing twice does nothing; reading afterwards raises `StoreError`."""
         self._shards.close()
 
     def __enter__(self) -> Self:
@@ -277,19 +375,20 @@ class Store(Sequence[Arrays]):
         fields = ", ".join(f"{field.name} {field}" for field in self._fields.values())
         return f"Store({str(self.path)!r}, {self.manifest.format}, {len(self):,} records: {fields})"
 
-    def _check_numbers(self, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
-        numbers = np.asarray(indices)
-        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+    def _check_indices(self, indices: Sequence[int] | np.ndarray | range) -> np.ndarray:
+        """Return `indices` as an int64 array; raise if they are not integers or a record does not exist."""
+        checked = np.asarray(indices)
+        if checked.ndim != 1 or (checked.size and checked.dtype.kind not in "iu"):
             raise TypeError(
-                f"indices must be one row of whole numbers, not {numbers.dtype} of shape {numbers.shape}; "
-                "np.flatnonzero(mask) gives those of a mask"
+                f"indices must be integers with one axis, not {checked.dtype} of shape {checked.shape}; "
+                "for a boolean mask, pass np.flatnonzero(mask)"
             )
-        numbers = numbers.astype(np.int64, copy=False)
-        # As unsigned, negative numbers are above all others: one pass sees both.
-        if numbers.size and np.maximum.reduce(numbers.view(UINT64)) >= self._length:
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
+        checked = checked.astype(np.int64, copy=False)
+        # Read as unsigned, a negative index is larger than any valid one. So one pass finds both kinds of error.
+        if checked.size and np.maximum.reduce(checked.view(UINT64)) >= self._length:
+            wrong = checked[(checked < 0) | (checked >= len(self))][0]
             raise IndexError(f"record {wrong} of {self.path}, which holds {len(self)}")
-        return numbers
+        return checked
 
     def _check_out(self, out: Mapping[str, np.ndarray | None], records: int) -> None:
         for name, array in out.items():

@@ -6,9 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from scratch import Scratch, make_scratch
-
-from benchmarks.profile import AXES_VARIABLE, ROUNDS_VARIABLE
+from benchmarks.cells import AXES_VARIABLE, ROUNDS_VARIABLE
+from tests.scratch import Scratch, make_scratch
 
 DECODE_ONCE = "return DECODERS[self.decoder](encoded, self.at_least)"
 DECODE_TWICE = f"DECODERS[self.decoder](encoded, self.at_least)\n        {DECODE_ONCE}"

@@ -1,4 +1,4 @@
-"""Reports as a comparison makes them, with figures like those of the demonstration photographs, and others."""
+"""Example reports of comparisons, with metrics like those of the demonstration photographs and others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RULES = {
 
 
 def photographs() -> Report:
-    """Four strategies, all rules held."""
+    """Return a report of four strategies in which all rules held."""
     raw = strategy("raw", 6.31, 3.12, 0.02, 3.155, etl=3.02)
     ahead = strategy("async-raw", 4.42, 3.12, 0.64, 0.648, etl=3.14, against=0.7003)
     saved = strategy("presaved", 3.31, 3.12, 0.012, 0.1663, etl=0.159, against=0.5246)
@@ -106,7 +106,7 @@ def photographs() -> Report:
 
 
 def disqualified() -> Report:
-    """`async-presaved` delivers other pixels."""
+    """Return a report in which `async-presaved` delivers other pixels."""
     report, reason = photographs(), "batch 3 has other bytes than raw's (digest 1f0c against 88ab)"
     last = report.strategies[-1]
     check = replace(report.checks[0], held=False, evidence="1 of 4 strategies differs", broken_by={last.name: reason})
@@ -119,7 +119,7 @@ def disqualified() -> Report:
 
 
 def unchecked() -> Report:
-    """Two rules were switched off, and it was stopped in its third round; the machine was not quiet."""
+    """Return a report with two rules switched off, stopped in the third round, on a noisy machine."""
     report = photographs()
     off = ["samples", "noise"]
     return replace(
@@ -141,20 +141,20 @@ def unchecked() -> Report:
 
 
 def one_strategy() -> Report:
-    """`raw` alone: no ratio, no store, no stage."""
+    """Return a report of `raw` alone: no ratio, no store, no stage."""
     report = photographs()
     return replace(report, strategies=report.strategies[:1], stages=[], timelines=report.timelines[:1])
 
 
 def never_pays_off() -> Report:
-    """Presaving is slower than raw, and compute hides everything."""
+    """Return a report in which presaving is slower than raw."""
     report = photographs()
     slow = strategy("presaved", 6.9, 3.12, 0.3, 3.47, etl=3.4, against=1.0935)
     return replace(report, strategies=[report.strategies[0], slow], timelines=report.timelines[::2])
 
 
 def many_with_long_names() -> Report:
-    """Twelve strategies whose names and reasons are long."""
+    """Return a report of twelve strategies with long names and reasons."""
     report = photographs()
     formats = ("npy", "hdf5", "hdf5-gzip", "safetensors", "torch", "pickle")
     results = [
@@ -182,14 +182,14 @@ def many_with_long_names() -> Report:
 
 
 def faster_beside_loading() -> Report:
-    """Interference and what is unexplained are below zero: noise, where there is next to none of either."""
+    """Return a report whose interference and unexplained time are below zero, which is noise."""
     report = photographs()
     saved = strategy("presaved", 3.2, 3.21, -0.05, 0.0388, etl=0.159, against=0.507)
     return replace(report, strategies=[report.strategies[0], saved], timelines=report.timelines[::2])
 
 
 def little_measured() -> Report:
-    """Whatever may be missing is: intervals, ETL alone of a round, predictions, clock, timelines."""
+    """Return a report without any optional value: intervals, ETL alone of a round, predictions, clock, timelines."""
     report = photographs()
     return replace(
         report,
@@ -211,7 +211,7 @@ def little_measured() -> Report:
 
 
 def hostile() -> Report:
-    """Every text that comes from outside holds markup, quotes and a byte that is no UTF-8."""
+    """Return a report whose outside texts contain markup, quotes and a byte that is not valid UTF-8."""
     report = photographs()
     names = [f"{each.name}{HOSTILE}" for each in report.strategies]
     return replace(
@@ -263,7 +263,7 @@ def strategy(
     etl: float,
     against: float | None = None,
 ) -> StrategyResult:
-    """The seconds of an epoch; `against` is the ratio to the reference, None for the reference itself."""
+    """Return a strategy with these seconds per epoch. `against` is its ratio; None for the reference."""
     kind = name.split(",", maxsplit=1)[0]
     harness = 0.0012
     stored = kind.endswith("presaved")
@@ -305,7 +305,7 @@ def strategy(
 
 
 def stage(name: str, etl: float, size: int, wall: float, write: float = 0.0) -> StageResult:
-    """The seconds of an epoch cut after the stage `name`."""
+    """Return the result of presaving after the stage `name`, in seconds per epoch."""
     stored = name != "raw"
     return StageResult(
         stage=name,
@@ -321,7 +321,7 @@ def stage(name: str, etl: float, size: int, wall: float, write: float = 0.0) -> 
 
 
 def timeline(name: str, wait: float, compute: float, load: float | None) -> Timeline:
-    """Sixteen batches, each with its wait and its step; with `load`, in one thread that is two batches ahead."""
+    """Return a timeline of sixteen batches; with `load`, one thread loads two batches ahead."""
     waits, computes, loads = [], [], []
     ready = taken = now = 0.0
     for batch in range(16):

@@ -1,4 +1,4 @@
-"""Workloads of comparisons over small tables, and profiles for them."""
+"""Workloads of comparisons on small tables, and profiles and samples for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile, Sample, Spans
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
-from etl.measuring.clock import EpochFigures, Split
+from etl.measuring.clock import EpochMetrics, Split
 
 COLUMNS = 4
 
 
 def write_table(folder: Path, rows: int = 200) -> Path:
-    """A CSV file of `COLUMNS` columns of numbers and a column `kind` of three names."""
+    """Write a CSV file with `COLUMNS` columns of numbers and a column `kind` of three names."""
     random = np.random.default_rng(0)
     path = folder / "table.csv"
     lines = [",".join([*(f"column{number}" for number in range(COLUMNS)), "kind"])]
@@ -31,21 +31,21 @@ def write_table(folder: Path, rows: int = 200) -> Path:
 
 
 def make_workload(folder: Path, rows: int = 200, cpus: int = 2, **settings: Any) -> Workload:
-    """The comparison of a table; stores go below `folder`."""
+    """Return the workload of a table; stores are written below `folder`."""
     table = write_table(folder, rows)
     chosen = {"batch_size": 10, "table_options": {"label": "kind"}, **settings}
     return Workload(Settings(source=str(table), **chosen), folder, cpus)
 
 
 def make_split(compute: int, loading: int, records_per_second: float, slowdown: float = 1.0) -> SplitProfile:
-    """One split of a profile, in which compute and loading each take `slowdown` times as long as alone."""
+    """Return one split of a profile, in which compute and loading both slow down by `slowdown`."""
     return SplitProfile(compute, loading, records_per_second, slowdown, slowdown)
 
 
 def make_profile(
     load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **figures: Any
 ) -> Profile:
-    """A profile of a pipeline whose stages together take `load` seconds a record, and a training step `compute`."""
+    """Return a profile with `load` seconds per record for all stages, and `compute` seconds per training step."""
     profile = Profile(
         stages=[StageProfile(name, load / len(stages), 16.0) for name in stages],
         compute_seconds={"1": compute, "2": compute},
@@ -62,10 +62,10 @@ def make_sample(**figures: Any) -> Sample:
     or those of its epoch.
     """
     loading, steps = Split(0.01, 0.09), Split(0.01, 0.09)
-    epoch = EpochFigures(
+    epoch = EpochMetrics(
         batches=10, samples=100, wall=Split(0.02, 0.18), compute=steps, stall=loading, host_wait=loading
     )
-    of_epoch = {name: figures.pop(name) for name in list(figures) if name in EpochFigures.__dataclass_fields__}
+    of_epoch = {name: figures.pop(name) for name in list(figures) if name in EpochMetrics.__dataclass_fields__}
     sample = Sample(
         epoch=replace(epoch, **of_epoch),
         etl_alone=loading,
@@ -80,8 +80,8 @@ def make_sample(**figures: Any) -> Sample:
         affinity=[0, 1],
         torch_threads=2,
         device="cpu",
-        pages_astray=0,
-        files_untold=0,
+        misplaced_pages=0,
+        unreported_files=0,
         timeline=Spans([], [], []),
     )
     return replace(sample, **figures)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from asv_history import History, make_history
-from tallies import show_tallies
 
 import etl
+from tests.asv_history import History, make_history
+from tests.tallies import show_tallies
+
+ROOT = Path(__file__).parents[1]
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start import `tests`, too."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,23 +10,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from etl.batch import Batch
 from etl.doctor import Examination, Finding
 from etl.doctor.machine import Machine, look_at_machine
-from etl.runtime.cpus import available_cpus
+from etl.loading.batch import Batch
+from etl.runtime.resources import available_cpus
 
 FEATURES, CLASSES = 64, 4
 
 
 def quiet_machine() -> Machine:
-    """This one, with nothing else at work and nothing set."""
+    """Return this machine, as if nothing else ran on it and no variable were set."""
     return replace(
-        look_at_machine(seconds=0.0), variables={}, steal=0.0, others=0.0, processes=(), cpus=available_cpus()
+        look_at_machine(seconds=0.0),
+        variables={},
+        steal=0.0,
+        other_processes=0.0,
+        busy_processes=(),
+        cpus=available_cpus(),
     )
 
 
 def mlp(dtype: torch.dtype = torch.float32, units: int = 1024) -> torch.nn.Module:
-    """Wide enough for a step to take milliseconds."""
+    """Return a perceptron, by default wide enough for a step to take milliseconds."""
     return torch.nn.Sequential(
         torch.nn.Linear(FEATURES, units),
         torch.nn.ReLU(),
@@ -36,7 +41,7 @@ def mlp(dtype: torch.dtype = torch.float32, units: int = 1024) -> torch.nn.Modul
 
 
 def convolutional(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
-    """A network that oneDNN has kernels for, in float32 only."""
+    """Return a network that oneDNN has kernels for, in float32 only."""
     model = torch.nn.Sequential(
         torch.nn.Unflatten(1, (1, 8, 8)),
         torch.nn.Conv2d(1, 64, 3, padding=1),
@@ -49,7 +54,7 @@ def convolutional(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
 
 
 class Batches:
-    """The same batch again and again, in memory; each is waited for `seconds`."""
+    """The same batch again and again, each after a wait of `seconds`."""
 
     def __init__(self, size: int = 64, count: int = 12, dtype: str = "float32", seconds: float = 0.0) -> None:
         random = np.random.default_rng(0)
@@ -62,19 +67,19 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         for _ in range(self.count):
-            if self.seconds:  # a sleep of nothing lets others have the CPU
+            if self.seconds:  # a sleep of 0 s would give up the CPU
                 time.sleep(self.seconds)
             yield self.batch
 
 
 def finding(examination: Examination, check: str) -> Finding:
-    """What one check found."""
+    """Return the finding of one check."""
     (found,) = (each for each in examination.findings if each.check == check)
     return found
 
 
 class Slow(torch.nn.Module):
-    """Computes for a known time."""
+    """A module whose forward pass takes a known time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

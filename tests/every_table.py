@@ -1,4 +1,4 @@
-"""Every table that a command prints, from figures that were made up, by the code that prints them.
+"""Every table that a command prints, from made-up metrics, by the code that prints them.
 
 `python tests/every_table.py COLUMNS...` gives the terminal on its standard output as many columns, one number after the
 other, and prints each table below a line `== COLUMNS NAME`. On a pipe, without a number, it prints each once.
@@ -12,36 +12,33 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import comparison_reports
 import numpy as np
-from terminal import set_columns
 
 import presave
 from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, write
 from benchmarks.aa import study as aa_study
-from benchmarks.aa import table as aa_table
+from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
 from benchmarks.console import wide_console
-from benchmarks.judgement import Judgement, Verdict
 from benchmarks.peers import table as peers_table
+from benchmarks.peers.comparison import Samples
+from benchmarks.peers.handlers import LoaderMetrics
 from benchmarks.peers.loader import PRESAVED, RAW, Loader
-from benchmarks.peers.sample import Figures
-from benchmarks.peers.samples import Samples
-from benchmarks.profile import chosen_profile
 from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
-from benchmarks.settings.turns import Measured
-from benchmarks.stores import FORMATS, STAGES
+from benchmarks.settings.turns import SettingPairs
+from benchmarks.verdict import Outcome, Verdict
 from benchmarks.write_sample import Photographs
 from etl.commands import main
+from etl.commands.output import output_console
 from etl.comparison.table import show_report
-from etl.console import output_console
 from etl.doctor import Examination, examine
-from etl.doctor.heap import Growth, Heap, TypeOnHeap
-from etl.doctor.pauses import GenerationPauses, Pauses
+from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 from etl.doctor.stage_times import StageTime, StageTimes
+from tests import comparison_reports
+from tests.terminal import set_columns
 
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
 
@@ -65,23 +62,25 @@ def show_stores() -> None:
 
 
 def show_commits() -> None:
-    found = {(name, figure): _judgement(1.1) for name in STRATEGIES for figure in ("etl", "wall")}
+    found = {(name, metric): _verdict(1.1) for name in STRATEGIES for metric in ("etl", "wall")}
     one = commits.Commit("HEAD~1", "0123456789abcdef", Path())
     commits_table.show(one, one, found, 0.01, 83.0, wide_console())
 
 
 def show_study() -> None:
     study = aa_study.Study(Path("nowhere"), same=1, slowed=1)
-    found = {(name, figure): _judgement(1.04) for name in STRATEGIES for figure in ("etl", "wall")}
+    found = {(name, metric): _verdict(1.04) for name in STRATEGIES for metric in ("etl", "wall")}
     study.comparisons = [aa_study.Comparison(slower, 0, found, 60.0) for slower, _ in study.missing]
-    aa_table.show(study, 0.01, wide_console())
+    aa_study.show(study, 0.01, wide_console())
 
 
 def show_settings() -> None:
     measured = {
-        ("garbage_collection", "small_objects", "freeze"): Measured([[(1.0, 0.9)]] * 12, [(10**8, 2 * 10**8)] * 12),
-        ("heap", "image_decoding", "jemalloc, background thread"): Measured([[(1.0, 1.0)]] * 12, [(10**8, 10**8)] * 12),
-        ("heap", "image_decoding", "tcmalloc"): Measured(missing="libtcmalloc.so is not installed on this machine"),
+        ("garbage_collection", "small_objects", "freeze"): SettingPairs([[(1.0, 0.9)]] * 12, [(10**8, 2 * 10**8)] * 12),
+        ("heap", "image_decoding", "jemalloc, background thread"): SettingPairs(
+            [[(1.0, 1.0)]] * 12, [(10**8, 10**8)] * 12
+        ),
+        ("heap", "image_decoding", "tcmalloc"): SettingPairs(missing="libtcmalloc.so is not installed on this machine"),
     }
     settings_table.show(measured, 600.0, wide_console())
 
@@ -95,7 +94,7 @@ def show_peers() -> None:
         ]
         for number in range(4):
             for loader in loaders[:3]:
-                samples.add(loader.key, number, Figures(1234.5, 1234.5, 1234.5, 1234.5, 500_000_000))
+                samples.add(loader.key, number, LoaderMetrics(1234.5, 1234.5, 1234.5, 1234.5, 500_000_000))
         samples.add_prepared(loaders[0].key, 12.3)
         peers_table.show(
             loaders, samples, {loaders[3].key: "ModuleNotFoundError: No module named 'spdl'"}, wide_console()
@@ -103,8 +102,8 @@ def show_peers() -> None:
 
 
 def show_history() -> None:
-    figures = {"etl": [0.2696] * 6, "compute": [0.1001] * 6, "wall": [0.3773] * 6, "stall": [0.2771] * 6}
-    measured = publish_table.Measured(dict.fromkeys(STRATEGIES, figures), (0.5, 1.6e6))
+    metrics = {"etl": [0.2696] * 6, "compute": [0.1001] * 6, "wall": [0.3773] * 6, "stall": [0.2771] * 6}
+    measured = publish_table.StrategySamples(dict.fromkeys(STRATEGIES, metrics), (0.5, 1.6e6))
     publish_table.show(measured, "0123456789abcdef", chosen_profile(), wide_console())
 
 
@@ -142,9 +141,9 @@ def show_scale() -> None:
 
 
 def show_writers() -> None:
-    figures = {"seconds": 0.456, "durable_seconds": 0.567, "nbytes": 77_070_336.0}
+    metrics = {"seconds": 0.456, "durable_seconds": 0.567, "nbytes": 77_070_336.0}
     write.find_photographs = lambda count: Path()
-    write._in_fresh_process = lambda *given: figures
+    write._in_fresh_process = lambda *given: metrics
     write.main([])
 
 
@@ -166,8 +165,8 @@ def _examine() -> Examination:
     return examine()
 
 
-def _judgement(ratio: float) -> Judgement:
-    return Judgement(0.01234, 0.01234 * ratio, ratio, ratio - 0.02, ratio + 0.02, 15, Verdict.SLOWER)
+def _verdict(ratio: float) -> Verdict:
+    return Verdict(0.01234, 0.01234 * ratio, ratio, ratio - 0.02, ratio + 0.02, 15, Outcome.SLOWER)
 
 
 def _load(folder: str, batch_size: int, threads: int) -> list[tuple[object, object]]:

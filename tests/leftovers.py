@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 
 import psutil
-from worker_processes import LIMIT_SECONDS, descriptors, mapped_names
+
+from tests.worker_processes import LIMIT_SECONDS, descriptors, mapped_names
 
 # The server process that forks workers is kept for others, and so are its pipes and that of the resource tracker.
 KEPT_DESCRIPTORS = 3

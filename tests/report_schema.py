@@ -1,4 +1,4 @@
-"""The JSON Schema of `etl compare --json`: `python tests/report_schema.py` writes it after the classes were changed."""
+"""The JSON Schema of `etl compare --json`: run `python -m tests.report_schema` when its classes have changed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 import etl.comparison
-from etl.comparison.report import SCHEMA_VERSION, Report
-from etl.comparison.section import Section
+from etl.comparison.report import SCHEMA_VERSION, Report, Section
 
 SCHEMA = Path(etl.comparison.__file__).with_name("report.schema.json")
 
 
 def make_schema() -> dict[str, Any]:
-    """What the classes of etl/comparison/report.py and their docstrings say, of fields and of properties."""
+    """Make the schema from the fields, properties and docstrings of the classes in etl/comparison/report.py."""
     schema: dict[str, Any] = TypeAdapter(Report).json_schema(mode="serialization")
     for section in Section.__subclasses__():
         definition = schema if section is Report else schema["$defs"][section.__name__]

@@ -11,7 +11,7 @@ import pytest
 import etl
 import presave
 from etl.commands import COMMANDS
-from etl.sources.open_source import Source
+from etl.sources.detect import Source
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

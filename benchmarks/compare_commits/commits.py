@@ -1,4 +1,4 @@
-"""The packages of a commit, as files that a process can import."""
+"""A commit's packages, as files that a process can import."""
 
 from __future__ import annotations
 
@@ -16,23 +16,41 @@ PACKAGES = ("etl", "presave")
 
 
 class NoSuchCommit(Exception):  # noqa: N818 - the word the reader looks for
-    """A name is not that of a commit of this repository, or the commit has no packages to measure."""
+    """No commit of this repository has the given name, or the commit has no packages to measure."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit, by the name that was asked for and by its hash, and the folder with its packages."""
+    """A commit whose packages were extracted.
+
+    Attributes
+    ----------
+    name : str
+        The name that was asked for.
+    sha : str
+        Its hash.
+    folder : path
+        The folder with its packages.
+    slower : float
+        Share of its time by which loading is slowed down; 0 for the commit itself. The A/A study checks that
+        compare_commits finds such a change.
+    """
 
     name: str
     sha: str
     folder: Path
+    slower: float = 0.0
 
     def __str__(self) -> str:
-        return self.sha[:8] if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:8]})"
+        name = self.sha[:8] if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:8]})"
+        return f"{name} slower by {self.slower:.0%}" if self.slower else name
 
 
 def extract(name: str, repository: Path = ROOT) -> Commit:
-    """The packages of commit `name`, below .asv/commits of `repository`, where they stay. Raises `NoSuchCommit`."""
+    """Extract the packages of commit `name` below .asv/commits of `repository`, or raise `NoSuchCommit`.
+
+    They stay there, and are not extracted again.
+    """
     resolved = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     sha = resolved.stdout.decode().strip()
     if resolved.returncode != 0:

@@ -1,4 +1,4 @@
-"""Two commits side by side, for people and for programs."""
+"""The verdicts on two commits, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,78 +12,98 @@ from rich.table import Table
 from benchmarks.compare_commits.commits import Commit
 from benchmarks.compare_commits.turns import Key
 from benchmarks.console import print_table, say
-from benchmarks.judgement import CONFIDENCE, Judgement, Verdict
+from benchmarks.verdict import CONFIDENCE, Outcome, Verdict
 
-STYLES = {Verdict.SLOWER: "bold red", Verdict.FASTER: "bold green", Verdict.SAME: "", Verdict.OPEN: "dim"}
+STYLES = {Outcome.SLOWER: "bold red", Outcome.FASTER: "bold green", Outcome.SAME: "", Outcome.OPEN: "dim"}
 NAMES = {"etl": "ETL alone", "wall": "wall"}
 
 
 def show(
-    a: Commit, b: Commit, judgements: Mapping[Key, Judgement], dead_zone: float, seconds: float, console: Console
+    a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float, seconds: float, console: Console
 ) -> None:
-    """Print each figure of both commits, the change, its interval and what follows."""
+    """Print each metric of both commits, the change, its interval and the verdict.
+
+    Parameters
+    ----------
+    a, b : Commit
+        The commits.
+    verdicts : mapping of key to Verdict
+        By strategy and metric.
+    equivalence_margin : float
+        The equivalence margin of the verdicts.
+    seconds : float
+        Time that the comparison took.
+    console : Console
+        The console to print on.
+    """
     table = Table(title=f"B = {b} against A = {a}")
-    for name in ("strategy", "figure"):
+    for name in ("strategy", "metric"):
         table.add_column(name)
     for name in ("A, ms", "B, ms", "change", "from", "to"):
         table.add_column(name, justify="right")
     table.add_column("B is")
-    for (strategy, figure), each in judgements.items():
+    for (strategy, metric), each in verdicts.items():
         table.add_row(
             strategy,
-            NAMES[figure],
+            NAMES[metric],
             f"{each.a * 1e3:,.2f}",
             f"{each.b * 1e3:,.2f}",
             *(percent(ratio) for ratio in (each.ratio, each.low, each.high)),
-            each.verdict.value,
-            style=STYLES[each.verdict],
+            each.outcome.value,
+            style=STYLES[each.outcome],
         )
     print_table(table, console, keys=2, first=("change", "from", "to", "B is"))
-    count = min(each.pairs for each in judgements.values())
+    count = min(each.pairs for each in verdicts.values())
     say(
-        f"{count} pairs of processes for each figure, in {seconds:.0f} s; intervals of {CONFIDENCE:.2%}.\n"
-        f"Changes under {dead_zone * 100:.3g}% cannot be told from noise on this machine: slower or faster is said "
-        "where the whole interval is beyond that, same where it is within.",
+        f"{count} pairs of processes for each metric, in {seconds:.0f} s; intervals of {CONFIDENCE:.2%}.\n"
+        f"Changes under {equivalence_margin * 100:.3g}% cannot be told from noise on this machine: a metric is slower "
+        "or faster if its whole interval is outside this margin, and the same if all of it is inside.",
         console,
     )
-    say(summary(judgements), console, "bold")
+    say(summary(verdicts), console, "bold")
 
 
-def summary(judgements: Mapping[Key, Judgement]) -> str:
-    """One line: which figures of B have changed."""
-    said = []
-    for verdict in (Verdict.SLOWER, Verdict.FASTER):
-        found = [f"{NAMES[figure]} of {key}" for (key, figure), each in judgements.items() if each.verdict is verdict]
+def summary(verdicts: Mapping[Key, Verdict]) -> str:
+    """Return one line with the metrics of B that have changed, and the number of those that are not clear."""
+    parts = []
+    for outcome in (Outcome.SLOWER, Outcome.FASTER):
+        found = [f"{NAMES[metric]} of {name}" for (name, metric), each in verdicts.items() if each.outcome is outcome]
         if found:
-            said.append(f"B is {verdict.value} in {', '.join(found)}")
-    unclear = sum(each.verdict is Verdict.OPEN for each in judgements.values())
-    if not said:
-        said.append("no change shown")
+            parts.append(f"B is {outcome.value} in {', '.join(found)}")
+    unclear = sum(each.outcome is Outcome.OPEN for each in verdicts.values())
+    if not parts:
+        parts.append("no change shown")
     if unclear:
-        said.append(f"{unclear} of {len(judgements)} figures are not clear: --minutes gives them more time")
-    return "; ".join(said) + "."
+        parts.append(f"{unclear} of {len(verdicts)} metrics are not clear: --minutes gives them more time")
+    return "; ".join(parts) + "."
 
 
-def as_json(a: Commit, b: Commit, judgements: Mapping[Key, Judgement], dead_zone: float) -> dict[str, Any]:
-    """All that `show` prints, as JSON values; an end of an interval that has none is null."""
+def as_json(a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float) -> dict[str, Any]:
+    """Return all that `show` prints, as JSON values; a missing end of an interval is null.
+
+    Parameters
+    ----------
+    a, b, verdicts, equivalence_margin
+        As `show` takes them.
+    """
     return {
         "a": a.sha,
         "b": b.sha,
-        "dead_zone": dead_zone,
+        "dead_zone": equivalence_margin,
         "confidence": CONFIDENCE,
         "figures": [
             {
                 "strategy": strategy,
-                "figure": figure,
+                "figure": metric,
                 "a_seconds": each.a,
                 "b_seconds": each.b,
                 **each.as_dict(),
             }
-            for (strategy, figure), each in judgements.items()
+            for (strategy, metric), each in verdicts.items()
         ],
     }
 
 
 def percent(ratio: float) -> str:
-    """A factor as a change: 1.05 is +5.0%."""
+    """Format a factor as a change: 1.05 is +5.0%."""
     return f"{(ratio - 1) * 100:+.1f}%" if 0 < ratio < math.inf else "?"

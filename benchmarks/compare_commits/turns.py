@@ -1,46 +1,70 @@
-"""Two commits taking turns, so that whatever the machine does meets both."""
+"""Two commits take turns, so that noise of the machine affects both alike."""
 
 from __future__ import annotations
 
 import os
 import random
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.compare_commits.arm import Arm, open_arm
 from benchmarks.compare_commits.commits import Commit
-from benchmarks.compare_commits.work import ETL, FIGURES, MOST_EPOCHS, TURN_SECONDS, WALL, WORKS, overlaps
+from benchmarks.compare_commits.handlers import ETL, MAX_EPOCHS, METRICS, TURN_SECONDS, WALL, WORKS, overlaps
+from benchmarks.console import Progress
+from benchmarks.measuring.layout import ENVIRONMENT, draw_environment
+from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
+from benchmarks.servers import start_server
 
-# Fewer pairs could not give an interval of the confidence that is asked for (judgement.py).
-LEAST_ROUNDS = 15
-MOST_SECONDS = 300.0
-# Of turns, for each figure of each pair. Pairs of processes differ, so that more pairs tell more than longer ones.
+# Fewer pairs give no interval of the confidence that `verdict.py` asks for.
+MIN_ROUNDS = 15
+MAX_SECONDS = 300.0
+# Seconds of turns for each metric of each pair. Pairs of processes differ, so more pairs tell more than longer ones.
 PAIR_SECONDS = {ETL: 0.4, WALL: 0.3}
-LEAST_BLOCKS = 3
+MIN_BLOCKS = 3
+TIMEOUT_SECONDS = 120.0
 
+# Strategy and metric.
 Key = tuple[str, str]
-# Told which part of the work is done, from 0 to 1.
-Progress = Callable[[float], None]
 
 
 def take_turns(
     a: Commit, b: Commit, seconds: float, progress: Progress, strategies: Sequence[str] = tuple(WORKS)
 ) -> dict[Key, Pairs]:
-    """For each of `strategies` and each figure the times of both commits, from as many pairs of processes as there is
-    time for in `seconds`; from at least `LEAST_ROUNDS`, unless a busy machine needs more than `MOST_SECONDS` for them.
+    """Measure two commits in turns, and return the times of both by strategy and metric.
 
-    In every round each commit is imported anew, with another hash seed and memory layout (`measuring/layout.py`): what
-    is peculiar to a process is so to all that are forked from it. Raises `DifferentWork` and `MeasurementError`.
+    In every round each commit is imported anew, with another hash seed and memory layout (`measuring/layout.py`),
+    because processes that are forked from one server share its peculiarities.
+
+    Parameters
+    ----------
+    a, b : Commit
+        The commits.
+    seconds : float
+        Time to measure for. At least `MIN_ROUNDS` pairs of processes are measured, unless a busy machine needs more
+        than `MAX_SECONDS` for them.
+    progress : Progress
+        Called after every round.
+    strategies : sequence of str
+        Keys of `WORKS`.
+
+    Raises
+    ------
+    DifferentWork
+        If the commits did not load the same batches.
+    MeasurementError
+        If one of the commits cannot be measured.
     """
     began = time.monotonic()
-    pairs = {(strategy, figure): Pairs() for strategy in strategies for figure in FIGURES}
+    pairs = {(strategy, metric): Pairs() for strategy in strategies for metric in METRICS}
     epochs: dict[Key, int] = {}
     rounds = 0
     longest = 0.0
-    while time.monotonic() - began + longest < (seconds if rounds >= LEAST_ROUNDS else MOST_SECONDS):
+    while time.monotonic() - began + longest < (seconds if rounds >= MIN_ROUNDS else MAX_SECONDS):
         started = time.monotonic()
         with ExitStack() as stack:
             arms = [stack.enter_context(open_arm(commit, strategies, hash_seed=rounds)) for commit in (a, b)]
@@ -50,34 +74,84 @@ def take_turns(
                 _take_turns_at(strategy, arms, rounds, pairs, epochs)
         rounds += 1
         longest = max(longest, time.monotonic() - started)
-        progress(min(1.0, rounds / LEAST_ROUNDS, (time.monotonic() - began) / seconds))
+        progress(min(1.0, rounds / MIN_ROUNDS, (time.monotonic() - began) / seconds))
     progress(1.0)
     return pairs
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of two commits that are compared, and its server."""
+
+    commit: Commit
+    server: Server
+
+    def wait_until_ready(self) -> None:
+        """Wait until the server has imported everything and written its stores.
+
+        Raises
+        ------
+        MeasurementError
+            If it imported the packages from another folder.
+        """
+        for package, folder in self.server.wait_until_ready().items():
+            if Path(folder).resolve() != self.commit.folder.resolve():
+                raise MeasurementError(
+                    f"{self.server.name} imported {package} from {folder}, not from {self.commit.folder}"
+                )
+
+
+@contextmanager
+def open_arm(commit: Commit, strategies: Sequence[str], hash_seed: int) -> Iterator[Arm]:
+    """Start the server of a commit; its stores are deleted when the context ends.
+
+    Parameters
+    ----------
+    commit : Commit
+        The commit.
+    strategies : sequence of str
+        Keys of `WORKS`, whose stores it writes.
+    hash_seed : int
+        PYTHONHASHSEED of the server.
+    """
+    with (
+        tempfile.TemporaryDirectory() as stores,
+        start_server(
+            f"commit {commit}",
+            "compare_commits.handlers:prepare",
+            {"folder": stores, "strategies": list(strategies)},
+            packages=commit.folder,
+            hash_seed=hash_seed,
+            environment={**ENVIRONMENT, **draw_environment()},
+            timeout=TIMEOUT_SECONDS,
+        ) as server,
+    ):
+        yield Arm(commit, server)
 
 
 def _take_turns_at(
     strategy: str, arms: list[Arm], number: int, pairs: Mapping[Key, Pairs], epochs: dict[Key, int]
 ) -> None:
-    """All figures of a strategy, from a fresh process of either commit."""
+    """Take the turns for all metrics of a strategy, in a fresh process of either commit."""
     for arm in arms:
-        arm.server.send({"strategy": strategy})
+        arm.server.send({"strategy": strategy, "slower": arm.commit.slower})
     ready = [arm.server.receive() for arm in arms]
     _check_same_work(strategy, arms, ready)
-    for figure in FIGURES:
-        # As many for both commits, in all pairs.
-        if (strategy, figure) not in epochs:
-            fits = TURN_SECONDS / ready[0]["seconds"][figure]
-            epochs[strategy, figure] = min(MOST_EPOCHS, max(1, round(fits)))
+    for metric in METRICS:
+        # A turn has equally many epochs for both commits, in all pairs.
+        if (strategy, metric) not in epochs:
+            fits = TURN_SECONDS / ready[0]["seconds"][metric]
+            epochs[strategy, metric] = min(MAX_EPOCHS, max(1, round(fits)))
         request = {
-            "figure": figure,
-            "epochs": epochs[strategy, figure],
-            "cpus": _cpus(number, overlaps(strategy, figure)),
+            "metric": metric,
+            "epochs": epochs[strategy, metric],
+            "cpus": _cpus(number, overlaps(strategy, metric)),
         }
 
         def take(arm: int, request: dict[str, Any] = request) -> float:
             return float(arms[arm].server.ask(request)["seconds"])
 
-        pairs[strategy, figure].blocks.append(take_blocks(take, number, PAIR_SECONDS[figure], LEAST_BLOCKS))
+        pairs[strategy, metric].blocks.append(take_blocks(take, number, PAIR_SECONDS[metric], MIN_BLOCKS))
     for each in arms:
         each.server.end_session()
 
@@ -93,7 +167,10 @@ def _check_same_work(strategy: str, arms: list[Arm], ready: list[dict[str, Any]]
 
 
 def _cpus(number: int, several: bool) -> list[int]:
-    """The CPU of a turn, another one in the next round; and one more where loading and compute are to overlap."""
+    """Return the CPU of a turn, and a second one if loading and compute overlap (`several`).
+
+    The CPU changes every two rounds, so that each arm is the first one once on every CPU.
+    """
     available = sorted(os.sched_getaffinity(0))
     first = available[number // 2 % len(available)]
     return [first, *[cpu for cpu in available if cpu != first][:1]] if several else [first]

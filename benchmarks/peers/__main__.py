@@ -1,7 +1,7 @@
-"""Loaders of other projects against this project's, on the same photographs: `python -m benchmarks.peers`.
+"""Compare the loaders of other projects with this project's, on the same photographs: `python -m benchmarks.peers`.
 
-Each runs in an environment of its own, made below .asv/peers, as its own documentation says, and is measured only
-after it has been seen to deliver the same images. An interrupted run goes on where it stopped.
+Each loader is used as its own documentation says, in an environment of its own below .asv/peers. It is measured only
+after a check that it delivers the same images. An interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from rich.console import Console
 
 from benchmarks.console import say_failure, wide_console
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers.comparison import ALL, Comparison
-from benchmarks.peers.inputs import make_inputs
+from benchmarks.peers.comparison import ALL, Comparison, IncompatibleSamples, Samples
 from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
-from benchmarks.peers.samples import OtherRun, Samples
 from benchmarks.peers.table import show
+from benchmarks.peers.work import make_inputs
 from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
 
 FOLDER = ROOT / ".asv" / "peers"
-# What decides about a figure. A change of any of it makes another run of it.
-MEASURED = ("etl", "presave", "benchmarks/peers", "benchmarks/alone.py", "benchmarks/servers.py")
+# The files that affect a metric: a change of any of them begins another run.
+CODE_FILES = ("etl", "presave", "benchmarks/peers", "benchmarks/isolated_main.py", "benchmarks/servers.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 2 where the call was wrong."""
+    """Measure and print; return 2 if the call was wrong."""
     options = parse(arguments)
     errors = Console(stderr=True)
     chosen = options.only or PEERS
@@ -53,14 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         samples = Samples(
             Path(options.json) if options.json else FOLDER / f"samples-{_digest(settings)}.json", settings
         )
-    except OtherRun as error:
+    except IncompatibleSamples as error:
         say_failure(error, errors)
         return 2
     errors.print(f"Samples are kept in {samples.path}.", highlight=False)
     try:
         missing = measure(loaders, options, samples, interpreters, errors)
     except KeyboardInterrupt:
-        errors.print("Interrupted; the same command goes on from here.", highlight=False)
+        errors.print("Interrupted; the same command continues from here.", highlight=False)
         return 130
     show(loaders, samples, missing, wide_console())
     return 0
@@ -73,21 +72,39 @@ def measure(
     interpreters: Mapping[str, str],
     errors: Console,
 ) -> dict[str, str]:
-    """Measure what is missing in `samples`, with progress on `errors`; why loaders are left out, by their keys."""
+    """Measure what `samples` lacks.
+
+    Parameters
+    ----------
+    loaders : sequence of Loader
+        The loaders.
+    options : Namespace
+        The options of the command line.
+    samples : Samples
+        The file of samples.
+    interpreters : mapping of str to str
+        Interpreters by peer, as `Comparison` takes them.
+    errors : Console
+        Shows the progress.
+
+    Returns
+    -------
+    The reason for each loader that is left out, by its key.
+    """
     with errors.status("making photographs and their pixels") as status:
         inputs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
         comparison = Comparison(loaders, inputs, options.batch_size, options.threads, FOLDER, interpreters)
 
-        def progress(action: str, loader: Loader) -> None:
+        def show_action(action: str, loader: Loader) -> None:
             status.update(f"{action}: {loader.task}, {loader.name}")
             if not errors.is_terminal:
                 errors.print(f"{action}: {loader.task}, {loader.name}", highlight=False)
 
-        return comparison.run(options.rounds, samples, progress)
+        return comparison.run(options.rounds, samples, show_action)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--rounds",
@@ -105,18 +122,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="threads or workers, and cores for them (default: 2)",
     )
-    parser.add_argument("--task", choices=[*TASKS, "all"], default="all", help="which work (default: all)")
+    parser.add_argument("--task", choices=[*TASKS, "all"], default="all", help="work to compare (default: all)")
     parser.add_argument(
-        "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"of {', '.join(PEERS)}"
+        "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"only some of {', '.join(PEERS)}"
     )
     parser.add_argument(
         "--python",
         action="append",
         default=[],
         metavar="[NAME=]PYTHON",
-        help="an interpreter that has what a peer needs, or all of them, instead of an environment made for it",
+        help="use this interpreter for a peer, or for all of them, instead of making an environment",
     )
-    parser.add_argument("--json", metavar="FILE", help="where samples are kept (default: below .asv/peers)")
+    parser.add_argument("--json", metavar="FILE", help="the file of samples (default: below .asv/peers)")
     return parser.parse_args(arguments)
 
 
@@ -126,9 +143,9 @@ def _interpreter(given: str) -> tuple[str, str]:
 
 
 def digest_of_code() -> str:
-    """12 digits that change with the code of the loaders and of the measurement."""
+    """Return 12 digits that change with the code of the loaders and of the measurement."""
     digest = hashlib.sha256()
-    for name in MEASURED:
+    for name in CODE_FILES:
         path = ROOT / name
         for file in sorted(path.rglob("*.*")) if path.is_dir() else [path]:
             if file.suffix in (".py", ".txt"):

@@ -1,7 +1,7 @@
 """NVIDIA DALI on the CPU: docs.nvidia.com/deeplearning/dali.
 
-"For typical use cases, the default DALI configuration performs well out of the box", says "Performance Tuning" there.
-Tried without effect on CPU time: `set_affinity`, `prefetch_queue_depth`, `use_fast_idct`, `exec_dynamic`, the
+Its page "Performance Tuning" says: "For typical use cases, the default DALI configuration performs well out of the
+box". Tried without effect on CPU time: `set_affinity`, `prefetch_queue_depth`, `use_fast_idct`, `exec_dynamic`, the
 experimental decoder, and the reader's `cache_header_information`.
 """
 
@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import MEAN, SIZE, STD
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import MEAN, PRESAVED, RAW, SIZE, STD, Loader
 
 
 class LoadRaw:

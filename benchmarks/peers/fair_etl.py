@@ -1,4 +1,4 @@
-"""This project's own loaders."""
+"""The loaders of fair-etl."""
 
 from __future__ import annotations
 

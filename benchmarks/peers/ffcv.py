@@ -1,7 +1,7 @@
 """FFCV: docs.ffcv.io. Its loader compiles the pipeline with numba when it is made.
 
-"CPU bottlenecks" in its "Bottleneck Doctor" advises to make own compiled operations. That is what channels first need:
-its `ToTorchImage(channels_last=False)` transposes in torch, outside of what is compiled, and copies twice.
+Its "Bottleneck Doctor", under "CPU bottlenecks", advises writing one's own compiled operations. Channels first needs
+one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and copies twice.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import MEAN, PIXEL_TABLE, SIZE, STD
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import MEAN, PIXEL_TABLE, PRESAVED, RAW, SIZE, STD, Loader
 
 
 def channels_first() -> Any:
-    """An operation that normalises by FFCV's own way, a table, and transposes: "Customization" in its documentation."""
+    """Return an operation that normalises by a table, as FFCV does, and transposes: "Customization" in its docs."""
     from dataclasses import replace
 
     from ffcv.pipeline.allocation_query import AllocationQuery

@@ -1,7 +1,7 @@
 """Grain: google-grain.readthedocs.io, "Dataset basics".
 
-Indices are shuffled and batched, and a batch is loaded by one thread into memory that was used before: `batch` after
-`map` would stack images into a new array (grain/_src/python/dataset/transformations/batch.py).
+Indices are shuffled and batched, and one thread loads a batch into memory that was used before. `batch` after `map`
+would stack images into a new array (grain/_src/python/dataset/transformations/batch.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import ReusedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, ReusedBatches, normalise
 
 
 class LoadRaw:

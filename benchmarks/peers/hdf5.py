@@ -1,8 +1,7 @@
-"""h5py: docs.h5py.org. An index of many rows is read element by element, so each row is read by `Dataset.read_direct`
+"""h5py: docs.h5py.org. Indexing with many rows reads element by element, so `Dataset.read_direct` reads each row alone,
 into memory that is used again.
 
-h5py reads under one lock of its own ("Thread-safety" there), so that threads read in turn; what they do with the
-pixels is parallel.
+h5py reads under one global lock (its page "Thread-safety"), so threads read in turn; they normalise in parallel.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import ReusedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, Loader
+from benchmarks.peers.loader import PRESAVED, SIZE, Loader, ReusedBatches, normalise
 
 
 def prepare_hdf5(source: str, folder: str) -> None:

@@ -1,6 +1,6 @@
 """Hugging Face datasets: huggingface.co/docs/datasets, "Use with PyTorch": a sampler of batches, so that `__getitem__`
 reads each batch at once. In the format "arrow" ("Use with PyArrow") a batch is a table whose bytes are not copied;
-`collate_fn`, in the worker, writes them into memory that the training process shares (see batches.py).
+`collate_fn`, in the worker, writes them into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import SharedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
 
-# Batches that a worker has begun ahead; torch's default.
+# Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 
 

@@ -1,5 +1,5 @@
 """LitData: github.com/Lightning-AI/litdata, "Speed up model training". Records stay bytes until `collate_fn`, in the
-worker, writes them into memory that the training process shares (see batches.py).
+worker, writes them into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import SharedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
 
-# Batches that a worker has begun ahead; torch's default.
+# Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 
 

@@ -1,19 +1,19 @@
 """MosaicML Streaming: docs.mosaicml.com/projects/streaming, "Quick start". Records stay bytes until `collate_fn`, in
-the worker, writes them into memory that the training process shares (see batches.py).
+the worker, writes them into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import SharedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
 
-# Batches that a worker has begun ahead; torch's default.
+# Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 
 
@@ -78,8 +78,28 @@ def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
     return DataLoader(dataset, batch_size, num_workers=threads, persistent_workers=True, collate_fn=collate)
 
 
-# `streaming` imports torchvision, of which it takes a base class.
-IMPORTS = ("benchmarks.peers.torchvision_without_cuda", "cv2", "streaming")
+def import_torchvision() -> None:
+    """Import torchvision, whose base class `streaming` uses, beside a torch for the CPU alone.
+
+    PyPI's torchvision is built for CUDA. Without CUDA its operators do not load, and its import ends at `nms` and
+    `qnms`, which it registers in any case. Nothing here calls them, so it is enough to declare them.
+    """
+    import torch
+
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        DECLARATIONS.append(library)
+
+
+# Declarations of operators go when their library does.
+DECLARATIONS: list[Any] = []
+IMPORTS = ("benchmarks.peers.mosaicml:import_torchvision", "cv2", "streaming")
 
 LOADERS = (
     Loader("MosaicML, simplejpeg", RAW, load_jpeg, imports=(*IMPORTS, "simplejpeg"), prepare=prepare_jpeg),

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import ReusedBatches
-from benchmarks.peers.imagenet import normalise
-from benchmarks.peers.loader import PRESAVED, Loader
+from benchmarks.peers.loader import PRESAVED, Loader, ReusedBatches, normalise
 
 
 def prepare_memmap(source: str, folder: str) -> None:

@@ -1,8 +1,8 @@
 """SPDL: facebookresearch.github.io/spdl, "Building High-Performance DataLoaders".
 
-One stage for a whole batch, which the source names: "Best Practices" there says not to make tensors of single images,
-and each hand-over goes through the one thread of the event loop, which `aggregate` would do for each record. One
-pipeline for all epochs, with a continuous source ("Execution Models", "Caveats"): stopping one takes 0.1 s.
+One stage loads a whole batch, whose indices come from the source: its page "Best Practices" says not to make tensors of
+single images, and with `aggregate` every record would pass through the one thread of the event loop. One pipeline with
+a continuous source serves all epochs ("Execution Models", "Caveats"), since stopping a pipeline takes 0.1 s.
 
 Its own decoder, `spdl.io.load_image_batch` (FFmpeg), took 2.3 s of CPU for 1,000 of these photographs, simplejpeg 1.0.
 """
@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import ReusedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, ReusedBatches, normalise
 
 
 class ShuffledBatches:

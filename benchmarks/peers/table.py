@@ -1,19 +1,22 @@
-"""The samples as tables, one for each kind of work."""
+"""The samples as tables, one for each task."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.console import print_table, say
 from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
+from benchmarks.peers.comparison import Samples
+from benchmarks.peers.handlers import LoaderMetrics
 from benchmarks.peers.loader import OURS, PRESAVED, RAW, TASKS, Loader
-from benchmarks.peers.sample import Figures
-from benchmarks.peers.samples import Samples
-from benchmarks.peers.user_code import count_lines
 
 TITLES = {
     RAW: "Photographs decoded in every epoch",
@@ -40,7 +43,19 @@ CAPTION = (
 
 
 def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str], console: Console) -> None:
-    """Print a table for each task: fastest first, and below it who could not be measured, with the reason."""
+    """Print a table for each task: the fastest loader first, and last those that could not be measured.
+
+    Parameters
+    ----------
+    loaders : sequence of Loader
+        The rows.
+    samples : Samples
+        Their samples.
+    missing : mapping of str to str
+        The reason for each loader that could not be measured, by its key.
+    console : Console
+        The console to print on.
+    """
     for task in TASKS:
         rows = [loader for loader in loaders if loader.task == task]
         if not rows:
@@ -50,8 +65,8 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
         for column in COLUMNS:
             table.add_column(column, justify="right")
         table.add_column("note")
-        ours = next((samples.figures_of(loader.key) for loader in rows if loader.peer == OURS), {})
-        measured = [loader for loader in rows if loader.key not in missing and samples.figures_of(loader.key)]
+        ours = next((samples.metrics_of(loader.key) for loader in rows if loader.peer == OURS), {})
+        measured = [loader for loader in rows if loader.key not in missing and samples.metrics_of(loader.key)]
         for loader in sorted(measured, key=lambda each: -_median(samples, each, _images_per_second)):
             table.add_row(loader.name, *_cells(loader, samples, ours), loader.note)
         for loader in rows:
@@ -61,14 +76,14 @@ def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str]
     say(CAPTION, console)
 
 
-def find_ratios(theirs: Mapping[int, Figures], ours: Mapping[int, Figures]) -> list[float]:
-    """Their images/s over ours, in each round that both were measured in."""
+def find_ratios(theirs: Mapping[int, LoaderMetrics], ours: Mapping[int, LoaderMetrics]) -> list[float]:
+    """Divide their images/s by ours, in each round in which both were measured."""
     rounds = sorted({*theirs} & {*ours})
     return [theirs[number].images_per_second / ours[number].images_per_second for number in rounds]
 
 
-def _cells(loader: Loader, samples: Samples, ours: Mapping[int, Figures]) -> list[str]:
-    ratios = find_ratios(samples.figures_of(loader.key), ours)
+def _cells(loader: Loader, samples: Samples, ours: Mapping[int, LoaderMetrics]) -> list[str]:
+    ratios = find_ratios(samples.metrics_of(loader.key), ours)
     ratio = ratio_interval(ratios) if ratios else None
     if loader.peer == OURS:
         shown = ""
@@ -91,9 +106,29 @@ def _cells(loader: Loader, samples: Samples, ours: Mapping[int, Figures]) -> lis
     ]
 
 
-def _images_per_second(figures: Figures) -> float:
-    return figures.images_per_second
+def _images_per_second(metrics: LoaderMetrics) -> float:
+    return metrics.images_per_second
 
 
-def _median(samples: Samples, loader: Loader, figure: Callable[[Figures], float]) -> float:
-    return statistics.median(map(figure, samples.figures_of(loader.key).values()))
+def _median(samples: Samples, loader: Loader, metric: Callable[[LoaderMetrics], float]) -> float:
+    return statistics.median(map(metric, samples.metrics_of(loader.key).values()))
+
+
+def count_lines(code: Callable[..., Any]) -> int:
+    """Count the lines that a user writes: without blank lines, comments, docstrings and imports.
+
+    Imports are inside the functions only because the libraries are not installed where this project is tested.
+    """
+    source = textwrap.dedent(inspect.getsource(code))
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            left_out |= _lines(node)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            left_out |= _lines(node.body[0])
+    lines = enumerate(source.splitlines(), 1)
+    return sum(number not in left_out and bool(line.partition("#")[0].strip()) for number, line in lines)
+
+
+def _lines(node: ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))

@@ -1,6 +1,6 @@
 """TensorStore: google.github.io/tensorstore, a zarr array with a chunk for each photograph.
 
-`read` takes all rows of a batch at once, with threads of its own; two threads ask for batches and normalise them.
+`read` reads all rows of a batch at once, with threads of its own; a pool of threads requests and normalises batches.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import ReusedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, Loader
+from benchmarks.peers.loader import PRESAVED, SIZE, Loader, ReusedBatches, normalise
 
 
 def prepare_zarr(source: str, folder: str) -> None:

@@ -1,9 +1,10 @@
 """tf.data: tensorflow.org/guide/data_performance: parallel `map`, `prefetch`, and arithmetic on whole batches.
 
-Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass where the operations
-alone take one pass each. Options (tensorflow.org/api_docs/python/tf/data/Options): one thread for each operation, as
-`map` is the parallel one; no order to be kept; and no tuning, as all numbers are given and an iterator ends only when
-its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its beginning: epochs of 1,600 images/s became some of 800.
+Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass; without XLA each of
+these operations is a pass. Options (tensorflow.org/api_docs/python/tf/data/Options): one thread for each operation,
+because `map` is the parallel one; no fixed order; and no tuning. All parallelism is set here, so there is nothing to
+tune. With tuning an iterator ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600
+images/s became 800.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.imagenet import PIXEL_MEAN, PIXEL_SCALE, SIZE
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, PRESAVED, RAW, SIZE, Loader
 
 
 class LoadRaw:
@@ -55,9 +55,8 @@ def prepare_files(source: str, folder: str) -> None:
         pixels.tofile(f"{folder}/{number:06d}.pixels")
 
 
+# A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.
 class LoadFiles:
-    """A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning."""
-
     def __init__(self, folder: str, batch_size: int, threads: int) -> None:
         import tensorflow as tf
 

@@ -1,5 +1,5 @@
 """torch's DataLoader: docs.pytorch.org/docs/stable/data.html, "Disable automatic batching": a sampler of batches, and a
-data set that reads a whole batch into memory that the training process shares (see batches.py).
+data set that reads a whole batch into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import SharedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
 
-# Batches that a worker has begun ahead; torch's default.
+# Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 
 

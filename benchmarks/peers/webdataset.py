@@ -1,5 +1,5 @@
-"""WebDataset: github.com/webdataset/webdataset. Batches are made in the workers, which is more efficient according to
-its FAQ, straight into memory that the training process shares (see batches.py).
+"""WebDataset: github.com/webdataset/webdataset. The workers make the batches, which its FAQ calls more efficient, and
+write them into memory that the training process shares (`SharedBatches`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.batches import SharedBatches
-from benchmarks.peers.imagenet import SIZE, normalise
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
 
-# Whole shards go to workers; so many, and equally full, that two or four workers have equal work.
+# Workers take whole shards. With eight, equally full, two or four workers have equal work.
 SHARDS = 8
-# Batches that a worker has begun ahead; torch's default.
+# Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 NOTE = "shuffles its shards, and records in a buffer of 1,000"
 

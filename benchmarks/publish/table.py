@@ -1,4 +1,4 @@
-"""`python -m benchmarks.publish.table [COMMIT]`: asv's figures of the strategies as one table, as `make bench` ends."""
+"""Print asv's results of the strategies as one table: `python -m benchmarks.publish.table [COMMIT]`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from asv.results import iter_results
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cell import Cell
+from benchmarks.cells import Cell, Profile, chosen_profile
 from benchmarks.console import print_table, say, tables, wide_console
-from benchmarks.profile import Profile, chosen_profile
 
 SUITE = "end_to_end.Strategy"
 PRESAVING = "end_to_end.PresavingByFormat"
-FIGURES = ("etl", "compute", "wall", "stall")
-# Which strategy's wall time is divided by which: what presaving gains, and what prefetching gains on either.
+METRICS = ("etl", "compute", "wall", "stall")
+# Pairs whose wall times are divided: the gain of presaving, and of prefetching with and without it.
 RATIOS = (("presaved", "raw"), ("async-raw", "raw"), ("async-presaved", "presaved"))
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What asv has of one commit: for each strategy and figure the samples in seconds, one a round, and the seconds
-    and bytes that presaving cost once, None where that suite was not run.
+class StrategySamples:
+    """asv's results of one commit.
+
+    Attributes
+    ----------
+    samples : mapping
+        Seconds by strategy and metric, one a round.
+    presaving : (float, float) or None
+        Seconds and bytes that presaving cost once; None if that suite was not run.
     """
 
     samples: Mapping[str, Mapping[str, Sequence[float]]]
@@ -38,11 +43,11 @@ class Measured:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table of the commit in `arguments`, or of HEAD; 1 where asv has no samples of it."""
+    """Print the table of the commit in `arguments`, or of HEAD; return 1 if asv has no samples of it."""
     conf = Config.load("asv.conf.json")
     profile = chosen_profile()
     commit = get_repo(conf).get_hash_from_name(arguments[0] if arguments else "HEAD")
-    measured = read_measured(Path(conf.results_dir), commit, profile)
+    measured = read_samples(Path(conf.results_dir), commit, profile)
     if measured is None:
         print(
             f"asv has no samples of commit {commit[:8]} in profile {profile.name!r}: "
@@ -56,8 +61,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def read_measured(results_dir: Path, commit: str, profile: Profile) -> Measured | None:
-    """The newest samples of `commit` among asv's results of all machines; None where there are none."""
+def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySamples | None:
+    """Return the newest samples of a commit among asv's results of all machines, or None.
+
+    Parameters
+    ----------
+    results_dir : path
+        asv's results.
+    commit : str
+        Hash of the commit.
+    profile : Profile
+        The profile that the commit was measured in.
+    """
     wall = f"{SUITE}.track_wall"
     found = [
         result
@@ -68,22 +83,34 @@ def read_measured(results_dir: Path, commit: str, profile: Profile) -> Measured 
         return None
     result = max(found, key=lambda each: each.started_at[wall])
     samples = {
-        strategy: {figure: _samples(result, figure, strategy) for figure in FIGURES} for strategy in profile.strategies
+        strategy: {metric: _samples(result, metric, strategy) for metric in METRICS} for strategy in profile.strategies
     }
-    if any(not each for figures in samples.values() for each in figures.values()):
+    if any(not each for metrics in samples.values() for each in metrics.values()):
         return None
     seconds, nbytes = _presaving(result, "write_time"), _presaving(result, "store_size")
-    return Measured(samples, None if seconds is None or nbytes is None else (seconds, nbytes))
+    return StrategySamples(samples, None if seconds is None or nbytes is None else (seconds, nbytes))
 
 
-def show(measured: Measured, commit: str, profile: Profile, console: Console) -> None:
-    """Print medians over rounds, the ratios of wall times paired within a round, and what presaving cost."""
+def show(measured: StrategySamples, commit: str, profile: Profile, console: Console) -> None:
+    """Print medians over rounds, ratios of wall times paired within a round, and the cost of presaving.
+
+    Parameters
+    ----------
+    measured : StrategySamples
+        The samples.
+    commit : str
+        Hash of the commit.
+    profile : Profile
+        The profile that the commit was measured in.
+    console : Console
+        The console to print on.
+    """
     medians = {
-        strategy: {figure: statistics.median(samples) for figure, samples in figures.items()}
-        for strategy, figures in measured.samples.items()
+        strategy: {metric: statistics.median(values) for metric, values in metrics.items()}
+        for strategy, metrics in measured.samples.items()
     }
     rounds = len(next(iter(measured.samples.values()))["wall"])
-    longest = max(figures["wall"] for figures in medians.values())
+    longest = max(metrics["wall"] for metrics in medians.values())
     table = Table(
         title=f"One epoch of {profile.samples:,} photographs at {profile.image_size} x {profile.image_size}, "
         f"commit {commit[:8]}, median of {rounds} rounds",
@@ -93,12 +120,12 @@ def show(measured: Measured, commit: str, profile: Profile, console: Console) ->
     for column in ("ETL", "compute", "wall", "stall", "samples/s"):
         table.add_column(column, justify="right")
     table.add_column("")
-    for strategy, figures in medians.items():
+    for strategy, metrics in medians.items():
         table.add_row(
             strategy,
-            *(f"{figures[figure] * 1e3:,.1f}" for figure in ("etl", "compute", "wall", "stall")),
-            f"{profile.samples / figures['wall']:,.0f}",
-            _bar(figures, longest),
+            *(f"{metrics[metric] * 1e3:,.1f}" for metric in METRICS),
+            f"{profile.samples / metrics['wall']:,.0f}",
+            _bar(metrics, longest),
         )
     print_table(table, console)
     for strategy, base in RATIOS:
@@ -108,27 +135,27 @@ def show(measured: Measured, commit: str, profile: Profile, console: Console) ->
         say(_presaving_cost(*measured.presaving, medians), console)
 
 
-def _samples(result: Any, figure: str, strategy: str) -> list[float]:
-    name = f"{SUITE}.track_{figure}"
+def _samples(result: Any, metric: str, strategy: str) -> list[float]:
+    name = f"{SUITE}.track_{metric}"
     # asv keeps parameters as their repr.
     (samples,) = result.get_result_samples(name, [[repr(strategy)]])
     return samples or []
 
 
-def _presaving(result: Any, figure: str) -> float | None:
-    """What the store of the base point cost; None where that suite was not run."""
-    name = f"{PRESAVING}.track_{figure}"
+def _presaving(result: Any, metric: str) -> float | None:
+    """Return what the store of the base point cost, or None if that suite was not run."""
+    name = f"{PRESAVING}.track_{metric}"
     if name not in result.get_all_result_keys():
         return None
     (value,) = result.get_result_value(name, [[repr(Cell().presave_format)]])
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _bar(figures: Mapping[str, float], longest: float) -> Any:
-    return tables.Bar([("█", "green", figures["compute"] / longest), ("░", "red", figures["stall"] / longest)])
+def _bar(metrics: Mapping[str, float], longest: float) -> Any:
+    return tables.Bar([("█", "green", metrics["compute"] / longest), ("░", "red", metrics["stall"] / longest)])
 
 
-def _ratio(measured: Measured, strategy: str, base: str) -> str:
+def _ratio(measured: StrategySamples, strategy: str, base: str) -> str:
     pairs = zip(measured.samples[strategy]["wall"], measured.samples[base]["wall"], strict=True)
     ratios = [above / below for above, below in pairs]
     return (

@@ -1,1 +1,1 @@
-"""What runtime settings are worth: each against the default, in turns, on workloads that it may matter to."""
+"""Runtime settings measured in turns with the default, on workloads that they may affect."""

@@ -1,4 +1,4 @@
-"""What runtime settings are worth: `python -m benchmarks.settings`."""
+"""Measure runtime settings against the default: `python -m benchmarks.settings`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks.console import say_failure, wide_console
+from benchmarks.console import comma_separated, progress_bar, say_failure, wide_console
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
-from benchmarks.names import names_among
 from benchmarks.settings.setting import ALLOCATORS, ALLOCATORS_HERE, AXES
 from benchmarks.settings.table import as_json, show
 from benchmarks.settings.turns import take_turns
 
-# Fewer pairs could not give an interval of the confidence that is asked for.
+# Fewer pairs give no interval of the confidence that `table.py` asks for.
 ROUNDS = 12
 PAIR_SECONDS = 1.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 where the settings cannot be compared."""
+    """Measure and print; return 1 if the settings cannot be compared."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.settings", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"pairs (default: {ROUNDS})")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"pairs of processes (default: {ROUNDS})"
+    )
     parser.add_argument(
         "--only",
-        type=names_among(AXES, "setting"),
+        type=comma_separated(AXES, "setting"),
         default=tuple(AXES),
         metavar="NAME,...",
-        help=f"some of {', '.join(AXES)}",
+        help=f"measure only some of {', '.join(AXES)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result for programs")
     options = parser.parse_args(arguments)
@@ -43,11 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors.print(f"not installed, and so not tried: {', '.join(missing)}", highlight=False)
     started = time.monotonic()
     try:
-        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-            task = bar.add_task("Settings in turns", total=1.0)
-            measured = take_turns(
-                options.only, options.rounds, PAIR_SECONDS, lambda done: bar.update(task, completed=done)
-            )
+        with progress_bar("Settings in turns", errors) as progress:
+            measured = take_turns(options.only, options.rounds, PAIR_SECONDS, progress)
     except (DifferentWork, MeasurementError) as error:
         say_failure(error, errors)
         return 1

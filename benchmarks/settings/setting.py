@@ -1,4 +1,4 @@
-"""The settings that are tried, against what, and on which workloads."""
+"""The settings that are tried, each against its default, and the workloads that they are tried on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import etl
-from benchmarks.axes import BACKENDS
+from benchmarks.cells import BACKENDS
 from benchmarks.measuring.values import JsonValues
 
-# The default against itself: how far off a figure is by chance.
+# The default against itself shows how far off a metric is by chance.
 DEFAULT = "default"
 RARE_SECONDS = 0.5
 # By the name of the shared library.
@@ -22,8 +22,18 @@ CPUS = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Setting(JsonValues):
-    """What a process runs under. `threads` is what `ThreadPolicy` is given, 0 for no policy: what the libraries make of
-    the machine.
+    """The runtime settings of a process.
+
+    Attributes
+    ----------
+    garbage_collection, heap : str
+        As `etl.runtime.GcPolicy` and `HeapPolicy` take them.
+    allocator : str
+        The default, or the library that is preloaded.
+    threads : int
+        As `etl.runtime.ThreadPolicy` takes it; 0 sets no policy, so that the libraries choose.
+    dtype : str
+        Of features and weights.
     """
 
     garbage_collection: str = DEFAULT
@@ -35,9 +45,21 @@ class Setting(JsonValues):
 
 @dataclass(frozen=True)
 class Axis:
-    """Values of one field of `Setting`, each against `base`, on each of `workloads`. `field_values` has those whose
-    name is not the value itself. A turn is as many epochs as take `turn_seconds`, and at least one: many short turns
-    average out more than few long ones, but what happens a few times a second has to happen in them.
+    """Values of one field of `Setting`, each compared with `base` on each workload.
+
+    Attributes
+    ----------
+    values, workloads : tuple of str
+        Names of the values and of the workloads.
+    base : Setting
+        The default.
+    field_values : dict
+        Values of the field whose names are not the value itself.
+    is_on_one_cpu : bool
+        Whether the process is bound to one CPU.
+    turn_seconds : float
+        A turn is as many epochs as take this long, and at least one. Many short turns average out more than few long
+        ones, but events of a few times a second have to occur in every turn.
     """
 
     values: tuple[str, ...]
@@ -49,16 +71,16 @@ class Axis:
 
     @property
     def is_of_rare_events(self) -> bool:
-        """Whether all turns together count, not the typical one."""
+        """True if the total time of all turns is compared, instead of that of the typical turn."""
         return self.turn_seconds >= RARE_SECONDS
 
     def at(self, name: str, value: str) -> Setting:
-        """The base with the field `name` set to `value`."""
+        """Return the base with the field `name` set to `value`."""
         return self.base if value == DEFAULT else replace(self.base, **{name: self.field_values.get(value, value)})
 
 
 def on_backend(name: str, backend: str) -> str:
-    """What the workload `name` is called where it computes on `backend`."""
+    """Return the name of the workload `name` on `backend`."""
     return f"{name}, {backend}"
 
 
@@ -66,8 +88,8 @@ TRAINING = on_backend("training", "cpu")
 COMPUTE = tuple(on_backend(name, backend) for backend in BACKENDS for name in ("training", "product"))
 TAKING_MEMORY = (TRAINING, "decoding", "new batches")
 
-# What is in force where the heap is not in question: as glibc is by itself, the same training was seen to take 0.11 to
-# 0.20 s from process to process.
+# The heap policy on the axes that do not vary it. Under glibc's own policy the same training took from 0.11 to 0.20 s,
+# depending on the process.
 QUIET_HEAP = "retain"
 
 # By field of `Setting`.
@@ -91,8 +113,8 @@ AXES = {
 }
 
 
-def why_not_here(setting: Setting) -> str:
-    """What the installed commit lacks for `setting`; empty where nothing."""
+def unsupported_reason(setting: Setting) -> str:
+    """Return what the installed commit lacks for `setting`, or an empty string."""
     if not hasattr(etl.runtime, "batch_boundary"):
         return "there are no batch boundaries at this commit"
     try:

@@ -1,4 +1,4 @@
-"""asv's suites of runtime settings: each against the default, in turns. `setup_cache` measures all of them."""
+"""asv's suites of runtime settings: each in turns with the default. `setup_cache` measures all of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any
 
-from benchmarks.page_text import explained
-from benchmarks.profile import chosen_profile
+from benchmarks.cells import chosen_profile
 from benchmarks.settings.setting import ALLOCATORS_HERE, AXES
-from benchmarks.settings.turns import Key, Measured, memory_ratios, take_turns
+from benchmarks.settings.turns import Key, SettingPairs, memory_ratios, take_turns
+from benchmarks.suite import as_samples, explained
 
 PROFILE = chosen_profile()
 PAIR_SECONDS = 0.5
@@ -17,17 +17,17 @@ MEASURING_TIMEOUT_SECONDS = 3 * 3600
 
 
 class AgainstDefault(ABC):
-    """Time and memory of an epoch under a setting, over those of the default. A subclass says of which axis."""
+    """Time and memory of an epoch under a setting, over those of the default. A subclass chooses the axis."""
 
     timeout = 60
     version = PROFILE.version
     param_names = ["workload", "value"]
     page_note = (
         "Below 1 the setting is better than the default, above it worse; the value default is the default against "
-        "itself, which shows what is chance."
+        "itself, which shows what is due to chance."
     )
 
-    def setup_cache(self) -> dict[Key, Measured]:
+    def setup_cache(self) -> dict[Key, SettingPairs]:
         return take_turns(AXES, PROFILE.setting_rounds, PAIR_SECONDS)
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
@@ -35,18 +35,18 @@ class AgainstDefault(ABC):
     @property
     @abstractmethod
     def axis(self) -> str:
-        """A field of `Setting`."""
+        """Field of `Setting`."""
 
-    def track_time_ratio(self, cache: dict[Key, Measured], workload: str, value: str) -> dict[str, Any]:
+    def track_time_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
         """Seconds of an epoch under the setting over those under the default: medians of turns, pair by pair."""
-        ratios = [math.exp(each) for each in self._measured(cache, workload, value).log_ratios]
-        return {"samples": ratios, "number": 1}
+        ratios = [math.exp(each) for each in self._measured(cache, *values).log_ratios]
+        return as_samples(ratios)
 
-    def track_memory_ratio(self, cache: dict[Key, Measured], workload: str, value: str) -> dict[str, Any]:
-        """Bytes at the peak, above what the process had before, over those under the default."""
-        return {"samples": memory_ratios(self._measured(cache, workload, value)), "number": 1}
+    def track_memory_ratio(self, cache: dict[Key, SettingPairs], *values: str) -> dict[str, Any]:
+        """Peak memory above that of the process before, over the same under the default."""
+        return as_samples(memory_ratios(self._measured(cache, *values)))
 
-    def _measured(self, cache: dict[Key, Measured], workload: str, value: str) -> Measured:
+    def _measured(self, cache: dict[Key, SettingPairs], workload: str, value: str) -> SettingPairs:
         each = cache[self.axis, workload, value]
         if each.missing:
             raise NotImplementedError(each.missing)  # asv's n/a
@@ -62,7 +62,7 @@ def _params(axis: str) -> list[list[str]]:
     return [list(AXES[axis].workloads), list(AXES[axis].values)]
 
 
-# A suite in which every value is n/a would be a blank chart.
+# A suite whose values are all n/a would be a blank chart.
 if PROFILE.setting_rounds:
 
     @explained
@@ -81,7 +81,7 @@ if PROFILE.setting_rounds:
 
     @explained
     class Threads(AgainstDefault):
-        """Threads of `ThreadPolicy`. The default is no policy, so that the libraries take what they find."""
+        """Threads of `ThreadPolicy`. The default is no policy, so that the libraries choose their threads."""
 
         axis = "threads"
         params = _params(axis)

@@ -1,4 +1,4 @@
-"""What each setting is worth, for people and for programs."""
+"""The verdict on each setting, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -11,31 +11,41 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.console import print_table, say, say_failure
-from benchmarks.judgement import Judgement, Verdict, judge_all
-from benchmarks.settings.turns import Key, Measured, memory_ratios
+from benchmarks.settings.turns import Key, SettingPairs, memory_ratios
+from benchmarks.verdict import Outcome, Verdict, judge_all
 
-# A change must be larger than this: more than the default was ever off from itself.
-DEAD_ZONE = 0.02
-# Of the interval of one figure, so that of 50 in the table one in 20 would be off by chance.
+# A change must be larger than this: the default has never differed from itself by as much.
+EQUIVALENCE_MARGIN = 0.02
+# Confidence of one interval. The table has 50 of them. By chance, one table in 20 has a wrong interval.
 CONFIDENCE = 1 - 0.05 / 50
-# What a user wants to know of a setting: whether it does anything, and whether that is good.
+# The words of the table: does a setting do anything, and is that good?
 WORDS = {
-    Verdict.FASTER: "real: faster",
-    Verdict.SLOWER: "real: slower",
-    Verdict.SAME: "placebo",
-    Verdict.OPEN: "not clear",
+    Outcome.FASTER: "real: faster",
+    Outcome.SLOWER: "real: slower",
+    Outcome.SAME: "placebo",
+    Outcome.OPEN: "not clear",
 }
-STYLES = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.SAME: "dim", Verdict.OPEN: "yellow"}
+STYLES = {Outcome.SLOWER: "red", Outcome.FASTER: "green", Outcome.SAME: "dim", Outcome.OPEN: "yellow"}
 
 
-def judge_settings(measured: Mapping[Key, Measured]) -> dict[Key, Judgement]:
-    """For each setting and workload that was measured what follows from the times."""
+def judge_settings(measured: Mapping[Key, SettingPairs]) -> dict[Key, Verdict]:
+    """Return the verdict on each setting and workload that was measured."""
     found = {key: each for key, each in measured.items() if not each.reason}
-    return judge_all(found, DEAD_ZONE, CONFIDENCE)
+    return judge_all(found, EQUIVALENCE_MARGIN, CONFIDENCE)
 
 
-def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> None:
-    """Print each setting, the time of an epoch against the default's, its interval, and what follows."""
+def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console) -> None:
+    """Print each setting, the time of an epoch over the default's, its interval, and the verdict.
+
+    Parameters
+    ----------
+    measured : mapping of key to SettingPairs
+        By axis, workload and value.
+    seconds : float
+        Time that measuring took.
+    console : Console
+        The console to print on.
+    """
     table = Table(title="Runtime settings against the default, in turns")
     for name in ("setting", "workload", "value"):
         table.add_column(name)
@@ -51,8 +61,8 @@ def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> 
             f"{each.b * 1e3:,.1f}",
             *(f"{ratio:.3g}" if 0 < ratio < math.inf else "?" for ratio in (each.ratio, each.low, each.high)),
             _memory(measured[axis, workload, value]),
-            WORDS[each.verdict],
-            style=STYLES[each.verdict],
+            WORDS[each.outcome],
+            style=STYLES[each.outcome],
         )
     print_table(table, console, keys=3, first=("time", "from", "to", "it is"))
     for key, other in measured.items():
@@ -61,14 +71,14 @@ def show(measured: Mapping[Key, Measured], seconds: float, console: Console) -> 
     count = max(len(each.blocks) for each in measured.values())
     say(
         f"{count} pairs of processes for each, in {seconds / 60:.0f} minutes; intervals of {CONFIDENCE:.1%}. Time is "
-        f"that of an epoch over the default's; within {DEAD_ZONE:.0%} a setting is a placebo. Memory is the peak above "
-        "what the process had before.",
+        f"that of an epoch over the default's; within {EQUIVALENCE_MARGIN:.0%} a setting is a placebo. Memory is "
+        "the peak, above what the process had before.",
         console,
     )
 
 
-def as_json(measured: Mapping[Key, Measured]) -> list[dict[str, Any]]:
-    """All that `show` prints, as JSON values; an end of an interval that has none is null."""
+def as_json(measured: Mapping[Key, SettingPairs]) -> list[dict[str, Any]]:
+    """Return all that `show` prints, as JSON values; a missing end of an interval is null."""
     return [
         {
             "setting": axis,
@@ -83,6 +93,6 @@ def as_json(measured: Mapping[Key, Measured]) -> list[dict[str, Any]]:
     ]
 
 
-def _memory(each: Measured) -> str:
-    base, other = (statistics.median(pair[side] for pair in each.memory) / 1e6 for side in (0, 1))
+def _memory(each: SettingPairs) -> str:
+    base, other = (statistics.median(pair[arm] for pair in each.memory) / 1e6 for arm in (0, 1))
     return f"{base:,.0f} to {other:,.0f}"

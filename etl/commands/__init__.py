@@ -1,6 +1,6 @@
 """The command line, `etl`: one file for each command.
 
-Exit codes: 0 done, 1 the check it was asked for failed, 2 the call or its input was wrong, 130 interrupted.
+Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wrong, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line on `arguments`, or the program's own; returns the exit code."""
+    """Run the command line on `arguments`, by default those of this program, and return the exit code."""
     parser = argparse.ArgumentParser(prog="etl", description="Load training data, and measure what it costs.")
     debug_help = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=debug_help)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").split(":", 1)[-1].strip().split("\n")[0]
         subparser = commands.add_parser(name, help=summary, description=summary)
-        # Accepted after the command too; without a default, which would undo the one given before it.
+        # Also accepted after the command. A default would override the option given before the command.
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
         command.add_arguments(subparser)
     parsed = parser.parse_args(arguments)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code
     except KeyboardInterrupt:
         print(
-            "etl: interrupted; nothing half made is in place, and the same call goes on where whole shards were left",
+            "etl: interrupted; no incomplete file was left, and the same command continues after the last whole shard",
             file=sys.stderr,
         )
         return 130

@@ -14,26 +14,25 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import presave
 from etl import comparison, strategies
-from etl.commands.output import check_file_path, save_json, save_text, show_error
-from etl.commands.table_arguments import add_table_arguments, table_options
+from etl.arguments import parse_nbytes
+from etl.commands.output import PlainConsole, check_file_path, output_console, save_json, save_text, show_error
+from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison import ContradictionError, MeasurementError, Settings
-from etl.comparison.page import page
+from etl.comparison.page import render_page
 from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
-from etl.console import PlainConsole, output_console
-from etl.dtypes import DTYPES
-from etl.nbytes import parse_nbytes
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS
 from etl.stages import DECODERS
+from etl.stages.dtypes import DTYPES
 
 PHASES = {
-    "profile": "looking at the raw pipeline",
+    "profile": "profiling the raw pipeline",
     "write": "presaving",
-    "split": "trying how to split the CPUs",
-    "check": "seeing that all load the same",
+    "split": "choosing how to split the CPUs",
+    "check": "checking that all strategies load the same",
     "measure": "measuring",
     "trace": "tracing",
 }
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=strategies.default_names(),
         metavar="NAME,...",
-        help=f"of {', '.join(strategies.names())}; the others are compared with the first "
+        help=f"any of {', '.join(strategies.names())}; the others are compared with the first "
         f"(default: {','.join(strategies.default_names())})",
     )
     what.add_argument(
@@ -61,12 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=presave.formats()[:1],
         metavar="NAME,...",
-        help=f"of stores: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
+        help=f"store formats: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
     )
     what.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
-    what.add_argument("--batch-size", type=int, default=32, metavar="N", help="records a batch (default: 32)")
+    what.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
     what.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")
-    what.add_argument("--dtype", choices=tuple(DTYPES), default="float32", help="of features and weights")
+    what.add_argument(
+        "--dtype", choices=tuple(DTYPES), default="float32", help="dtype of features and weights (default: float32)"
+    )
     what.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     what.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
     what.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compute",
         default="training",
         metavar="HOW",
-        help="training (default), or simulated:20ms: a device that takes so long for each batch, and no CPU",
+        help="training (default), or simulated:20ms: a simulated device that takes 20 ms for a batch, and no CPU",
     )
     compute.add_argument(
         "--sync-every-step",
@@ -98,8 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heap",
         metavar="POLICY",
         default="retain",
-        help=f"{', '.join(HEAPS)} (default: retain, which keeps freed pages; with default glibc gives them back, and "
-        "how fast a process computes then depends on where its heap happens to end)",
+        help=f"{', '.join(HEAPS)} (default: retain, which keeps freed pages; default lets glibc give them back, and "
+        "the speed of a process then depends on where its heap happens to end)",
     )
     how.add_argument(
         "--gc",
@@ -107,29 +108,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="default",
         help=f"the garbage collector: {', '.join(COLLECTORS)} (default: default)",
     )
-    how.add_argument("--memory", type=_nbytes, metavar="SIZE", help="the most a strategy may take, such as 2GB")
+    how.add_argument("--memory", type=_nbytes, metavar="SIZE", help="memory limit of a strategy, such as 2GB")
     how.add_argument(
-        "--budget", type=_seconds, default=60.0, metavar="TIME", help="about how long it may take (default: 60s)"
+        "--budget",
+        type=_seconds,
+        default=60.0,
+        metavar="TIME",
+        help="roughly how long the comparison takes (default: 60s)",
     )
-    how.add_argument("--rounds", type=int, metavar="N", help="so many rounds instead, however long they take")
-    how.add_argument("--records", type=int, metavar="N", help="measure so many records (default: as time allows)")
+    how.add_argument("--rounds", type=int, metavar="N", help="measure N rounds instead, however long they take")
+    how.add_argument("--records", type=int, metavar="N", help="measure N records (default: as time allows)")
     how.add_argument(
         "--no-check",
         action="append",
         choices=tuple(RULES),
         default=[],
         metavar="RULE",
-        help=f"leave out a rule of fairness, which the report will say: {', '.join(RULES)}",
+        help=f"skip the check of a fairness rule, which the report will mention: {', '.join(RULES)}",
     )
     output = parser.add_argument_group("what is written")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
     output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
     output.add_argument("--trace", type=Path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing")
-    add_table_arguments(parser)
+    add_source_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, show the report, and write it where that was asked for."""
+    """Compare, show the report, and write the files that were requested."""
     for option in ("html", "trace"):
         check_file_path(getattr(arguments, option), f"--{option}")
     settings = Settings(
@@ -155,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
         size=arguments.size,
         decoder=arguments.decoder,
         split=arguments.split,
-        table_options=table_options(arguments),
+        table_options=source_options(arguments),
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
     )
     try:
@@ -171,14 +176,14 @@ def run(arguments: argparse.Namespace) -> int:
     show_report(report, output_console())
     save_json(arguments.json, report.as_dict())
     if arguments.html is not None:
-        save_text(arguments.html, page(report))
+        save_text(arguments.html, render_page(report))
     save_json(arguments.trace, trace_events(report))
     return 0
 
 
 @contextmanager
 def _progress() -> Iterator[_Show]:
-    """A bar on standard error; nothing where that is no terminal."""
+    """Yield a function that shows progress on standard error; it shows nothing if that is not a terminal."""
     console = PlainConsole(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -191,14 +196,22 @@ def _progress() -> Iterator[_Show]:
 
 
 class _Show:
-    """Shows how far a comparison has come: the share of its time, the phase, and the predictions once there are any."""
+    """The progress of a comparison: the elapsed share of its time, the phase, and the predictions once there are any.
+
+    Parameters
+    ----------
+    bar : Progress
+        The progress bar.
+    task : TaskID
+        The task of that bar.
+    """
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar = bar
         self._task = task
         self._has_predictions = False
 
-    def __call__(self, progress: comparison.Progress) -> None:
+    def __call__(self, progress: comparison.ComparisonProgress) -> None:
         step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
         if progress.phase == "measure":
             total = "" if progress.total is None else f" of {progress.total}"
@@ -210,8 +223,8 @@ class _Show:
             self._bar.update(self._task, completed=progress.done / progress.total)
         if progress.predictions and not self._has_predictions:
             self._has_predictions = True
-            foretold = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in progress.predictions.items())
-            self._bar.console.print(f"predicted for an epoch: {foretold}", highlight=False)
+            predicted = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in progress.predictions.items())
+            self._bar.console.print(f"predicted for an epoch: {predicted}", highlight=False)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -6,26 +6,26 @@ import argparse
 from pathlib import Path
 
 import presave
+from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import progress_bar, save_json
-from etl.commands.store_facts import describe_store, show_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("source", type=Path, metavar="STORE", help="the store to read")
-    parser.add_argument("target", type=Path, metavar="STORE", help="where to; must not exist")
+    parser.add_argument("target", type=Path, metavar="STORE", help="the store to write; must not exist")
     parser.add_argument("--format", choices=presave.formats(), required=True)
     parser.add_argument("--jobs", type=int, default=2, help="threads (default: 2)")
     parser.add_argument(
         "--trusted",
         action="store_true",
-        help="read files that are links, and a pickle store, which runs whatever code somebody put into it",
+        help="read files that are links, and pickle stores, which run the code that they contain",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the new store in FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert and describe the new store."""
+    """Convert the store and describe the new one."""
     with progress_bar(f"writing {arguments.target}", "records") as bar:
         store = presave.convert(
             arguments.source,

@@ -14,16 +14,16 @@ KINDS = ("photographs", "digits")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where to; reused where it holds the same data")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where to write; reused if it holds the same data")
     parser.add_argument("--kind", choices=KINDS, default="photographs", help="default: photographs, an image folder")
     parser.add_argument("--samples", type=int, help="default: 2000 photographs, or all 1797 digits")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal bytes (default: 0)")
     parser.add_argument("--plain", action="store_true", help="digits: plain IDX files instead of gzip")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was made to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the data in FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the data and say what is there."""
+    """Make the data and describe it."""
     if arguments.kind == "photographs":
         if arguments.plain:
             raise ValueError("--plain is for --kind digits")

@@ -12,15 +12,14 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from etl.backends.choose import import_torch
-from etl.commands.output import check_file_path, save_json
-from etl.commands.table_arguments import add_table_arguments, table_options
+from etl.commands.output import PlainConsole, check_file_path, output_console, save_json
+from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison.settings import BACKENDS, Settings
-from etl.console import PlainConsole, output_console
-from etl.dtypes import DTYPES
 from etl.stages import DECODERS
+from etl.stages.dtypes import DTYPES
+from etl.training.backends import import_torch
 
-# At least so long is profiled.
+# Training is profiled for at least this long.
 PROFILE_SECONDS = 3.0
 STRATEGIES = ("raw", "async-raw")
 
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="SOURCE",
         help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10; without "
-        "one the machine and the installation are looked at",
+        "SOURCE, only the machine and the installation are examined",
     )
     parser.add_argument(
         "--model",
@@ -40,33 +39,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="mlp, lenet, residual, lstm (default: by the shape of a record), or package.module:function",
     )
     parser.add_argument("--strategy", choices=STRATEGIES, default="async-raw", help="how SOURCE is loaded")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
-    parser.add_argument("--batches", type=int, default=20, metavar="N", help="to train on (default: 20)")
+    parser.add_argument("--batches", type=int, default=20, metavar="N", help="batches to train on (default: 20)")
     parser.add_argument(
-        "--try", dest="try_remedies", action="store_true", help="measure each remedy, about five seconds each"
+        "--try",
+        dest="try_remedies",
+        action="store_true",
+        help="measure each remedy, which takes about five seconds each",
     )
     parser.add_argument(
-        "--heap", action="store_true", help="objects by type and size, and which type grows from epoch to epoch"
+        "--heap", action="store_true", help="show objects by type and size, and which type grows from epoch to epoch"
     )
-    parser.add_argument("--gc", action="store_true", help="pauses of the garbage collector, by generation")
+    parser.add_argument("--gc", action="store_true", help="show pauses of the garbage collector, by generation")
     parser.add_argument(
         "--profile",
         type=Path,
         metavar="FILE",
-        help="a sampled profile of the training, worker processes included: .svg is a flame graph, .json is for "
+        help="save a sampled profile of the training, worker processes included: .svg is a flame graph, .json is for "
         "speedscope.app, .txt counts stacks",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
-    add_table_arguments(parser)
+    add_source_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine, and show what was found; 1 where something serious was."""
+    """Examine the machine or a training run, show the findings, and return 1 if one is serious."""
     import_torch()
     from etl.doctor import examine
     from etl.doctor.profiling import check_profile_path
@@ -76,12 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_file_path(arguments.profile, "--profile")
         check_profile_path(arguments.profile)
     more: dict[str, Any]
-    with tempfile.TemporaryDirectory(prefix="etl-doctor-") as folder, _progress() as tell:
+    with tempfile.TemporaryDirectory(prefix="etl-doctor-") as folder, _progress() as show_progress:
         if arguments.source is None:
             _refuse_without_source(arguments)
-            examination, more = examine(progress=tell), {}
+            examination, more = examine(progress=show_progress), {}
         else:
-            examination, more = _examine_source(arguments, Path(folder), tell)
+            examination, more = _examine_source(arguments, Path(folder), show_progress)
     console = output_console()
     show_examination(examination, console)
     shows: dict[str, Any] = {"stages": show_stages, "pauses": show_pauses, "heap": show_heap}
@@ -93,20 +95,29 @@ def run(arguments: argparse.Namespace) -> int:
     return int(examination.is_serious)
 
 
-def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> tuple[Any, dict[str, Any]]:
-    """What was found, and what else was asked for: the stages, and by option the pauses and the heap."""
-    from etl.comparison.candidate import Candidate
+def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: Any) -> tuple[Any, dict[str, Any]]:
+    """Train on the source, and return the examination and further reports: stages, and on request pauses and heap.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        The command line.
+    folder : Path
+        A temporary folder.
+    show_progress : callable
+        Shows progress; see `examine`.
+    """
     from etl.comparison.compute import model_for
+    from etl.comparison.settings import Candidate
     from etl.comparison.workload import Workload
     from etl.doctor import examine
-    from etl.doctor.examining import backend_to_look_at
-    from etl.doctor.heap import look_at_heap
-    from etl.doctor.pauses import watch_pauses
+    from etl.doctor.examination import backend_or_cpu
+    from etl.doctor.heap import look_at_heap, watch_pauses
     from etl.doctor.profiling import profiled
     from etl.doctor.setup import make_setup
     from etl.doctor.stage_times import time_stages
     from etl.doctor.steps import time_steps
-    from etl.runtime.cpus import available_cpus
+    from etl.runtime.resources import available_cpus
 
     settings = Settings(
         source=arguments.source,
@@ -118,11 +129,11 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
         size=arguments.size,
         decoder=arguments.decoder,
         split=arguments.split,
-        table_options=table_options(arguments),
+        table_options=source_options(arguments),
     )
     workload = Workload(settings, folder, available_cpus())
     candidate = Candidate(arguments.strategy)
-    backend = backend_to_look_at(arguments.backend)
+    backend = backend_or_cpu(arguments.backend)
     threads = workload.threads(candidate, is_on_device=backend.device.type != "cpu")
     with workload.iterator(candidate, threads) as iterator:
         state = iterator.state_dict()
@@ -135,26 +146,26 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, tell: Any) -> t
             backend=backend,
             batches=arguments.batches,
             try_remedies=arguments.try_remedies,
-            progress=tell,
+            progress=show_progress,
         )
         setup = make_setup(model, iterator, backend, None)
         more: dict[str, Any] = {}
         if arguments.profile is not None:
-            tell("a profile", 0, 1)
+            show_progress("a profile", 0, 1)
             typical = examination.seconds_per_batch or PROFILE_SECONDS
             with profiled(arguments.profile):
                 time_steps(setup, max(arguments.batches, math.ceil(PROFILE_SECONDS / typical)))
         if arguments.gc:
-            tell("the garbage collector", 0, 1)
+            show_progress("the garbage collector", 0, 1)
             more["pauses"] = watch_pauses(setup, arguments.batches)
         if arguments.heap:
-            tell("the heap", 0, 1)
+            show_progress("the heap", 0, 1)
 
             def run_epoch() -> None:
                 time_steps(setup, arguments.batches)
 
             more["heap"] = look_at_heap(run_epoch)
-    tell("the stages", 0, 1)
+    show_progress("the stages", 0, 1)
     return examination, {"stages": time_stages(workload, backend), **more}
 
 
@@ -173,13 +184,13 @@ def _refuse_without_source(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """A bar on standard error; nothing where that is no terminal."""
+    """Yield a function that shows progress on standard error; it shows nothing if that is not a terminal."""
     console = PlainConsole(stderr=True)
     columns = (BarColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("starting", total=1)
 
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
+        def show_progress(activity: str, done: int, total: int) -> None:
+            bar.update(task, description=activity, completed=done, total=total)
 
-        yield tell
+        yield show_progress

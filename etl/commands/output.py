@@ -1,4 +1,4 @@
-"""How commands show things: tables and progress for people, JSON for programs."""
+"""Output of the commands: tables, errors and progress for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,14 +25,35 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from etl.console import PlainConsole, output_console
-from etl.printable import printable
-from etl.tables import print_table
-from presave.atomic import write_atomically
-from presave.disk_errors import explained
+from etl.arguments import printable
+from etl.tables import encodable, output_size, print_table
+from presave.errors import explain_disk_error
+from presave.files import write_atomically
 
-# What is wrong may be a field of many megabytes.
-LONGEST_ERROR = 4_000
+# An error may quote a field of many megabytes.
+MAX_ERROR_LENGTH = 4_000
+
+
+class PlainConsole(Console):
+    """A console for strings from outside, such as names of files and fields.
+
+    Strings are shown as they are: markup and emoji codes have no effect, and characters that are unprintable, or that
+    the encoding of the terminal lacks, are shown as ASCII.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(markup=False, emoji=False, **arguments)
+
+    def render_str(self, text: str, **arguments: Any) -> Text:
+        """Make `text` printable and encodable. Rich calls this for each string that it shows."""
+        shown = "\n".join(map(printable, text.split("\n")))
+        return super().render_str(encodable(shown, self.encoding), **arguments)
+
+
+def output_console() -> PlainConsole:
+    """Return the console of standard output, as wide as the terminal; for a pipe, wide enough for every table."""
+    width, height = output_size()
+    return PlainConsole(width=width, height=height)
 
 
 def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
@@ -45,35 +67,44 @@ def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
 
 
 def check_file_path(path: Path | None, option: str) -> None:
-    """Raise `ValueError` before any work is done where no file could be written to `path`, the value of `option`."""
+    """Check, before any work is done, that a file can be written to `path`, the value of `option`.
+
+    Raises
+    ------
+    ValueError
+        If `path` is a folder, or is in a folder that does not exist.
+    """
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
 
 
 def save_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write `content` to `path`, or nothing where it is None, as `save_text` does."""
+    """Write `content` to `path` with `save_text`, unless `path` is None."""
     if path is not None:
         save_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, where until then stays what was there before. Raises `OSError` that says what is wrong.
+    """Replace the file at `path` atomically with `text`. Pipes, devices and paths below /dev are written to directly.
 
-    Pipes, devices and what /dev leads to are written to as they are.
+    Raises
+    ------
+    OSError
+        If the file cannot be written. The message says why.
     """
     data = text.encode()
     try:
         if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
             path.write_bytes(data)
         else:
-            place = path.resolve()  # a link stays one
-            write_atomically(place, data, mode=_mode(place))
+            target = path.resolve()  # a link stays a link
+            write_atomically(target, data, mode=_mode(target))
     except OSError as error:
-        raise explained(error, path, f"{len(data):,} bytes were on their way to {path}") from error
+        raise explain_disk_error(error, path, f"{len(data):,} bytes were being written to {path}") from error
 
 
 def _mode(path: Path) -> int:
-    """The mode that `path` has, or that a new file would get."""
+    """Return the mode of the file at `path`, or the mode that a new file would get."""
     if path.exists():
         return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0o077)
@@ -82,18 +113,26 @@ def _mode(path: Path) -> int:
 
 
 def show_error(text: str) -> None:
-    """Print `text` as one line on standard error, cut off where it goes on and on."""
+    """Print `text` as one line on standard error, shortened if it is very long."""
     line = printable(" ".join(text.split()))
-    print(f"etl: {line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + ' ...'}", file=sys.stderr)
+    print(f"etl: {line if len(line) <= MAX_ERROR_LENGTH else line[:MAX_ERROR_LENGTH] + ' ...'}", file=sys.stderr)
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """Print a warning as one line on standard error: what `warnings.showwarning` is while a command runs."""
+    """Print a warning as one line on standard error; replaces `warnings.showwarning` while a command runs.
+
+    Parameters
+    ----------
+    message : Warning or str
+        The warning.
+    category : type
+        The class of the warning.
+    """
     show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
 
 
 class Bar:
-    """A progress bar with rate and time left, on standard error; nothing where that is no terminal."""
+    """A progress bar with rate and remaining time, on standard error; invisible if that is not a terminal."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
@@ -106,8 +145,8 @@ class Bar:
 
 @contextmanager
 def progress_bar(title: str, unit: str) -> Iterator[Bar]:
-    """A bar that stands while the block runs."""
-    columns = (  # where there is little room the title folds and the bar shrinks
+    """Show a progress bar while the block runs."""
+    columns = (  # in a narrow terminal the title folds and the bar shrinks
         TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         BarColumn(),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -121,7 +160,7 @@ def progress_bar(title: str, unit: str) -> Iterator[Bar]:
 
 
 class _Rate(ProgressColumn):
-    """Steps a second."""
+    """A column with the steps per second."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:,.0f}/s" if task.speed else "")

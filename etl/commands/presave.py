@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import joblib
+
 import presave
+from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import check_file_path, progress_bar, save_json
-from etl.commands.scheduler import cluster
-from etl.commands.store_facts import describe_store, show_store
-from etl.commands.table_arguments import add_table_arguments, table_options
-from etl.cut import cut, usual_cut
-from etl.records import Records, records
-from etl.sources import open_source, usual_pipeline
+from etl.commands.source_arguments import add_source_arguments, source_options
+from etl.loading.records import Records, records
+from etl.sources import default_pipeline, open_source
 from etl.stages import DECODERS
+from etl.stages.presets import default_split
 
 THREADS = 2
+CONNECT_SECONDS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,18 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
     )
-    parser.add_argument("store", type=Path, metavar="STORE", help="where to; must not exist")
+    parser.add_argument("store", type=Path, metavar="STORE", help="the store to write; must not exist")
     parser.add_argument(
         "--until",
         metavar="STAGE",
-        help="the last stage before storing (default: resize for images); read: the encoded bytes as they are",
+        help="the last stage before storing (default: resize for images); `read` stores the encoded bytes as they are",
     )
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     parser.add_argument("--format", choices=presave.formats(), default=presave.formats()[0])
     parser.add_argument("--compression", metavar="NAME", help="hdf5: gzip, lzf, zstd, blosc, blosc2 or lz4")
-    parser.add_argument("--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: by the records)")
+    parser.add_argument(
+        "--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: chosen for the records)"
+    )
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),
@@ -57,23 +64,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=Path,
         metavar="FILE",
-        help="with --scheduler: save to FILE, as JSON, what Dask's statistical profiler saw on each worker that "
-        "lives at the end: by worker address a tree of calls, each with its number of samples (10 ms apart by default)",
+        help="with --scheduler: save Dask's profile of each worker that is still running at the end to FILE, as JSON: "
+        "by worker address, a tree of calls with sample counts (one sample every 10 ms by default)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was stored to FILE")
-    add_table_arguments(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the new store in FILE, as JSON")
+    add_source_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the store and describe it."""
     _check(arguments)
     on_cluster = arguments.scheduler is not None
-    if on_cluster:  # workers have working folders of their own
+    if on_cluster:  # workers have other working folders
         arguments.source, arguments.store = arguments.source.absolute(), arguments.store.absolute()
     chosen = _records(arguments)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
-    place = cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
-    with place, progress_bar(f"writing {arguments.store}", "records") as bar:
+    location = _cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
+    with location, progress_bar(f"writing {arguments.store}", "records") as bar:
         started = time.perf_counter()
         last: list[presave.Progress] = []
 
@@ -94,11 +101,11 @@ def run(arguments: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
     resumed = last[0].resumed if last else len(store)
     rate = f"{(len(store) - resumed) / seconds:,.0f} records/s"
-    further = [("written in", f"{seconds:.1f} s, {rate}")]
+    more_rows = [("written in", f"{seconds:.1f} s, {rate}")]
     if resumed:
-        further.append(("of these from an interrupted write", f"{resumed:,} records"))
+        more_rows.append(("of these from an interrupted write", f"{resumed:,} records"))
     with store:
-        show_store(store.path, store.manifest, further)
+        show_store(store.path, store.manifest, more_rows)
         save_json(
             arguments.json, {**describe_store(store.path, store.manifest), "seconds": seconds, "resumed": resumed}
         )
@@ -107,9 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.profile is not None and arguments.scheduler is None:
-        raise ValueError("--profile is for --scheduler: it asks the workers of a Dask cluster")
+        raise ValueError("--profile needs --scheduler: it profiles the workers of a Dask cluster")
     if arguments.jobs is not None and arguments.scheduler is not None:
-        raise ValueError("--jobs is for threads here; with --scheduler every worker of the cluster writes")
+        raise ValueError("--jobs sets the threads on this machine; with --scheduler every worker of the cluster writes")
     if arguments.compression is not None and arguments.format != "hdf5":
         raise ValueError(f"--compression is for --format hdf5, not {arguments.format}")
     if arguments.shard_mb is not None and not 1e-6 <= arguments.shard_mb < float("inf"):
@@ -118,7 +125,66 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _records(arguments: argparse.Namespace) -> Records:
-    source = open_source(arguments.source, arguments.split, **table_options(arguments))
-    pipeline = usual_pipeline(source, arguments.size, arguments.decoder)
-    done, _ = cut(pipeline, arguments.until or usual_cut(pipeline))
+    source = open_source(arguments.source, arguments.split, **source_options(arguments))
+    pipeline = default_pipeline(source, arguments.size, arguments.decoder)
+    done, _ = pipeline.split(arguments.until or default_split(pipeline))
     return records(source, done)
+
+
+@contextmanager
+def _cluster(address: str, profile: Path | None) -> Iterator[None]:
+    """Run joblib's work inside the block on the workers of the Dask scheduler at `address`.
+
+    At the end, even after an error, the statistical profile of each worker is saved to `profile`, unless that is None.
+
+    Raises
+    ------
+    ValueError
+        If Dask is not installed.
+    OSError
+        If no scheduler or no worker answers at `address`, or the scheduler disappears.
+    """
+    client = _connect(address)
+    started = time.time()
+    try:
+        with joblib.parallel_config(backend="dask", n_jobs=-1):
+            yield
+    except CancelledError as error:
+        raise OSError(
+            f"--scheduler {address}: the scheduler has disappeared; start it and its workers again"
+        ) from error
+    finally:
+        try:
+            if profile is not None and client.status == "running":
+                _save_profile(client, started, profile)
+        finally:
+            client.close()
+
+
+def _connect(address: str) -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ValueError(f"--scheduler needs Dask ({error}): pip install 'fair-etl[cluster]'") from error
+    # Dask replaces lost workers; its warnings about them would be mixed with the output of this command.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError, TypeError) as error:
+        raise OSError(
+            f"--scheduler {address}: no Dask scheduler answers there ({error}); start one with `dask scheduler` and "
+            "give the address that it prints, tcp://HOST:PORT"
+        ) from error
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+    except distributed.TimeoutError as error:
+        client.close()
+        raise OSError(f"--scheduler {address} has no workers; start some with `dask worker {address}`") from error
+    return client
+
+
+def _save_profile(client: Any, started: float, path: Path) -> None:
+    """Save a tree of calls for each worker; a call has a `description`, `count` samples, and the `children` it made."""
+    trees = client.profile(start=started, merge_workers=False)
+    content = {"seconds": time.time() - started, "workers": trees}
+    save_json(path, content)

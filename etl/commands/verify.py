@@ -6,19 +6,19 @@ import argparse
 from pathlib import Path
 
 import presave
+from etl.arguments import printable
 from etl.commands.output import progress_bar, save_json
-from etl.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE")
     parser.add_argument("--trusted", action="store_true", help="read files that are links, wherever they lead")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the faults to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the faults to FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify and list the faults."""
+    """Verify the store and list the faults."""
     with progress_bar(f"reading {arguments.store}", "bytes") as bar:
         faults = presave.verify(arguments.store, bar, trusted=arguments.trusted)
     for fault in faults:

@@ -1,4 +1,4 @@
-"""What is done with each batch: a training step of a model, or a wait. Loads torch."""
+"""Compute for each batch: a training step of a model, or a simulated device. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import torch
 import xxhash
 
 from etl import models
-from etl.backends import Backend
-from etl.backends import backend as find_backend
-from etl.batch import Batch
 from etl.comparison.settings import Settings
+from etl.loading.batch import Batch
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
-from etl.training import TrainingStep, cross_entropy, squared_error
+from etl.training.backends import Backend
+from etl.training.backends import backend as find_backend
+from etl.training.fit import TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
     from etl.comparison.workload import Workload
 
 LEARNING_RATE = 0.01
-# Below the comparison's own folder, where its stores are.
+# In the folder of the stores: the number of outputs, for all processes of the comparison.
 OUTPUTS_FILE = "outputs"
 
 
 class Simulated(SimulatedDevice):
-    """A device that only takes time for each batch, and no CPU."""
+    """A simulated device, on which every batch takes the same time and no CPU. It has the interface of `Training`."""
 
     score: float | None = None
     weights = ""
@@ -39,30 +39,43 @@ class Simulated(SimulatedDevice):
 
     @property
     def step(self) -> Step:
-        """What the clock calls with each batch."""
+        """The function that the clock calls with each batch."""
         return self
 
     @property
-    def nothing(self) -> Step:
-        """A step that is done at once."""
+    def no_op(self) -> Step:
+        """A step that does nothing."""
         return SimulatedDevice(0.0)
 
 
 class Training:
-    """The same model from the same initial weights, and one step of stochastic gradient descent on each batch.
+    """A model that is trained with one step of stochastic gradient descent per batch.
 
-    On a CPU a step is done when it returns. On a device one is in flight, unless `waits`.
+    On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, with its initial weights. It is moved to the device and trained in place.
+    backend : Backend
+        Device of compute.
+    dtype : str
+        Dtype of the weights.
+    labels : array
+        Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
+    waits : bool
+        Wait for the device after every step.
 
     Attributes
     ----------
     step : callable
-        What the clock calls with each batch.
+        The function that the clock calls with each batch.
     device : str
-        Where it computes.
-    nothing : callable
-        A step that has nothing to do.
+        Device of compute.
+    no_op : callable
+        A step that does nothing.
     weights : str
-        A digest of the initial weights.
+        Digest of the initial weights.
     """
 
     def __init__(
@@ -77,9 +90,9 @@ class Training:
         self._score: Any = None
         self.device = str(backend.device)
         self.step: Step = self._train
-        self.nothing: Step = _do_nothing
+        self.no_op: Step = _do_nothing
         if backend.device.type != "cpu":
-            self.step, self.nothing = (
+            self.step, self.no_op = (
                 OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
                 for each in (self._train, _do_nothing)
             )
@@ -89,7 +102,7 @@ class Training:
 
     @property
     def score(self) -> float | None:
-        """The loss of the last batch."""
+        """Loss of the last batch; None before the first."""
         return None if self._score is None else float(self._score)
 
 
@@ -98,9 +111,12 @@ def _do_nothing(batch: Batch) -> None:
 
 
 def make_compute(workload: Workload, batch: Batch) -> Training | Simulated:
-    """What `workload` computes, for batches like `batch`.
+    """Return the compute of `workload`, for batches like `batch`.
 
-    Raises `ValueError` where there are no labels to train for, or the model cannot be made.
+    Raises
+    ------
+    ValueError
+        If there are no labels to train on, or the model cannot be made.
     """
     settings = workload.settings
     if settings.simulated_seconds is not None:
@@ -111,12 +127,18 @@ def make_compute(workload: Workload, batch: Batch) -> Training | Simulated:
 
 
 def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
-    """The model of `workload`, for batches like `batch`; raises as `make_compute` does."""
+    """Return the model of `workload`, for batches like `batch`.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels to train on, or the model cannot be made.
+    """
     settings = workload.settings
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
     if labels is None:
         raise ValueError(
-            f"{settings.source} has no labels to train for: say which column holds them with --label, or compare with "
+            f"{settings.source} has no labels to train on: say which column holds them with --label, or compare with "
             "--compute simulated:20ms"
         )
     features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
@@ -124,11 +146,27 @@ def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
 
 
 def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
-    """The model that `settings` names, with the initial weights of its seed: a built-in one, or what
-    `package.module:function` returns, called with the shape of a record and the number of outputs, or with nothing if
-    it takes nothing. Raises `ValueError` that says what is wrong with the name or the function.
+    """Return the model that `settings` names, with the initial weights of its seed.
+
+    The name is that of a built-in model, or "package.module:function". Such a function is called with `input_shape` and
+    `outputs`, or without arguments if it takes none, and returns the model.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the comparison.
+    input_shape : tuple of int
+        Shape of a record's features.
+    outputs : int
+        Number of outputs.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model or function, the function raises, or what it returns is not a module with parameters
+        to train.
     """
-    name = settings.model or usual_model(input_shape)
+    name = settings.model or default_model(input_shape)
     if ":" not in name:
         return models.create(name, input_shape, outputs, settings.seed)
     make = _find_function(name)
@@ -139,7 +177,7 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
         except Exception as error:
             raise ValueError(
                 f"--model {name}: {type(error).__name__}: {error}; it is called with the shape of a record, "
-                f"{input_shape}, and the number of outputs, {outputs}, or with nothing if it takes nothing"
+                f"{input_shape}, and the number of outputs, {outputs}, or without arguments if it takes none"
             ) from error
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"--model {name}: the function returned a {type(model).__name__}, not a torch.nn.Module")
@@ -149,12 +187,12 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
 
 
 def is_on_device(settings: Settings) -> bool:
-    """Whether training is somewhere else than on the CPU."""
+    """Return whether training runs on a device other than the CPU."""
     return settings.simulated_seconds is None and find_backend(settings.backend).device.type != "cpu"
 
 
-def usual_model(input_shape: tuple[int, ...]) -> str:
-    """The built-in model for records of this shape."""
+def default_model(input_shape: tuple[int, ...]) -> str:
+    """Return the name of the built-in model for records of this shape."""
     if len(input_shape) == 1:
         return "mlp"
     if len(input_shape) == 2:
@@ -165,11 +203,11 @@ def usual_model(input_shape: tuple[int, ...]) -> str:
 def _outputs(workload: Workload, labels: np.ndarray) -> int:
     if labels.dtype.kind not in "iu":
         return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
-    records = workload.whole
+    records = workload.source
     classes = getattr(records, "classes", None)
     if classes is not None:
         return len(classes)
-    # It takes a pass over the whole source, which the first of many processes makes for all.
+    # The largest label is found by a pass over the whole source. The first process does this for all others.
     known = workload.folder / OUTPUTS_FILE
     if not known.exists():
         known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))
@@ -178,16 +216,16 @@ def _outputs(workload: Workload, labels: np.ndarray) -> int:
 
 def _find_function(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
-    if os.getcwd() not in sys.path:  # noqa: PTH109 - as it stands in sys.path
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - as spelled in sys.path
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # what runs when it is imported may raise anything
+    except Exception as error:  # importing may raise anything
         raise ValueError(
             f"--model {name}: {type(error).__name__}: {error}; give package.module:function, found from this folder"
         ) from error
     if not callable(function):
-        raise ValueError(f"--model {name}: it is a {type(function).__name__}, which cannot be called")
+        raise ValueError(f"--model {name}: it is a {type(function).__name__}, which is not callable")
     found: Callable[..., Any] = function
     return found
 

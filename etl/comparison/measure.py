@@ -1,4 +1,4 @@
-"""What is done in processes of their own for the figures: see what is loaded, time it, trace it. Loads torch."""
+"""Tasks of the measuring processes: check, time and trace a candidate, and write its store. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from etl.backends.tensors import map_batch
-from etl.batch import Batch
-from etl.comparison.amounts import (
+from etl.comparison.compute import Simulated, Training, is_on_device, make_compute
+from etl.comparison.loader_clocks import WatchedLoader
+from etl.comparison.prediction import (
     CHECKED_STEPS,
-    FEWEST_STEPS,
     HARNESS_BATCHES,
+    MIN_STEPS,
     RESIDENT_NBYTES,
     SPLIT_WARM_UP_BATCHES,
     TIMELINE_BATCHES,
     WARM_UP_BATCHES,
     compute_seconds,
 )
-from etl.comparison.candidate import Candidate
-from etl.comparison.compute import Simulated, Training, is_on_device, make_compute
-from etl.comparison.samples import Checked, Loads, Sample, Spans, Trial, Trials
-from etl.comparison.splits import seconds_per_batch, take_trials
-from etl.comparison.threads import Threads
-from etl.comparison.watched_loader import WatchedLoader
-from etl.comparison.workload import Workload
+from etl.comparison.rounds import seconds_per_batch, take_trials
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, Trial, Trials, WrittenStore
+from etl.comparison.settings import Candidate, Threads
+from etl.comparison.workload import Workload, source_files
 from etl.iterators import BatchIterator, SyntheticIterator
-from etl.loading.loading import Loader
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import Loader
 from etl.measuring.arrays import digest_of, page_count, record_digests, touch
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
@@ -48,15 +46,25 @@ from etl.measuring.page_cache import (
 )
 from etl.measuring.process_tree import PeakMemory, read_nbytes
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+from etl.training.backends.tensors import map_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def check(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> Checked:
-    """Run one epoch that is not timed: digest what is loaded, watch memory, and train for a few steps.
+def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
+    """Run one untimed epoch: digest its batches, watch its memory, and train on the first of them.
 
-    `compute_threads` are the same for all candidates, so that sums are added up in the same order.
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    compute_threads : int
+        Threads of compute, the same for all candidates: floating-point sums depend on the number of threads.
+    trains : bool
+        Train on the first batches.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     digests: list[str] = []
@@ -78,7 +86,7 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
                 digests.append(digest_of(batch))
                 records += record_digests(batch)
                 del batch
-    return Checked(
+    return CheckedEpoch(
         digests=digests,
         records=records,
         samples=samples,
@@ -90,25 +98,36 @@ def check(workload: Workload, candidate: Candidate, compute_threads: int, trains
     )
 
 
-def measure(
+def take_sample(
     workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy], with_etl_alone: bool
 ) -> Sample:
-    """Take one sample of all figures of `candidate`.
+    """Take one sample of all metrics of a candidate.
 
-    A new process is slower for a while: allocators, caches and thread pools are not yet as in the middle of an epoch.
-    That is over before anything is timed. `policies` are in force, and audited by what they did.
+    A new process is slow until its allocators, caches and thread pools are as in the middle of an epoch, so a few
+    batches warm it up before anything is timed.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    policies : sequence of HeapPolicy and GcPolicy
+        Active runtime policies, whose effect is audited.
+    with_etl_alone : bool
+        Also time an epoch of loading alone.
     """
     files = workload.files(candidate)
     threads = workload.threads(candidate, is_on_device(workload.settings))
     with ThreadPolicy(threads.compute) as thread_policy, Epochs(workload, candidate, threads) as epochs:
         compute, resident = _warm_up(workload, epochs.iterator)
-        alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), FEWEST_STEPS)
+        alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), MIN_STEPS)
         loading: EpochTimes | None = None
         outside = 0
         if with_etl_alone:
             outside += epochs.prepare(files)
             loading = run_epoch(epochs.iterator, None)
-        harness = _harness_seconds(resident[0], compute.nothing)
+        harness = _harness_seconds(resident[0], compute.no_op)
         probe = probe_speed()
         outside += epochs.prepare(files)
         read = read_nbytes()
@@ -116,7 +135,7 @@ def measure(
             times = run_epoch(epochs.iterator, compute.step)
         read = read_nbytes() - read
         return Sample(
-            epoch=times.figures,
+            epoch=times.metrics,
             etl_alone=None if loading is None else loading.wall,
             compute_alone=alone,
             harness=harness,
@@ -129,17 +148,27 @@ def measure(
             affinity=sorted(os.sched_getaffinity(0)),
             torch_threads=torch.get_num_threads(),
             device=compute.device,
-            pages_astray=outside,
-            files_untold=sum(not reports_pages(each) for each in files),
+            misplaced_pages=outside,
+            unreported_files=sum(not reports_pages(each) for each in files),
             timeline=_loop_spans(times, candidate.is_ahead),
             runtime=[policy.audit() for policy in (*policies, thread_policy)],
         )
 
 
 def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
-    """Train for a few batches with each split of the CPUs, in turns, for about `seconds` in all.
+    """Train on a few batches with each CPU split, in turns.
 
-    All in one process, with the model that they train in turns: the samples of the rounds come from other processes.
+    All trials run in this process and train the same model. They only rank the splits: samples come from fresh
+    processes.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    seconds : float
+        Approximate limit for all trials together.
     """
     deadline = time.perf_counter() + seconds
     files = workload.files(candidate)
@@ -160,29 +189,29 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Tria
         trials = take_trials(
             splits,
             run,
-            most_batches=-(-len(workload.records) // workload.settings.batch_size),
+            max_batches=-(-len(workload.records) // workload.settings.batch_size),
             deadline=deadline,
             seed=workload.settings.seed,
         )
     return Trials([Trial(split, each) for split, each in trials.items()])
 
 
-def load(workload: Workload, candidate: Candidate) -> Loads:
+def take_loading_sample(workload: Workload, candidate: Candidate) -> LoadingSample:
     """Take one sample of loading alone."""
     threads = workload.threads(candidate, is_on_device(workload.settings))
     files = workload.files(candidate)
     with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
-        with _left_early(epochs.iterator) as batches:
+        with _partial_epoch(epochs.iterator) as batches:
             next(batches)
         outside = epochs.prepare(files)
         times = run_epoch(epochs.iterator, None)
-    return Loads(times.wall, outside)
+    return LoadingSample(times.wall, outside)
 
 
-def timeline(workload: Workload, candidate: Candidate) -> Spans:
-    """Return when the training loop waited and computed, and when threads loaded, in an epoch's first batches.
+def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
+    """Return the spans of waiting, compute and loading in the first batches of an epoch.
 
-    It is a run of its own, since it costs time to write down which thread loads what.
+    This epoch is no sample, since it takes time to record which thread loads what.
     """
     threads = workload.threads(candidate, is_on_device(workload.settings))
     watched: list[WatchedLoader] = []
@@ -195,7 +224,7 @@ def timeline(workload: Workload, candidate: Candidate) -> Spans:
         compute, _ = _warm_up(workload, epochs.iterator)
         epochs.prepare(workload.files(candidate))
         for each in watched:
-            each.begin_anew()
+            each.reset()
         times = run_epoch(_FirstBatches(epochs.iterator, TIMELINE_BATCHES), compute.step)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
@@ -209,9 +238,9 @@ def timeline(workload: Workload, candidate: Candidate) -> Spans:
 
 
 def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
-    """Return the stalls and the steps of the first batches.
+    """Return the spans of stalls and steps in the first batches.
 
-    A plain strategy loads in the training loop itself, while that waits for a batch.
+    If the strategy does not load ahead, the training loop itself loads, from asking for a batch until it has it.
     """
     asked, stalled, loaded, began, done = (
         (each[:TIMELINE_BATCHES] - times.started).tolist()
@@ -222,7 +251,19 @@ def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
 
 
 class Epochs:
-    """The iterator of a candidate, ready for an epoch in the chosen state of the page cache. A context manager."""
+    """A context manager around the iterator of a candidate, which prepares the page cache before each epoch.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    threads : Threads
+        Its CPU split.
+    watch : callable, optional
+        Wraps the loader of the iterator.
+    """
 
     def __init__(
         self,
@@ -242,7 +283,10 @@ class Epochs:
         self.iterator.close()
 
     def prepare(self, files: list[Path]) -> int:
-        """Have the next epoch find `files` in the page cache, or outside of it; how many pages are not so."""
+        """Prepare epoch 0: read `files` into the page cache or, for cold epochs, drop them from it.
+
+        Return the number of pages for which this failed.
+        """
         if not self._cold:
             self.iterator.set_epoch(0)
             outside = pages_outside(files)
@@ -255,9 +299,9 @@ class Epochs:
         return drop_from_page_cache(files)
 
     def release(self) -> None:
-        """Let go of all files if epochs are cold: the pages that a process has mapped, no other one can drop.
+        """If epochs are cold, close the iterator, its store and its worker processes until `prepare` makes a new one.
 
-        The iterator is closed, with its store and its worker processes; `prepare` makes the next one.
+        While this process maps the files, no process can drop their pages from the page cache.
         """
         if self._cold:
             self.iterator.close()
@@ -280,7 +324,7 @@ class _FirstBatches:
 
 
 def _resident_batches(iterator: BatchIterator) -> list[Batch]:
-    """Return batches of all shapes, as many as have room. Copies: an iterator writes its own again."""
+    """Return copies of the first batches, up to `RESIDENT_NBYTES`: an iterator reuses the memory of its batches."""
     batches: list[Batch] = []
     room = RESIDENT_NBYTES
     for batch in iterator:
@@ -294,13 +338,13 @@ def _resident_batches(iterator: BatchIterator) -> list[Batch]:
 
 
 def _copy_of_first(iterator: BatchIterator) -> Batch:
-    with _left_early(iterator) as batches:
+    with _partial_epoch(iterator) as batches:
         return map_batch(next(batches), np.array)
 
 
 def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Simulated, list[Batch]]:
-    """Train on the first batches. Return what trains, and batches in memory: one, or more if their shapes differ."""
-    with _left_early(iterator) as batches:
+    """Train on the first batches. Return the compute, and copies of batches: several if their shapes may differ."""
+    with _partial_epoch(iterator) as batches:
         batch = next(batches)
         first = map_batch(batch, np.array)
         compute = make_compute(workload, first)
@@ -312,8 +356,8 @@ def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Si
 
 
 @contextmanager
-def _left_early(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
-    """An epoch that is left before its end, so that the next one is the same from its first batch."""
+def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
+    """Yield the batches of an epoch that is abandoned before its end; then reset `iterator` to the same epoch."""
     epoch = iterator.epoch
     batches: Any = iter(iterator)
     try:
@@ -324,15 +368,43 @@ def _left_early(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
 
 
 def _harness_seconds(batch: Batch, nothing: Step) -> float:
-    """Seconds for each batch that the clock's loop itself takes: what is neither wait nor compute."""
+    """Return the overhead of the measuring loop in seconds per batch: wall time that is neither stall nor compute."""
     times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), nothing)
     wall, stall, compute = times.wall, times.stall, times.compute
     return (wall.total - stall.total - compute.total) / times.batches
 
 
 def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
-    """Bytes of files that an epoch reads without asking the system, because they are mapped."""
+    """Return the bytes of memory-mapped files that an epoch reads: the system does not count them as reads."""
     if not candidate.is_presaved:
         return 0
     with workload.open(candidate) as store:
         return store.nbytes if store.is_mapped else 0
+
+
+def write_store(workload: Workload, format: str, stage: str, jobs: int) -> WrittenStore:
+    """Write a store of the selected records, and return its cost.
+
+    The files of the records are first read into the page cache or, in a cold comparison, dropped from it. Only the
+    writing is timed.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    format : str
+        Format of the store.
+    stage : str
+        Stage after which records are presaved.
+    jobs : int
+        Worker processes that write.
+    """
+    files = source_files(workload.settings.source, workload.records)
+    if workload.settings.cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
+    started = time.perf_counter()
+    with workload.write(format, stage, jobs) as store:
+        seconds = time.perf_counter() - started
+        return WrittenStore(seconds, store.nbytes, len(store))

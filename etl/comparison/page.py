@@ -1,28 +1,45 @@
-"""A report as one HTML page: without network, scripts or fonts of its own, on any width, light and dark."""
+"""A report as one HTML page, which needs no network, scripts or fonts, fits any width, and has light and dark modes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 
-from etl.comparison.charts.epoch_bars import epoch_bars
-from etl.comparison.charts.overlap_lanes import BATCHES, overlap_lanes
-from etl.comparison.charts.ratio_intervals import describe_interval, ratio_intervals
-from etl.comparison.charts.stage_bar import stage_bar, stage_parts
-from etl.comparison.charts.stage_points import stage_name, stage_points
-from etl.comparison.figures_table import figures_table, pays_off
-from etl.comparison.report import Check, Report
-from etl.comparison.units import digits, nbytes, percent, ratio, seconds
+from etl.comparison.charts import (
+    MAX_BATCHES_SHOWN,
+    describe_interval,
+    epoch_bars,
+    overlap_lanes,
+    ratio_intervals,
+    stage_bar,
+    stage_name,
+    stage_parts,
+    stage_points,
+)
+from etl.comparison.report import Check, Report, StrategyResult
+from etl.comparison.units import (
+    NOT_MEASURED,
+    Scale,
+    bounds,
+    byte_scale,
+    digits,
+    nbytes,
+    percent,
+    ratio,
+    seconds,
+    time_scale,
+)
 
-# For each state of a rule: its class, its mark and its word, which says it without the colour.
+# For each state of a rule: CSS class, mark, and a word that says the same without colour.
 STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), None: ("unknown", "?", "not checked")}
 
 
-def page(report: Report) -> str:
-    """The whole page; `report` has at least one strategy. Whatever the report's texts hold is shown as text."""
+def render_page(report: Report) -> str:
+    """Return the page as HTML. Markup in the texts of the report is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("etl.comparison", "."),
         autoescape=True,
@@ -37,10 +54,10 @@ def page(report: Report) -> str:
         report=report,
         bars=epoch_bars(report),
         ratios=ratio_intervals(report),
-        groups=figures_table(report),
+        groups=metrics_table(report),
         points=stage_points(report) if report.stages else None,
         lanes=overlap_lanes(report),
-        batches_shown=BATCHES,
+        batches_shown=MAX_BATCHES_SHOWN,
         profile_bar=stage_bar(report.profile) if report.profile.stages else None,
         profile_parts=stage_parts(report.profile),
         checks=[(check, *STATES[check.held]) for check in report.checks],
@@ -58,7 +75,7 @@ def page(report: Report) -> str:
         describe_interval=describe_interval,
         pays_off=pays_off,
     )
-    # File names that are no UTF-8 come with lone surrogates, which no file in UTF-8 can hold.
+    # File names that are not valid UTF-8 contain lone surrogates, which a UTF-8 file cannot hold.
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -81,7 +98,7 @@ def _facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> str:
-    """Any JSON value in words."""
+    """Return any JSON value as text for people."""
     if value is None:
         return "not given"
     if isinstance(value, bool):
@@ -95,3 +112,175 @@ def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)) and not any(isinstance(each, (list, tuple, dict)) for each in value):
         return ", ".join(map(_plain, value)) or "none"
     return json.dumps(value, ensure_ascii=False)
+
+
+Get = Callable[[StrategyResult], float | None]
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One metric of all strategies.
+
+    Attributes
+    ----------
+    name : str
+        Name of the metric.
+    unit : str
+        Unit of the cells; empty if the cells include it or there is none.
+    meaning : str
+        Explanation, which may be empty.
+    cells : list of str
+        One value per strategy.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    cells: list[str]
+
+
+@dataclass(frozen=True)
+class MetricGroup:
+    """Rows of the metrics table that belong together."""
+
+    title: str
+    rows: list[MetricRow]
+
+
+def metrics_table(report: Report) -> list[MetricGroup]:
+    """Return all groups of metrics, from the wall time to the cost of a store."""
+    results = report.strategies
+    epoch = time_scale(each.parts.wall_seconds for each in results)
+
+    def times(name: str, meaning: str, get: Get, scale: Scale | None = None) -> MetricRow:
+        scale = scale or time_scale(map(get, results))
+        return MetricRow(name, scale.unit, meaning, [scale.number(get(each)) for each in results])
+
+    def sizes(name: str, meaning: str, get: Get) -> MetricRow:
+        scale = byte_scale(map(get, results))
+        return MetricRow(name, scale.unit, meaning, [scale.number(get(each)) for each in results])
+
+    def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> MetricRow:
+        return MetricRow(name, "", meaning, [get(each) for each in results])
+
+    meaning = "the training loop waits for batches; stall is the time in which the device waits"
+    host_waits = [times("host wait", meaning, lambda r: r.host_wait_seconds, epoch)] if report.shows_host_wait() else []
+    return [
+        MetricGroup(
+            "Time of one epoch",
+            [
+                times("wall time", "the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
+                times(
+                    "compute alone",
+                    "training steps on a batch in memory, with nothing else running",
+                    lambda r: r.parts.compute_alone_seconds,
+                    epoch,
+                ),
+                times(
+                    "interference",
+                    "additional time that compute takes during loading; below 0 is noise",
+                    lambda r: r.parts.interference_seconds,
+                    epoch,
+                ),
+                times("stall", "compute waits for a batch", lambda r: r.parts.stall_seconds, epoch),
+                times("harness", "the measuring loop itself", lambda r: r.parts.harness_seconds, epoch),
+                times(
+                    "unexplained", "wall time minus the four rows above", lambda r: r.parts.unexplained_seconds, epoch
+                ),
+                words(
+                    "unexplained, of wall",
+                    "must stay below 1%",
+                    lambda r: percent(r.parts.unexplained_seconds / r.parts.wall_seconds),
+                ),
+                times("first batch", "from the start of the epoch until it is ready", lambda r: r.first_batch_seconds),
+                *host_waits,
+            ],
+        ),
+        MetricGroup(
+            "Loading during compute",
+            [
+                times("ETL alone", "loading an epoch, with nothing else running", lambda r: r.etl_alone_seconds, epoch),
+                words("samples/s", "records trained per second of wall time", lambda r: digits(r.samples_per_second)),
+                words(
+                    "overlap",
+                    "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is completely hidden",
+                    lambda r: ratio(r.overlap),
+                ),
+            ],
+        ),
+        MetricGroup(
+            "Resources",
+            [
+                words("CPU s per 1,000", "CPU seconds per 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
+                sizes("peak memory", "of the process and its children", lambda r: r.peak_memory_nbytes),
+                sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
+                words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
+                words("loading threads", "or worker processes", lambda r: str(r.loading_threads)),
+            ],
+        ),
+        MetricGroup(
+            f"Compared with {report.reference}",
+            [
+                words(
+                    "ratio of wall times",
+                    "divided by the reference's wall time in the same round",
+                    lambda r: ratio(r.ratio.estimate if r.ratio else None),
+                ),
+                words("95% interval", "signed-rank; six rounds or more", lambda r: bounds(r.ratio) or NOT_MEASURED),
+                words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
+                words("verdict", "", lambda r: r.verdict),
+            ],
+        ),
+        MetricGroup(
+            "Prediction",
+            [
+                times(
+                    "predicted wall",
+                    "from the profile, before any strategy was measured",
+                    lambda r: r.prediction.wall_seconds if r.prediction else None,
+                    epoch,
+                ),
+                words(
+                    "error",
+                    "above 0: the prediction was too long",
+                    lambda r: percent(r.prediction.error if r.prediction else None, signed=True),
+                ),
+                times(
+                    "at the speed of the rounds",
+                    "the same, but with compute alone as measured in the rounds, since the machine's speed changes",
+                    lambda r: r.prediction.at_speed_seconds if r.prediction else None,
+                    epoch,
+                ),
+                words(
+                    "error at that speed",
+                    "above 0: the prediction was too long",
+                    lambda r: percent(r.prediction.at_speed_error if r.prediction else None, signed=True),
+                ),
+            ],
+        ),
+        MetricGroup(
+            "The store",
+            [
+                words("format", "", lambda r: r.format or NOT_MEASURED),
+                words("presaved after", "the last stage before records are stored", lambda r: r.stage or NOT_MEASURED),
+                times(
+                    "written in",
+                    "once, before the first epoch",
+                    lambda r: r.presaving.write_seconds if r.presaving else None,
+                ),
+                sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
+                words(
+                    "pays off after",
+                    "epochs until the store has saved the time to write it",
+                    lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
+                ),
+            ],
+        ),
+    ]
+
+
+def pays_off(epochs: float | None, report: Report) -> str:
+    """Return "1.3 epochs", or "never" for None; a dash if every strategy needs a store."""
+    if all(each.stage is not None for each in report.strategies):
+        return NOT_MEASURED
+    return "never" if epochs is None else f"{digits(epochs, 2)} epochs"

@@ -1,87 +1,227 @@
-"""How long an epoch of a strategy will take, from the profile of the raw pipeline alone."""
+"""Predictions from the profile of the raw pipeline: seconds of an epoch, and how many records there is time for."""
 
 from __future__ import annotations
 
-import presave
-from etl.comparison.candidate import Candidate
-from etl.comparison.samples import Profile
-from etl.comparison.threads import Threads
-from etl.comparison.workload import Workload
+from bisect import bisect_right
 
-# How many times as long as alone loading takes beside compute, and compute beside loading.
+import presave
+from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE
+from etl.comparison.samples import Profile
+from etl.comparison.settings import Candidate, Threads
+from etl.comparison.workload import Workload
+from etl.measuring.statistics import MIN_ROUNDS
+
+# Batches before a sample, so that allocators, caches and thread pools are as in the middle of an epoch.
+WARM_UP_BATCHES = 2
+# Batches before the trials of each CPU split.
+SPLIT_WARM_UP_BATCHES = 2
+# Compute alone: at least this many steps, for this many seconds or this share of the budget, whichever is less.
+MIN_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
+# Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
+CHECKED_STEPS = 2
+TIMELINE_BATCHES = 8
+HARNESS_BATCHES = 50
+# If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
+RESIDENT_NBYTES = 256 << 20
+# The first batch includes the start-up, so the time per batch comes from the others.
+MIN_MEASURED_BATCHES = 5
+ROUNDS_WANTED = MIN_ROUNDS
+# Seconds to fork a process, make a model and look up files, and seconds to start a server, which imports torch.
+PROCESS_SECONDS, SERVER_SECONDS = 0.4, 3.0
+
+# Slowdown of loading during compute, and of compute during loading, as factors.
 Slowdowns = tuple[float, float]
 
 
-def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, profile: Profile) -> float:
-    """Seconds of an epoch of the whole source.
+def choose_records(workload: Workload, profile: Profile, seconds_left: float) -> int:
+    """Return how many records to measure.
 
-    A plain strategy takes the sum of loading and compute. One that loads ahead, or any beside a device, takes the first
-    batch's loading and then, for each batch, the longer of both, in which each slows the other down while both are at
-    work.
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    profile : Profile
+        Profile of the raw pipeline.
+    seconds_left : float
+        Time for everything that comes after the profile.
+
+    Returns
+    -------
+    The number of records: all if there is time, otherwise that of as many whole batches as there is time for. If
+    `settings.records` is set, it is used instead of the time.
     """
-    size = min(workload.settings.batch_size, len(workload.whole))
+    settings, available = workload.settings, len(workload.source)
+    if settings.records is not None:
+        whole = max(1, settings.records // settings.batch_size) * settings.batch_size
+        return available if settings.records >= available else min(whole, available)
+    most = available // settings.batch_size
+    if most <= MIN_MEASURED_BATCHES or seconds_needed(workload, profile, most + 1) <= seconds_left:
+        return available
+    # Time grows with the number of batches, so bisect: a source may have millions of batches.
+    numbers = range(MIN_MEASURED_BATCHES, most + 1)
+    with_room = bisect_right(numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, batches))
+    return numbers[max(0, with_room - 1)] * settings.batch_size
+
+
+def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
+    """Estimate the seconds that a comparison takes after its profile.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    profile : Profile
+        Profile of the raw pipeline.
+    batches : int
+        Batches of an epoch.
+    """
+    size = workload.settings.batch_size
+    rounds = workload.settings.rounds or ROUNDS_WANTED
+    chosen = workload.candidates()
+    loading_only = [each for each in workload.stage_candidates() if each not in chosen]
+    total = rounds * SERVER_SECONDS
+    for stage in {each.stage for each in (*chosen, *loading_only) if each.is_presaved}:
+        all_stages, left = stage_seconds(profile, None), stage_seconds(profile, stage)
+        formats = len(workload.settings.formats) if stage == workload.presave_stage else 1
+        total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
+    for candidate in (*chosen, *loading_only):
+        threads = workload.threads(candidate, profile.is_on_device)
+        compute = float(profile.compute_seconds[str(threads.compute)])
+        load = size * stage_seconds(profile, candidate.stage if candidate.is_presaved else None)
+        total += PROCESS_SECONDS + batches * load  # the check
+        if candidate in loading_only:
+            total += MIN_ROUNDS_SHOWN * (PROCESS_SECONDS + (batches + 1) * load)
+            continue
+        at_once = slowdowns(workload, profile, threads) is not None
+        epoch = batches * (max(load, compute) if at_once else load + compute)
+        warm_up = (1 + WARM_UP_BATCHES) * load + WARM_UP_BATCHES * compute
+        alone = max(MIN_STEPS * compute, compute_seconds(workload.settings.budget_seconds))
+        total += rounds * (PROCESS_SECONDS + warm_up + alone + epoch)
+        total += min(rounds, ROUNDS_WITH_ETL_ALONE) * batches * load + CHECKED_STEPS * compute
+        if candidate.is_ahead:
+            total += PROCESS_SECONDS + warm_up + epoch * min(1.0, TIMELINE_BATCHES / batches)
+    return total
+
+
+def compute_seconds(budget_seconds: float) -> float:
+    """Return how long to time compute alone in a comparison of `budget_seconds`."""
+    return min(COMPUTE_SECONDS, budget_seconds * COMPUTE_SHARE)
+
+
+def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, profile: Profile) -> float:
+    """Predict the seconds of an epoch of the whole source.
+
+    If loading and compute alternate, an epoch takes the sum of both. They overlap if the strategy loads ahead or if
+    compute runs on a device. Then an epoch takes the loading of its first batch, and after it, per batch, the longer of
+    the two. Each slows the other down while both are running.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    threads : Threads
+        Its CPU split.
+    profile : Profile
+        Profile of the raw pipeline.
+    """
+    size = min(workload.settings.batch_size, len(workload.source))
     load = loading_seconds(workload, candidate, profile) * size
     compute = float(profile.compute_seconds[str(threads.compute)])
     split = profile.split(threads)
     if split is not None:
-        # What one more thread gains is a property of the machine, seen with the raw pipeline.
+        # How loading scales with threads is a property of the machine, measured on the raw pipeline.
         load /= stage_seconds(profile, None) * split.records_per_second
-    return wall_seconds(len(workload.whole) / size, load, compute, slowdowns(workload, profile, threads))
+    return wall_seconds(len(workload.source) / size, load, compute, slowdowns(workload, profile, threads))
 
 
 def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdowns | None:
-    """Return how loading and compute slow each other down; None if one is done after the other."""
+    """Return the factors by which loading and compute slow each other down; None if they alternate.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    profile : Profile
+        Profile of the raw pipeline.
+    threads : Threads
+        The CPU split.
+    """
     split = profile.split(threads)
     if split is not None:
         return split.loading_slowdown, split.compute_slowdown
-    # Beside one step in flight on a device, the training loop itself loads.
+    # Even a training loop that loads itself overlaps with a device: it loads while one step is in flight.
     return (1.0, 1.0) if profile.device != "cpu" and not workload.settings.waits_for_steps else None
 
 
-def wall_seconds(batches: float, load: float, compute: float, beside: Slowdowns | None) -> float:
-    """Return the seconds of an epoch whose batches take `load` seconds to load and `compute` to train on, each alone.
+def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns | None) -> float:
+    """Return the seconds of an epoch.
 
-    `beside` says how they slow each other down; None if one is done after the other.
+    Parameters
+    ----------
+    batches : float
+        Batches of the epoch.
+    load, compute : float
+        Seconds per batch of loading alone and of compute alone.
+    factors : (float, float) or None
+        Slowdown of loading, and of compute; None if they alternate.
     """
-    if beside is None:
+    if factors is None:
         return batches * (load + compute)
-    both = side_by_side(load, compute, *beside)
+    both = overlapped_seconds(load, compute, *factors)
     return load + compute + (batches - 1) * both
 
 
-def side_by_side(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
-    """Seconds of a batch when loading the next and computing on this one go on at once, each taking so many times as
-    long while the other is at work, and as long as alone when the other is done.
+def overlapped_seconds(load: float, compute: float, loading_slowdown: float, compute_slowdown: float) -> float:
+    """Return the seconds per batch if the next batch is loaded while this one is computed on.
+
+    Parameters
+    ----------
+    load, compute : float
+        Seconds per batch of each alone.
+    loading_slowdown, compute_slowdown : float
+        Factors by which each takes longer while the other is running. Once one is done, the other is as fast as alone.
     """
     slow_load, slow_compute = load * loading_slowdown, compute * compute_slowdown
     if slow_load >= slow_compute:
-        # While compute is at work, loading gets on by slow_compute / loading_slowdown.
+        # During compute, loading progresses by slow_compute / loading_slowdown.
         return load + slow_compute * (1 - 1 / loading_slowdown)
     return compute + slow_load * (1 - 1 / compute_slowdown)
 
 
 def loading_seconds(workload: Workload, candidate: Candidate, profile: Profile) -> float:
-    """Seconds of one thread to load a record."""
+    """Predict how many seconds one thread takes to load a record.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The way to load.
+    profile : Profile
+        Profile of the raw pipeline.
+    """
     if not candidate.is_presaved:
         return stage_seconds(profile, None)
     rate = float(profile.copy_bytes_per_second)
     with workload.open(candidate) as store:
         nbytes = store.nbytes / len(store)
         if store.reads_whole_shards:
-            # Copied out of the file, and once more out of what that holds.
+            # Bytes are copied twice: whole shards out of the file, then rows out of the shards.
             read = _shards_a_batch(store, workload.settings.batch_size) * store.nbytes / len(store.manifest.shards)
             nbytes = 2 * read / workload.settings.batch_size
     return nbytes / rate + stage_seconds(profile, candidate.stage)
 
 
 def stage_seconds(profile: Profile, after: str | None) -> float:
-    """Seconds of one thread for a record in the stages that come after the one called `after`; None: in all of them."""
+    """Return the seconds per record, in one thread, of the stages after `after`; of all stages if it is None."""
     stages = profile.stages
     first = 0 if after is None else 1 + [stage.name for stage in stages].index(after)
     return float(sum(stage.seconds_per_record for stage in stages[first:]))
 
 
 def _shards_a_batch(store: presave.Store, batch_size: int) -> float:
-    """How many different shards a shuffled batch needs, on average."""
+    """Return the expected number of distinct shards in a shuffled batch."""
     shards = len(store.manifest.shards)
     return float(shards * (1 - (1 - 1 / shards) ** batch_size))

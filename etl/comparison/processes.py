@@ -1,4 +1,4 @@
-"""Every figure of a comparison, from fresh processes: the client of `tasks.py`."""
+"""Measurements in fresh processes: the client of the server in `tasks.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
-from etl.comparison.candidate import Candidate
-from etl.comparison.samples import Checked, Loads, Profile, Sample, Spans, Trials, Written
-from etl.comparison.threads import Threads
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, Sample, Spans, Trials, WrittenStore
+from etl.comparison.settings import Candidate, Threads
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
 from etl.measuring.processes import FreshServers, MeasurementError, Server
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
-# Not with -m, which looks for modules in the working folder first: that may be the folder with somebody else's data.
-# This very package is found if it was not installed, too.
+# `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
+# The folder of this package is appended to the path, so that the package is found even if it is not installed.
 START = """
 import sys
 sys.path[:] = [path for path in sys.path if path]
@@ -35,21 +34,21 @@ Answer = TypeVar("Answer", bound=JsonValues)
 
 
 class InputError(ValueError):
-    """What was given to the comparison is wrong: its source, a record, the model, a setting."""
+    """The input of the comparison is wrong: the source, a record, the model or a setting."""
 
 
 class Processes:
-    """A context manager around the server that forks a process for each figure.
+    """A context manager around a server that forks a fresh process for each measurement.
 
-    Every method raises `InputError` for what the caller can mend, and `MeasurementError` for anything else. After
-    either, the next figure comes from a new server.
+    Every measurement raises `InputError` if the input is wrong, and `MeasurementError` if it fails otherwise. After
+    either error, the next measurement comes from a new server.
 
     Parameters
     ----------
     workload : Workload
-        What is compared. Its records, and how the CPUs are split, may change from one figure to the next.
+        The work to measure. Its records and CPU splits may change between measurements.
     affinity : collection of int
-        The CPUs that every process is bound to.
+        CPUs that every process is bound to.
     """
 
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
@@ -58,37 +57,57 @@ class Processes:
         self._servers = FreshServers(self._start)
 
     def renew(self) -> None:
-        """Start a new server, with everything in it laid out anew."""
-        with _mendable():
+        """Start a new server, with a newly randomized memory layout."""
+        with _as_input_error():
             self._servers.renew()
 
     def profile(self) -> Profile:
         """Return the profile of the raw pipeline."""
         return self._ask("profile", Profile)
 
-    def write(self, format: str, stage: str, jobs: int) -> Written:
-        """Presave, and return what it took."""
-        return self._ask("write", Written, format=format, stage=stage, jobs=jobs)
+    def write(self, format: str, stage: str, jobs: int) -> WrittenStore:
+        """Write a store, and return its cost.
+
+        Parameters
+        ----------
+        format : str
+            Format of the store.
+        stage : str
+            Stage after which records are presaved.
+        jobs : int
+            Worker processes that write.
+        """
+        return self._ask("write", WrittenStore, format=format, stage=stage, jobs=jobs)
 
     def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
-        """Return the seconds of a batch with each split of the CPUs, from short trials of about `seconds` in all."""
+        """Return the seconds per batch of short trials with each CPU split, which take about `seconds` in all."""
         tried = self._ask("try_splits", Trials, candidate, seconds=seconds)
         return {each.threads: each.seconds_per_batch for each in tried.trials}
 
-    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> Checked:
-        """Return what an epoch of `candidate` holds, and what training on it ends with."""
-        return self._ask("check", Checked, candidate, compute_threads=compute_threads, trains=trains)
+    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
+        """Return digests of an epoch of `candidate`, and the loss of a few training steps on it.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The way to load.
+        compute_threads : int
+            Threads of compute, the same for all candidates.
+        trains : bool
+            Train on the first batches.
+        """
+        return self._ask("check", CheckedEpoch, candidate, compute_threads=compute_threads, trains=trains)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
-        """Return one sample of all figures."""
+        """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
         return self._ask("measure", Sample, candidate, with_etl_alone=with_etl_alone)
 
-    def load(self, candidate: Candidate) -> Loads:
+    def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""
-        return self._ask("load", Loads, candidate)
+        return self._ask("load", LoadingSample, candidate)
 
     def timeline(self, candidate: Candidate) -> Spans:
-        """Return when `candidate` waited, computed and loaded."""
+        """Return the spans of waiting, compute and loading in the first batches of an epoch of `candidate`."""
         return self._ask("timeline", Spans, candidate)
 
     def __enter__(self) -> Self:
@@ -107,7 +126,7 @@ class Processes:
             "state": self._workload.state().to_json(),
             "affinity": self._affinity,
         }
-        with _mendable():
+        with _as_input_error():
             answer = self._servers.sample(task if candidate is None else self._workload.name(candidate), request)
         return kind.from_json(answer)
 
@@ -118,14 +137,14 @@ class Processes:
             dict(self._workload.as_dict()),
             timeout=ANSWER_SECONDS,
             hash_seed=draw_hash_seed(),
-            # For processes that it starts in turn, as Python 3.11 and later have it.
+            # For the server's own child processes; Python 3.11 and later obey it.
             environment={"PYTHONSAFEPATH": "1", **draw_environment()},
         )
 
 
 @contextmanager
-def _mendable() -> Iterator[None]:
-    """Raise `InputError` for what the caller can mend."""
+def _as_input_error() -> Iterator[None]:
+    """Turn a `MeasurementError` that the input caused into an `InputError`."""
     try:
         yield
     except MeasurementError as error:

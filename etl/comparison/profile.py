@@ -1,4 +1,4 @@
-"""The profile of the raw pipeline, from which every strategy's time is predicted. Loads torch."""
+"""The profile of the raw pipeline, from which the time of every strategy is predicted. Imports torch."""
 
 from __future__ import annotations
 
@@ -11,33 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from etl.backends.tensors import map_batch
-from etl.comparison.candidate import Candidate
-from etl.comparison.compute import is_on_device, make_compute, usual_model
+from etl.comparison.compute import default_model, is_on_device, make_compute
+from etl.comparison.loader_clocks import RecordRun, StageClock
 from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile
-from etl.comparison.source_files import source_files
-from etl.comparison.stage_clock import RecordRun, StageClock
-from etl.comparison.threads import Threads
-from etl.comparison.workload import Workload
-from etl.cut import cut
+from etl.comparison.settings import Candidate, Threads
+from etl.comparison.workload import Workload, source_files
 from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
-from etl.several import flatten
+from etl.stages.fields import flatten
+from etl.training.backends.tensors import map_batch
 
-# In turns, so that a slow second of the machine meets all of them; together they take this share of the time budget,
-# and each no more than so many seconds.
+# Measurements take turns, so that a slow second of the machine affects all of them. Together they take at most this
+# share of the time budget, and each turn at most this long.
 TURNS = 3
-TURNS_SHARE, LONGEST_TURN_SECONDS = 1 / 10, 0.4
-RECORDS, RECORDS_LOOKED_AT = 512, 8
+TURNS_SHARE, MAX_TURN_SECONDS = 1 / 10, 0.4
+PROFILED_RECORDS, SIZED_RECORDS = 512, 8
 COPIED_NBYTES = 64 << 20
 
 
-def profile(workload: Workload) -> Profile:
-    """Measure the stages one by one, compute alone, and both at once for each split of the CPUs."""
-    # Few enough to be read again and again, as files are that stay in memory from one epoch to the next.
-    workload.select(min(RECORDS, len(workload.whole)))
+def profile_raw_pipeline(workload: Workload) -> Profile:
+    """Measure each stage, compute alone, and loading and compute at the same time for each CPU split."""
+    # So few records that their files are read repeatedly, like files that stay in memory between epochs.
+    workload.select(min(PROFILED_RECORDS, len(workload.source)))
     files = source_files(workload.settings.source, workload.records)
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
     prepare(files)
@@ -48,10 +45,10 @@ def profile(workload: Workload) -> Profile:
         splits = [_SplitTimes(each) for each in workload.splits(Candidate("async-raw"), on_device)]
         alone: dict[int, list[float]] = {workload.cpus: [], **{each.threads.compute: [] for each in splits}}
         shares = TURNS * (1 + len(alone) + 2 * len(splits))
-        seconds = min(LONGEST_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
+        seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(workload, raw.loader)
         clock = StageClock(workload.stages)
-        for threads in alone:  # the first step with another number of threads starts them
+        for threads in alone:  # untimed: the first step with more threads starts them
             with ThreadPolicy(threads):
                 compute.step(batch)
         records.load_for(seconds / 2, StageClock(workload.stages))
@@ -64,7 +61,7 @@ def profile(workload: Workload) -> Profile:
             for split in splits:
                 rate = _rate(records, split.threads.loading, seconds)
                 with ThreadPolicy(split.threads.compute):
-                    beside, step = _rate_beside(
+                    beside, step = _rate_during(
                         records, split.threads.loading, lambda: seconds_of_step(compute.step, [batch], seconds)
                     )
                 split.rates.append(rate)
@@ -79,14 +76,22 @@ def profile(workload: Workload) -> Profile:
         splits=[each.profile() for each in splits],
         copy_bytes_per_second=_copy_rate(int(_row_nbytes(batch))),
         device=compute.device,
-        model=usual_model(_first_features(batch).shape[1:]),
+        model=default_model(_first_features(batch).shape[1:]),
     )
 
 
 @dataclass
 class _SplitTimes:
-    """One split: in each turn records a second that its threads load, and how many times as long as alone loading and
-    compute took beside each other.
+    """Measurements of one CPU split, one value per turn.
+
+    Attributes
+    ----------
+    threads : Threads
+        The split.
+    rates : list of float
+        Records per second that its threads load.
+    loading_slower, compute_slower : list of float
+        Slowdown factors of loading and of compute if both run at the same time.
     """
 
     threads: Threads
@@ -95,7 +100,7 @@ class _SplitTimes:
     compute_slower: list[float] = field(default_factory=list)
 
     def profile(self) -> SplitProfile:
-        """Return the medians."""
+        """Return the medians of all turns."""
         return SplitProfile(
             compute_threads=self.threads.compute,
             loading_threads=self.threads.loading,
@@ -106,12 +111,12 @@ class _SplitTimes:
 
 
 def _rate(records: RecordRun, threads: int, seconds: float) -> float:
-    """Records a second that so many threads load."""
-    return _rate_beside(records, threads, lambda: time.sleep(seconds))[0]
+    """Return the records per second that `threads` threads load."""
+    return _rate_during(records, threads, lambda: time.sleep(seconds))[0]
 
 
-def _rate_beside(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
-    """Records a second that so many threads load while `work` goes on, and what that returns."""
+def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the records per second that `threads` threads load while `work` runs, and the result of `work`."""
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(clocks)) as workers:
@@ -122,16 +127,16 @@ def _rate_beside(records: RecordRun, threads: int, work: Callable[[], Any]) -> t
             for clock in clocks:
                 clock.until = 0.0
     for each in loading:
-        each.result()  # raises what loading did
+        each.result()  # raises the exception of loading, if any
     return sum(clock.records for clock in clocks) / (time.perf_counter() - started), result
 
 
 def _stage_nbytes(workload: Workload) -> list[float]:
-    """Mean bytes of the features of a record after each stage."""
-    chosen = [workload.records[index] for index in range(min(RECORDS_LOOKED_AT, len(workload.records)))]
+    """Return the mean bytes of a record's features after each stage."""
+    chosen = [workload.records[index] for index in range(min(SIZED_RECORDS, len(workload.records)))]
     means = []
     for stage in workload.stages:
-        until, _ = cut(workload.pipeline, stage)
+        until, _ = workload.pipeline.split(stage)
         done = [until(record) for record in chosen]
         sizes = [
             sum(np.asarray(value).nbytes for name, value in flatten(record).items() if name.startswith("features"))
@@ -142,7 +147,7 @@ def _stage_nbytes(workload: Workload) -> list[float]:
 
 
 def _copy_rate(row_nbytes: int) -> float:
-    """Bytes a second that one thread copies, in rows of `row_nbytes` from random places that no cache holds."""
+    """Return the bytes per second at which one thread copies random rows of `row_nbytes`, which no CPU cache holds."""
     rows = max(2, COPIED_NBYTES // max(1, row_nbytes))
     source = np.ones((rows, max(1, row_nbytes)), np.uint8)
     target = np.ones_like(source)

@@ -1,23 +1,38 @@
-"""What to do, in two or three sentences, each of which rests on figures of the report."""
+"""Sentences for the reader: a recommendation, and notes on how to read the metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import psutil
 
 from etl import strategies
 from etl.comparison.report import Report, StrategyResult
+from etl.comparison.results import Measurements, audits_of, splits_of
+from etl.comparison.rounds import MIN_TRIALS
+from etl.comparison.settings import Candidate, Threads
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
 
-# Below this, a difference is not worth a change, whether it is real or not.
+# A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
 
 
 def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source: str) -> list[str]:
-    """Sentences. `to_fastest` has the wall time of each over that of the fastest, paired within rounds."""
+    """Return one to three sentences that recommend a strategy, each based on metrics of the report.
+
+    Parameters
+    ----------
+    report : Report
+        The report. Its own recommendation is not read.
+    to_fastest : dict
+        Each strategy's wall time divided by that of the fastest, by name.
+    source : str
+        The source, as the sentences call it.
+    """
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
-        return ["Nothing can be recommended: every strategy broke a rule of fairness, as told below."]
+        return ["Nothing can be recommended: every strategy broke a rule of fairness (see below)."]
     fastest = min(valid, key=lambda each: each.parts.wall_seconds)
     slowest = max(valid, key=lambda each: each.parts.wall_seconds)
     if len(valid) == 1:
@@ -44,17 +59,17 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
 
 
 def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mapping[str, Interval | None]) -> bool:
-    """Whether it is the fastest, or was not shown to be slower than that by more than is negligible."""
+    """Return True for the fastest, and for every strategy that was not shown to be slower by a relevant amount."""
     if result is fastest:
         return True
     ratio = to_fastest.get(result.name)
-    if ratio is None or ratio.low is None:  # too few rounds to tell: go by the figures
+    if ratio is None or ratio.low is None:  # too few rounds for an interval: compare the estimates
         return result.parts.wall_seconds <= fastest.parts.wall_seconds * (1 + NEGLIGIBLE)
     return (ratio.low <= 1 and ratio.estimate <= 1 + 2 * NEGLIGIBLE) or ratio.estimate <= 1 + NEGLIGIBLE
 
 
 def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, int]:
-    """Return what to sort by, simplest first: worker processes cost most, then a store, the larger the more."""
+    """Return a sort key that puts the simplest first: no worker processes, no store, no loading ahead, few bytes."""
     strategy = strategies.find(result.strategy)
     stored = 0 if result.presaving is None else result.presaving.nbytes
     return strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
@@ -65,7 +80,7 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
     if reference is None:
         return f"Use {chosen.name}: an epoch takes {wall}."
     if chosen is reference:
-        return f"Stay with {chosen.name}: an epoch takes {wall}, and nothing has been shown to be faster."
+        return f"Stay with {chosen.name}: an epoch takes {wall}, and no strategy has been shown to be faster."
     ratio = chosen.ratio
     instead = f"{seconds(reference.parts.wall_seconds)} with {reference.name}"
     text = f"Use {chosen.name}: an epoch takes {wall} instead of {instead}"
@@ -73,30 +88,30 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
         return f"{text}."
     if ratio.low is None:
         return (
-            f"{ratio.count} rounds are too few to recommend anything; so far {chosen.name} is the fastest, with "
-            f"{wall} for an epoch instead of {instead}. Give it more time with --budget."
+            f"{ratio.count} rounds are too few for a recommendation. So far {chosen.name} is the fastest: an epoch "
+            f"takes {wall} instead of {instead}. Allow more time with --budget."
         )
-    of_its_time = f"{ratio.estimate:.2f} of its time (95% interval {bounds(ratio)})"
+    share = f"{ratio.estimate:.2f} times as long (95% interval {bounds(ratio)})"
     if not ratio.excludes_one:
         return (
             f"No difference from {reference.name} has been shown: with {chosen.name} an epoch takes {wall} instead of "
-            f"{instead}, {of_its_time}."
+            f"{instead}, {share}."
         )
-    return f"{text}, {of_its_time}."
+    return f"{text}, {share}."
 
 
 def _cost(chosen: StrategyResult, is_without_store: bool) -> str:
-    """What its store costs; and when that has paid off, where there is one without a store to compare with."""
+    """Say what the store of `chosen` costs and, if a strategy without a store was measured, when it pays off."""
     cost = chosen.presaving
     assert cost is not None  # noqa: S101 - for the type checker
     text = f"Presaving after {chosen.stage} takes {seconds(cost.write_seconds)} and {nbytes(cost.nbytes)} once"
     if not is_without_store:
         return f"{text}."
     if cost.break_even_epochs is None:
-        return f"{text}, and does not pay off against the fastest strategy without a store."
+        return f"{text}, which does not pay off against the fastest strategy without a store."
     epochs = cost.break_even_epochs
     count = "within the first epoch" if epochs <= 1 else f"after {epochs:.1f} epochs"
-    return f"{text}, and pays off {count}."
+    return f"{text}, which pays off {count}."
 
 
 def _bound(result: StrategyResult) -> str:
@@ -104,9 +119,69 @@ def _bound(result: StrategyResult) -> str:
     waiting = parts.stall_seconds / parts.wall_seconds
     if waiting <= NEGLIGIBLE:
         return (
-            f"With {result.name} training waits {waiting:.1%} of the time: compute is the limit, and faster loading "
-            "would gain nothing more."
+            f"With {result.name} training waits for data {waiting:.1%} of the time: compute is the limit, and faster "
+            "loading would not help."
         )
     if parts.stall_seconds > parts.compute_alone_seconds:
-        return f"With {result.name} training still waits {waiting:.0%} of the time: loading is the limit."
-    return f"With {result.name} training waits {waiting:.0%} of the time."
+        return f"With {result.name} training still waits for data {waiting:.0%} of the time: loading is the limit."
+    return f"With {result.name} training waits for data {waiting:.0%} of the time."
+
+
+def make_notes(measured: Measurements) -> list[str]:
+    """Return notes on what failed, what was scaled, which settings had no effect and which stores exceed memory."""
+    scale = measured.scale
+    found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
+    asked_for, reference = measured.workload.candidates()[0], measured.compared[0]
+    if reference != asked_for:
+        found.append(f"{measured.name(reference)} is the reference instead of {measured.name(asked_for)}.")
+    if measured.no_server:
+        found.append(
+            f"The comparison ended after {measured.rounds} rounds: the next could not begin: {measured.no_server}"
+        )
+    if scale.measured < scale.records:
+        found.append(
+            f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random. Times are scaled to all "
+            "records: the first batch counts once, and the time of all other batches grows with their number."
+        )
+    for candidate in measured.compared:
+        found += _split_notes(measured, candidate)
+        inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
+        found += [f"{measured.name(candidate)}: a setting had no effect: {each.alarm}" for each in inert]
+    memory = psutil.virtual_memory().total
+    for candidate in measured.compared:
+        written = measured.written(candidate)
+        nbytes = 0 if written is None else scale.amount(written.nbytes)
+        if nbytes > memory / 2 and measured.workload.settings.cache == "warm":
+            found.append(
+                f"The store of {measured.name(candidate)} takes {nbytes / 1e9:,.1f} GB, but this machine has "
+                f"{memory / 1e9:,.1f} GB of memory: epochs over the whole source will wait for the disk. Also compare "
+                "with --cache cold."
+            )
+    return found
+
+
+def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
+    """Yield a note that names the chosen CPU split and the times of the others; none if no split was tried."""
+    tried = {Threads(each.compute_threads, each.loading_threads): each for each in splits_of(measured, candidate)}
+    if not tried:
+        return
+    threads = measured.threads(candidate)
+    taken = tried.pop(threads)
+    kind = "worker processes" if candidate.worker_processes else "loading threads"
+    runs = f"{measured.name(candidate)} runs with {_split(threads)} compute threads + {kind}"
+    if min(each.trials for each in (taken, *tried.values())) < MIN_TRIALS:
+        yield (
+            f"{runs}; there was no time to try other splits of the CPUs {MIN_TRIALS} times: allow more with --budget."
+        )
+        return
+    others = ", ".join(f"{_split(split)} {seconds(each.epoch_seconds)}" for split, each in tried.items())
+    cpus = measured.workload.cpus
+    is_shared = threads.compute + threads.loading > cpus
+    yield (
+        f"{runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in {taken.trials} short "
+        f"trials, with {seconds(taken.epoch_seconds)} per epoch; others: {others}."
+    )
+
+
+def _split(threads: Threads) -> str:
+    return f"{threads.compute} + {threads.loading}"

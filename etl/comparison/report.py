@@ -1,35 +1,94 @@
-"""What a comparison found: every figure of it, as it is shown, and as JSON.
+"""The report of a comparison: every metric, as it is shown and as JSON.
 
-The fields and properties of these classes are the schema of `etl compare --json`, in version `SCHEMA_VERSION`. Seconds,
-bytes and records are in their names; a ratio is a plain number, 0.25 for a quarter. What was not measured is None.
+The fields and properties of these classes are the schema of `etl compare --json`, version `SCHEMA_VERSION`. Names
+include their unit: seconds, nbytes, records. A ratio is a plain number, 0.25 for a quarter. None means not measured.
+Values that are derived from others are properties, so that they cannot contradict them.
 
-Version 4 adds `host_wait_seconds` to each strategy: the time in which the training loop waited for batches, while stall
-is now the time in which the device did. The reference is always the first strategy, and a prediction always has
-`error`, `at_speed_seconds` and `at_speed_error`. All other names and meanings are those of version 3.
+Version 4 adds `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changes
+the meaning of stall, which is now the time in which the device waited. The first strategy is now always the reference,
+and a prediction always has `error`, `at_speed_seconds` and `at_speed_error`. All else is as in version 3.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from etl.comparison.section import Section
 from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
 
+Parent = TypeVar("Parent")
+
+
+@dataclass(frozen=True)
+class Section(Generic[Parent]):
+    """A part of a report: fields, and properties that are derived from the fields or from the `parent`.
+
+    The JSON has all fields and all public properties of the class. Derived values that are not published are methods.
+    A section that is given as a field is copied, so that each copy has one parent even if several reports use it.
+    """
+
+    def __post_init__(self) -> None:
+        """Copy the sections in the fields, and become the parent of the copies."""
+        for each in fields(self):
+            object.__setattr__(self, each.name, self._adopt(getattr(self, each.name)))
+
+    @property
+    def parent(self) -> Parent:
+        """The section that holds this one in a field."""
+        parent: Parent = vars(self)["parent"]
+        return parent
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values: the fields and the public properties."""
+        return {name: _as_json(getattr(self, name)) for name in self.published()}
+
+    @classmethod
+    def published(cls) -> list[str]:
+        """Return the names of the fields and of the public properties."""
+        properties = [name for name, value in vars(cls).items() if isinstance(value, property)]
+        return [each.name for each in fields(cls)] + [name for name in properties if not name.startswith("_")]
+
+    def _adopt(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._adopt(each) for each in value]
+        if isinstance(value, Section):
+            value = replace(value)
+            vars(value)["parent"] = self
+        return value
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.as_dict()
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
 SCHEMA_VERSION = 4
-# Shares of all CPU time above which a report warns, and the spread of a fixed calculation.
-STEAL_LIMIT, OTHERS_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
+# The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
+# calculation.
+STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
 
 
 @dataclass(frozen=True)
 class Parts(Section["StrategyResult"]):
-    """Where the wall time of an epoch goes, in seconds: the first is the sum of the others.
+    """The wall time of an epoch in seconds, and the parts that add up to it: all other fields and the unexplained rest.
 
-    `compute_alone` is what the training steps take on a batch that is in memory, with nothing else at work;
-    `interference` what they take longer in the epoch; `stall` the time in which the device waited for a batch until it
-    was readable at memory speed; `harness` the clock's own loop, as calibrated without loading.
+    Attributes
+    ----------
+    wall_seconds : float
+        Wall time of the epoch.
+    compute_alone_seconds : float
+        The same number of training steps on a batch in memory, with nothing else running.
+    interference_seconds : float
+        Time by which the training steps took longer in the epoch than alone. A negative value is noise.
+    stall_seconds : float
+        Time in which the device waited until a batch was readable at memory speed.
+    harness_seconds : float
+        Overhead of the measuring loop, calibrated without loading.
     """
 
     wall_seconds: float
@@ -40,16 +99,33 @@ class Parts(Section["StrategyResult"]):
 
     @property
     def unexplained_seconds(self) -> float:
-        """What is left."""
+        """Wall time minus all other parts."""
         known = self.compute_alone_seconds + self.interference_seconds + self.stall_seconds + self.harness_seconds
         return self.wall_seconds - known
 
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """One measurement: of the records that were measured, not scaled to the whole epoch.
+    """Metrics of a strategy in one round, for the measured records: they are not scaled to the whole source.
 
-    Rounds count from 0. `steal` and `other_processes` are shares of all CPUs' time.
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    wall_seconds : float
+        Wall time.
+    compute_seconds, stall_seconds : float
+        Parts of the wall time: training steps, and waiting for batches.
+    compute_alone_seconds : float
+        The same number of training steps with nothing else running.
+    etl_alone_seconds : float or None
+        Loading the same records with nothing else running; None if it was not measured in this round.
+    cpu_seconds : float
+        CPU time of the process and its workers.
+    steal, other_processes : float
+        Shares of all CPU time that were taken by the hypervisor and by other processes.
+    speed_probe_seconds : float
+        Time of a fixed calculation before the epoch, which shows changes in the speed of the CPU.
     """
 
     round: int
@@ -66,23 +142,35 @@ class RoundFigures:
 
 @dataclass(frozen=True)
 class Presaving(Section["StrategyResult"]):
-    """What a store costs before its first epoch, for the whole source."""
+    """Cost of writing a store of the whole source, which is paid once, before the first epoch.
+
+    Attributes
+    ----------
+    write_seconds : float
+        Time to write the store.
+    nbytes : int
+        Disk space of the store.
+    """
 
     write_seconds: float
     nbytes: int
 
     @property
     def break_even_epochs(self) -> float | None:
-        """Epochs after which the time to write has come back; None if it never does."""
+        """Epochs until the store has saved the time to write it; None if it never does, or every strategy has one."""
         return self.parent.parent.break_even_epochs(self.write_seconds, self.parent.parts.wall_seconds)
 
 
 @dataclass(frozen=True)
 class Prediction(Section["StrategyResult"]):
-    """The wall time of an epoch as foretold from the profile alone.
+    """Predicted wall time of an epoch.
 
-    The speed of a machine changes: `at_speed_seconds` is the same with compute alone as it was during the rounds,
-    measured beside all strategies.
+    Attributes
+    ----------
+    wall_seconds : float
+        Prediction from the profile, which is measured before the rounds.
+    at_speed_seconds : float
+        The same prediction, but with compute alone as measured in the rounds: the speed of a machine changes.
     """
 
     wall_seconds: float
@@ -90,20 +178,30 @@ class Prediction(Section["StrategyResult"]):
 
     @property
     def error(self) -> float:
-        """The share of the measured wall time by which it was wrong: 0.05 is 5% too long."""
+        """Relative error of `wall_seconds`: 0.05 if the prediction was 5% too long."""
         return self.wall_seconds / self.parent.parts.wall_seconds - 1
 
     @property
     def at_speed_error(self) -> float:
-        """The same for `at_speed_seconds`."""
+        """Relative error of `at_speed_seconds`."""
         return self.at_speed_seconds / self.parent.parts.wall_seconds - 1
 
 
 @dataclass(frozen=True)
 class SplitTrial(Section["StrategyResult"]):
-    """One way to split the CPUs between compute and loading, which share them if both together have more threads than
-    there are CPUs. `epoch_seconds` is the median of `trials` short ones, without the first batch, for the whole source;
-    no such trial is among the rounds.
+    """Trials of one split of the CPUs between compute and loading.
+
+    If both together have more threads than there are CPUs, they share CPUs. Trials are not part of the rounds.
+
+    Attributes
+    ----------
+    compute_threads, loading_threads : int
+        The split.
+    trials : int
+        Number of short trials.
+    epoch_seconds : float
+        Time of an epoch of the whole source: the trials' median time per batch, without the first batches, times the
+        number of batches.
     """
 
     compute_threads: int
@@ -113,19 +211,52 @@ class SplitTrial(Section["StrategyResult"]):
 
     @property
     def is_taken(self) -> bool:
-        """True for the split that the rounds measured."""
+        """True if the rounds measured this split."""
         taken = (self.parent.compute_threads, self.parent.loading_threads)
         return (self.compute_threads, self.loading_threads) == taken
 
 
 @dataclass(frozen=True)
 class StrategyResult(Section["Report"]):
-    """One strategy. Seconds and bytes are those of one epoch over the whole source.
+    """Result of one strategy. Seconds and bytes are per epoch of the whole source.
 
-    `host_wait_seconds` is the time in which the training loop waited for batches; without a device it is the stall.
-    `ratio` is the wall time over the reference's, paired within rounds. `splits` are the ways to split the CPUs that
-    were tried, empty if there is only one. `runtime` are the settings of its process: requested, in force, and to what
-    effect.
+    Attributes
+    ----------
+    name : str
+        Name in the report: the label if one was given, otherwise the strategy. If there are several store formats, the
+        name includes the format.
+    strategy : str
+        Name of the strategy.
+    format, stage : str or None
+        Format of its store, and the last stage before the records were stored; None without a store.
+    compute_threads, loading_threads : int
+        Its split of the CPUs; 0 loading threads if the training loop itself loads.
+    parts : Parts
+        The wall time and its parts.
+    host_wait_seconds : float
+        Time in which the training loop waited for batches; without a device this equals the stall.
+    first_batch_seconds : float
+        Stall before the first batch, which is part of the stall of the epoch.
+    etl_alone_seconds : float
+        Loading with nothing else running.
+    cpu_seconds_per_1000 : float
+        CPU time per 1,000 records.
+    peak_memory_nbytes : int
+        Peak memory of the process and its workers, in an untimed epoch of the measured records.
+    read_nbytes : int
+        Bytes read from files, including memory-mapped files.
+    ratio : Interval or None
+        Its wall time divided by that of the reference in the same round; None for the reference.
+    presaving : Presaving or None
+        Cost of its store; None without a store.
+    prediction : Prediction or None
+        Predicted wall time.
+    rounds : list of RoundFigures
+        Metrics of each round.
+    runtime : list of Audit
+        Runtime settings of its process: requested, actual, and their effect.
+    splits : list of SplitTrial
+        Splits of the CPUs that were tried; empty if none was tried.
     """
 
     name: str
@@ -150,23 +281,26 @@ class StrategyResult(Section["Report"]):
 
     @property
     def samples_per_second(self) -> float:
-        """Records that are trained on in a second of wall time."""
+        """Records trained per second of wall time."""
         return self.parent.source_records / self.parts.wall_seconds
 
     @property
     def overlap(self) -> float:
-        """The longer of ETL alone and compute alone, over wall."""
+        """The longer of ETL alone and compute alone, divided by wall time. 1.0 is perfect."""
         return max(self.etl_alone_seconds, self.parts.compute_alone_seconds) / self.parts.wall_seconds
 
     @property
     def disqualified(self) -> list[str]:
-        """The rules that it broke, each with what was seen."""
+        """Rules of fairness that it broke, each with the evidence; its times do not count if there is any."""
         broken = [check for check in self.parent.checks if self.name in check.broken_by]
         return [f"{check.rule}: {check.broken_by[self.name]}" for check in broken]
 
     @property
     def verdict(self) -> str:
-        """One of disqualified, reference, too few rounds, no difference shown, faster and slower."""
+        """One of "disqualified", "reference", "too few rounds", "no difference shown", "faster" and "slower".
+
+        It is "too few rounds" if the ratio has no interval, and "no difference shown" if the interval includes 1.
+        """
         if self.disqualified:
             return "disqualified"
         if self.name == self.parent.reference:
@@ -180,11 +314,30 @@ class StrategyResult(Section["Report"]):
 
 @dataclass(frozen=True)
 class StageResult(Section["Report"]):
-    """Presaving after one stage: `stage` "raw" is no store at all, "read" the encoded records in a store.
+    """Result of presaving after one stage, for the whole source.
 
-    Loading alone with the strategy `strategy`, of the whole source. The wall time of an epoch and its `ratio` were
-    measured for the stages that are compared as strategies; otherwise `wall_is_estimated`, from the time to load that
-    was measured, and compute.
+    Attributes
+    ----------
+    stage : str
+        Last stage before the records are stored; "raw" for no store at all, "read" for a store of encoded records.
+    strategy : str
+        Strategy that loads.
+    format : str or None
+        Format of the store.
+    write_seconds : float
+        Time to write the store; 0 without a store.
+    nbytes : int
+        Bytes of the store; 0 without a store.
+    etl_alone_seconds : float
+        Loading an epoch with nothing else running.
+    wall_seconds : float
+        Wall time of an epoch.
+    wall_is_estimated : bool
+        True if only loading was measured, and the wall time was estimated from it and from measured compute.
+    ratio : Interval or None
+        Wall time divided by that of "raw" in the same round; None for "raw", or if one of the two was not measured.
+    disqualified : list of str
+        Reasons why the stage does not count.
     """
 
     stage: str
@@ -200,12 +353,12 @@ class StageResult(Section["Report"]):
 
     @property
     def etl_samples_per_second(self) -> float:
-        """Records loaded in a second, with nothing else at work."""
+        """Records loaded per second with nothing else running."""
         return self.parent.source_records / self.etl_alone_seconds
 
     @property
     def break_even_epochs(self) -> float | None:
-        """Epochs after which the time to write has come back; None if it never does, and without a store."""
+        """Epochs until the store has saved the time to write it; None if it never does, or for "raw"."""
         if self.stage == "raw":
             return None
         return self.parent.break_even_epochs(self.write_seconds, self.wall_seconds)
@@ -213,7 +366,7 @@ class StageResult(Section["Report"]):
 
 @dataclass(frozen=True)
 class StageProfile:
-    """One stage of the raw pipeline in one thread: seconds of a record, and bytes of its features when it is done."""
+    """One stage of the raw pipeline in one thread: seconds per record, and bytes of the features that it returns."""
 
     name: str
     seconds_per_record: float
@@ -222,8 +375,16 @@ class StageProfile:
 
 @dataclass(frozen=True)
 class SplitProfile:
-    """How fast so many threads load raw records with nothing else at work; and how loading and compute slow each other
-    down when both are at work with so many threads (1.0: not at all).
+    """Profile of one split of the CPUs.
+
+    Attributes
+    ----------
+    compute_threads, loading_threads : int
+        The split.
+    records_per_second : float
+        Records that the loading threads load through the raw pipeline with nothing else running.
+    compute_slowdown, loading_slowdown : float
+        Factors by which compute and loading take longer if both run at the same time; 1.0 for no slowdown.
     """
 
     compute_threads: int
@@ -235,8 +396,18 @@ class SplitProfile:
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """What was measured before any strategy: the stages one by one, compute alone (by number of threads, as text), and
-    both at once for each split of the CPUs.
+    """Profile of the raw pipeline, measured before any strategy.
+
+    Attributes
+    ----------
+    stages : list of StageProfile
+        Each stage in one thread, in order.
+    compute_seconds_per_batch : dict of str to float
+        Compute alone; the keys are numbers of threads as text.
+    splits : list of SplitProfile
+        Loading and compute at the same time, for each split of the CPUs.
+    copy_bytes_per_second : float
+        Memory bandwidth of one copying thread.
     """
 
     stages: list[StageProfile]
@@ -247,7 +418,21 @@ class ProfileResult:
 
 @dataclass(frozen=True)
 class Check:
-    """One rule of fairness: whether it held (None: it was not checked, with `--no-check`), and what was seen."""
+    """Result of checking one rule of fairness.
+
+    Attributes
+    ----------
+    rule : str
+        Name of the rule, as in `--no-check`.
+    title : str
+        The rule in words.
+    held : bool or None
+        True if it held; None if it was not checked.
+    evidence : str
+        Observations that the result is based on.
+    broken_by : dict of str to str
+        Strategies that broke it, with the reason.
+    """
 
     rule: str
     title: str
@@ -258,71 +443,81 @@ class Check:
 
 @dataclass(frozen=True)
 class Noise(Section["Report"]):
-    """What else the machine did while epochs were timed: shares of all CPU time, medians and the highest of all rounds.
+    """Other activity of the machine while epochs were timed, as shares of all CPU time.
 
-    `frequency_mhz` are the lowest and the highest clock of a CPU, empty if the system does not tell them.
+    Attributes
+    ----------
+    frequency_mhz : list of float
+        Lowest and highest frequency of a CPU; empty if the system does not report them.
     """
 
     frequency_mhz: list[float]
 
     @property
     def steal_median(self) -> float:
-        """Taken by the hypervisor."""
+        """Share taken by the hypervisor, median of all rounds."""
         return statistics.median(self._all("steal"))
 
     @property
     def steal_highest(self) -> float:
-        """Taken by the hypervisor, in the worst round."""
+        """Share taken by the hypervisor in the worst round."""
         return max(self._all("steal"))
 
     @property
     def other_processes_median(self) -> float:
-        """Taken by other processes."""
+        """Share taken by other processes, median of all rounds."""
         return statistics.median(self._all("other_processes"))
 
     @property
     def other_processes_highest(self) -> float:
-        """Taken by other processes, in the worst round."""
+        """Share taken by other processes in the worst round."""
         return max(self._all("other_processes"))
 
     @property
     def speed_spread(self) -> float:
-        """The highest over the lowest time of one fixed calculation, repeated before each measurement."""
+        """Slowest time of a fixed calculation divided by the fastest. The calculation runs before each timed epoch."""
         probes = self._all("speed_probe_seconds")
         return max(probes) / min(probes)
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence for each of them that was too high."""
+        """One sentence for each kind of noise that was too high."""
         found = []
         if self.steal_highest > STEAL_LIMIT:
             found.append(
                 f"The hypervisor took up to {self.steal_highest:.0%} of the CPU time (median {self.steal_median:.1%}): "
-                "other virtual machines were at work."
+                "other virtual machines were busy."
             )
-        if self.other_processes_highest > OTHERS_LIMIT:
+        if self.other_processes_highest > OTHER_PROCESSES_LIMIT:
             found.append(
-                f"Other processes had up to {self.other_processes_highest:.0%} of the CPU time (median "
+                f"Other processes took up to {self.other_processes_highest:.0%} of the CPU time (median "
                 f"{self.other_processes_median:.1%}): end them and compare again."
             )
         if self.speed_spread > SPEED_LIMIT:
             found.append(
-                f"The speed of the CPU changed by a factor of {self.speed_spread:.2f} during the comparison; ratios "
-                "are paired within rounds, times are not."
+                f"The speed of the CPU changed by a factor of {self.speed_spread:.2f} during the comparison: ratios "
+                "are paired within rounds, but times are not."
             )
         return found
 
     def _all(self, name: str) -> list[float]:
-        return [getattr(figures, name) for result in self.parent.strategies for figures in result.rounds]
+        return [getattr(each, name) for result in self.parent.strategies for each in result.rounds]
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A stretch of one epoch, in seconds from its first request.
+    """The first batches of one epoch. Times are in seconds since the first request for a batch.
 
-    `waits` are spans of `[start, end]` in which nothing was computed for want of a batch, `computes` those in which it
-    was: one for each batch from the epoch's first on. `loads` are spans of `[thread, start, end, batch]` in which
-    threads loaded, empty for worker processes. `strategy` is the name of its `StrategyResult`.
+    Attributes
+    ----------
+    strategy : str
+        Name of the `StrategyResult`.
+    waits : list of [start, end]
+        Spans in which compute waited for a batch.
+    computes : list of [start, end]
+        Spans of compute, one per batch.
+    loads : list of [thread, start, end, batch]
+        Spans in which a thread loaded a batch; empty if worker processes load.
     """
 
     strategy: str
@@ -333,11 +528,46 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Report(Section[None]):
-    """All of it. `stopped_early` tells that it was interrupted.
+    """Report of a comparison. It has at least one strategy.
 
-    `settings` is what was asked for, with all defaults filled in, `command` the command line. Figures of an epoch are
-    of `source_records` records; measured were `measured_records` of them, in batches of `batch_size`. There is at least
-    one strategy.
+    Attributes
+    ----------
+    schema_version : int
+        Version of the schema.
+    title : str
+        Source, number of records and batch size, as text.
+    settings : dict
+        Settings of the comparison, with all defaults filled in.
+    machine, versions : dict
+        Facts about the machine, and versions of Python and packages.
+    started_at : str
+        Start, in ISO format.
+    seconds : float
+        Duration of the comparison.
+    source_records : int
+        Records of the source; metrics of an epoch are scaled to all of them.
+    measured_records : int
+        Records that were measured.
+    batch_size : int
+        Records per batch.
+    stopped_early : bool
+        True if the rounds ended early, by an interruption or because a measuring process could not be started.
+    recommendation, notes : list of str
+        Sentences of advice, and sentences that explain or qualify the metrics.
+    strategies : list of StrategyResult
+        One result per strategy. The first is the reference.
+    stages : list of StageResult
+        Results of presaving after each stage; empty if no strategy reads a store.
+    profile : ProfileResult
+        Profile of the raw pipeline.
+    checks : list of Check
+        Rules of fairness.
+    noise : Noise
+        Other activity of the machine.
+    timelines : list of Timeline
+        First batches of an epoch of each strategy.
+    command : str or None
+        Command line that made the report; None if it was made from Python.
     """
 
     schema_version: int
@@ -363,24 +593,34 @@ class Report(Section[None]):
 
     @property
     def reference(self) -> str:
-        """The name of the strategy that the others are compared with, the first."""
+        """Name of the reference: the first strategy."""
         return self.strategies[0].name
 
     @property
     def rounds(self) -> int:
-        """How many there were: the reference is measured in each."""
+        """Number of rounds, which is the number of measurements of the reference."""
         return len(self.strategies[0].rounds)
 
     @property
     def unchecked(self) -> list[str]:
-        """The rules that were switched off."""
+        """Rules that were switched off."""
         return [check.rule for check in self.checks if check.held is None]
 
     def break_even_epochs(self, write_seconds: float, wall_seconds: float) -> float | None:
-        """Return the epochs of `wall_seconds` after which a store has paid for the time to write it.
+        """Return the number of epochs in which a store saves the time to write it.
 
-        It is compared with the fastest strategy that needs no store and broke no rule; None if it saves nothing against
-        that, or there is no such strategy.
+        The saving is relative to the fastest strategy that reads no store and broke no rule.
+
+        Parameters
+        ----------
+        write_seconds : float
+            Time to write the store.
+        wall_seconds : float
+            Wall time of an epoch with the store.
+
+        Returns
+        -------
+        The number; None if the store saves no time, or if there is no strategy to compare it with.
         """
         without = [each.parts.wall_seconds for each in self.strategies if each.stage is None and not each.disqualified]
         if not without or wall_seconds >= min(without):
@@ -388,7 +628,7 @@ class Report(Section[None]):
         return write_seconds / (min(without) - wall_seconds)
 
     def shows_host_wait(self) -> bool:
-        """Return whether the host wait of a strategy differs from its stall by more than 1% of its wall time."""
+        """Return True if some strategy's host wait differs from its stall by more than 1% of its wall time."""
         return any(
             abs(each.host_wait_seconds - each.parts.stall_seconds) > 0.01 * each.parts.wall_seconds
             for each in self.strategies

@@ -1,4 +1,4 @@
-"""From samples to results: scaled to the whole source, parts that add up, ratios and costs."""
+"""Results, computed from measurements: times of an epoch of the whole source, their parts, ratios and costs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,115 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from etl.comparison.report import Noise, Parts, Presaving, RoundFigures
-from etl.comparison.samples import Loads, Sample, Written
-from etl.measuring.clock import EpochFigures, Split
+from etl.comparison.prediction import slowdowns, wall_seconds
+from etl.comparison.report import Noise, Parts, Presaving, RoundFigures, SplitTrial, StageResult, Timeline
+from etl.comparison.rounds import SplitSeconds
+from etl.comparison.rules import different_batches, misplaced_pages
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, Sample, WrittenStore
+from etl.comparison.settings import Candidate, Threads
+from etl.comparison.workload import Workload
+from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How what was measured on `measured` records becomes that of an epoch of `records`, in batches of `batch_size`."""
+class Measurements:
+    """Everything that a comparison has measured.
+
+    Attributes
+    ----------
+    workload : Workload
+        The work that was measured.
+    started_at : str
+        Start of the comparison, in ISO format.
+    seconds : float
+        Duration of the comparison.
+    affinity : list of int
+        CPUs that every process was bound to.
+    memory_nbytes : int
+        Memory limit of a strategy.
+    profile : Profile
+        Profile of the raw pipeline.
+    predictions : dict of str to float
+        Predicted seconds per epoch, by name of the candidate.
+    trials : dict
+        Seconds per batch with each CPU split, by candidate.
+    writing : dict
+        Cost of each store, by format and stage.
+    checks : dict
+        Untimed epoch of each candidate.
+    failed : dict
+        Reasons why a candidate, or a part of it, could not be measured.
+    samples : dict
+        Samples of the candidates that are compared, by candidate and round.
+    loads : dict
+        Samples of loading alone, by candidate and round: of stores after other stages, which are not compared.
+    rounds : int
+        Completed rounds.
+    stopped_early : bool
+        True if the rounds ended early, by an interruption or because a server could not be started.
+    no_server : str
+        Reason why the server of a round could not be started; empty if all were.
+    timelines : list of Timeline
+        One timeline per strategy.
+    """
+
+    workload: Workload
+    started_at: str
+    seconds: float
+    affinity: list[int]
+    memory_nbytes: int
+    profile: Profile
+    predictions: Mapping[str, float]
+    trials: Mapping[Candidate, SplitSeconds]
+    writing: Mapping[tuple[str, str], WrittenStore]
+    checks: Mapping[Candidate, CheckedEpoch]
+    failed: Mapping[Candidate, str]
+    samples: Mapping[Candidate, Mapping[int, Sample]]
+    loads: Mapping[Candidate, Mapping[int, LoadingSample]]
+    rounds: int
+    stopped_early: bool
+    no_server: str
+    timelines: list[Timeline]
+
+    @property
+    def scale(self) -> EpochScale:
+        """Scale from the measured records to an epoch of the whole source."""
+        workload = self.workload
+        return EpochScale(len(workload.source), len(workload.records), workload.settings.batch_size)
+
+    @property
+    def compared(self) -> list[Candidate]:
+        """Candidates that have samples, in the requested order. The first is the reference."""
+        return [each for each in self.workload.candidates() if self.samples.get(each)]
+
+    def name(self, candidate: Candidate) -> str:
+        """Return the candidate's name in reports."""
+        return self.workload.name(candidate)
+
+    def threads(self, candidate: Candidate) -> Threads:
+        """Return the CPU split of `candidate`."""
+        return self.workload.threads(candidate, self.profile.is_on_device)
+
+    def written(self, candidate: Candidate) -> WrittenStore | None:
+        """Return the cost of the candidate's store; None if it reads none."""
+        return self.writing.get((str(candidate.format), str(candidate.stage))) if candidate.is_presaved else None
+
+
+@dataclass(frozen=True)
+class EpochScale:
+    """The scale from an epoch of the measured records to an epoch of the whole source.
+
+    Attributes
+    ----------
+    records : int
+        Records of the source.
+    measured : int
+        Records that were measured.
+    batch_size : int
+        Records per batch.
+    """
 
     records: int
     measured: int
@@ -23,76 +122,98 @@ class Scale:
 
     @property
     def batches(self) -> float:
-        """Of a whole epoch; the last counts as the part that it is."""
+        """Batches of an epoch; a partial last batch counts as a fraction."""
         return self.records / self._records_a_batch
 
     def epoch_seconds(self, split: Split) -> float:
-        """Of a whole epoch, from the first batch's and the others'."""
+        """Return the seconds of an epoch of the whole source; the first batch counts once, the others are scaled."""
         return split.scaled(self.measured / self._records_a_batch, self.batches)
 
     def amount(self, measured: float) -> float:
-        """What grows with the number of records."""
+        """Scale an amount that is proportional to the number of records."""
         return measured * self.records / self.measured
 
     def wall_seconds(self, sample: Sample) -> float:
-        """The wall time of an epoch."""
+        """Return the wall time of an epoch of the whole source, in seconds."""
         return self.epoch_seconds(sample.epoch.wall)
 
     @property
     def _records_a_batch(self) -> int:
-        """In one that was measured: where there were fewer records than a batch holds, it held them."""
+        """Records per measured batch: fewer than `batch_size` if fewer records were measured."""
         return min(self.batch_size, self.measured)
 
 
-def parts_of(samples: Mapping[int, Sample], scale: Scale) -> Parts:
-    """Where the wall time of an epoch goes."""
+def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
+    """Return the wall time of an epoch of the whole source, and its parts."""
 
-    def of_epoch(split: Callable[[EpochFigures], Split]) -> float:
-        return middle(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch)))
+    def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
+        return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch)))
 
-    alone = middle(samples, scale, lambda sample: sample.compute_alone) * scale.batches
+    alone = central_estimate(samples, scale, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
         wall_seconds=of_epoch(lambda epoch: epoch.wall),
         compute_alone_seconds=alone,
         interference_seconds=of_epoch(lambda epoch: epoch.compute) - alone,
         stall_seconds=of_epoch(lambda epoch: epoch.stall),
-        harness_seconds=middle(samples, scale, lambda sample: sample.harness) * scale.batches,
+        harness_seconds=central_estimate(samples, scale, lambda sample: sample.harness) * scale.batches,
     )
 
 
-def host_wait_seconds(samples: Mapping[int, Sample], scale: Scale) -> float:
-    """Seconds of an epoch in which the training loop waited for batches."""
-    return middle(samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait))
+def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
+    """Return the seconds per epoch in which the training loop waited for batches."""
+    return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait))
 
 
-def middle(samples: Mapping[int, Sample], scale: Scale, figure: Callable[[Sample], float]) -> float:
-    """The mean of `figure(sample)` over the rounds whose wall time is in the middle half."""
+def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: Callable[[Sample], float]) -> float:
+    """Return the mean of a metric over the rounds whose wall time is in the middle half.
+
+    Parameters
+    ----------
+    samples : dict
+        Samples of a candidate by round.
+    scale : EpochScale
+        Scale of the wall time.
+    metric : callable
+        Returns the metric of a sample.
+    """
     return central_mean(
-        [figure(sample) for sample in samples.values()], [scale.wall_seconds(sample) for sample in samples.values()]
+        [metric(sample) for sample in samples.values()], [scale.wall_seconds(sample) for sample in samples.values()]
     )
 
 
-def etl_alone_seconds(samples: Mapping[int, Sample | Loads], scale: Scale) -> float:
-    """Seconds to load an epoch with nothing else to do: the median of the rounds in which that was measured."""
+def etl_alone_seconds(samples: Mapping[int, Sample | LoadingSample], scale: EpochScale) -> float:
+    """Return the seconds per epoch of loading alone: the median of the rounds in which it was measured."""
     known = [scale.epoch_seconds(each.etl_alone) for each in samples.values() if each.etl_alone is not None]
     return statistics.median(known)
 
 
-def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: Scale) -> Interval | None:
-    """The wall time of an epoch over another strategy's, paired within rounds; None without a common round."""
+def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: EpochScale) -> Interval | None:
+    """Return the ratio of wall times, paired within rounds.
+
+    Parameters
+    ----------
+    samples, below : dict
+        Samples by round of the numerator and of the denominator.
+    scale : EpochScale
+        Scale of the wall times.
+
+    Returns
+    -------
+    The ratio with its interval; None if there is no common round.
+    """
     above_walls = {number: scale.wall_seconds(sample) for number, sample in samples.items()}
     below_walls = {number: scale.wall_seconds(sample) for number, sample in below.items()}
     ratios = paired_ratios(above_walls, below_walls)
     return ratio_interval(ratios) if ratios else None
 
 
-def presaving_of(writing: Written, scale: Scale) -> Presaving:
-    """What a store costs for the whole source."""
+def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
+    """Return the cost of a store for the whole source."""
     return Presaving(write_seconds=scale.amount(writing.seconds), nbytes=round(scale.amount(writing.nbytes)))
 
 
-def round_figures(number: int, sample: Sample) -> RoundFigures:
-    """One sample as it is reported, of the records that were measured."""
+def round_metrics(number: int, sample: Sample) -> RoundFigures:
+    """Return the metrics of one sample for the report, for the measured records."""
     epoch = sample.epoch
     return RoundFigures(
         round=number,
@@ -109,12 +230,95 @@ def round_figures(number: int, sample: Sample) -> RoundFigures:
 
 
 def noise_of(samples: Iterable[Sample]) -> Noise:
-    """What disturbed them, beside what the figures of their rounds tell."""
+    """Return the range of CPU frequencies. The report computes all other noise from the metrics of its rounds."""
     frequencies = [each for sample in samples for each in sample.frequencies]
     return Noise([min(frequencies), max(frequencies)] if frequencies else [])
 
 
 def audits_of(samples: Mapping[int, Sample]) -> list[Audit]:
-    """What became of each runtime setting of a strategy, in the last of its processes."""
+    """Return the audit of each runtime setting of a strategy, from its last process."""
     found = {audit.setting: audit for _, sample in sorted(samples.items()) for audit in sample.runtime}
     return list(found.values())
+
+
+def splits_of(measured: Measurements, candidate: Candidate) -> list[SplitTrial]:
+    """Return the CPU splits that `candidate` was tried with."""
+    return [
+        SplitTrial(
+            compute_threads=split.compute,
+            loading_threads=split.loading,
+            trials=len(each),
+            epoch_seconds=statistics.median(each) * measured.scale.batches,
+        )
+        for split, each in measured.trials.get(candidate, {}).items()
+    ]
+
+
+def stage_results(measured: Measurements) -> list[StageResult]:
+    """Return one result for presaving after each stage; no results if no strategy reads a store.
+
+    The first result is a strategy without a store, for comparison, if there is one. It loads ahead if the others do and
+    such a strategy was measured.
+    """
+    stored = [each for each in measured.workload.stage_candidates() if _samples(measured, each)]
+    if not stored:
+        return []
+    raw = _without_store(measured, stored[0])
+    results = []
+    for candidate in stored if raw is None else [raw, *stored]:
+        scale, samples = measured.scale, measured.samples.get(candidate)
+        etl_alone = etl_alone_seconds(_samples(measured, candidate), scale)
+        wall = _estimate(measured, candidate, etl_alone) if samples is None else parts_of(samples, scale).wall_seconds
+        ratio = None
+        if raw is not None and candidate != raw and samples is not None:
+            ratio = ratio_of(samples, measured.samples[raw], scale)
+        written = measured.written(candidate)
+        cost = None if written is None else presaving_of(written, scale)
+        results.append(
+            StageResult(
+                stage=candidate.stage or "raw",
+                strategy=candidate.strategy,
+                format=candidate.format,
+                write_seconds=0.0 if cost is None else cost.write_seconds,
+                nbytes=0 if cost is None else cost.nbytes,
+                etl_alone_seconds=etl_alone,
+                wall_seconds=wall,
+                wall_is_estimated=samples is None,
+                ratio=ratio,
+                disqualified=_faults(measured, candidate),
+            )
+        )
+    return results
+
+
+def _samples(measured: Measurements, candidate: Candidate) -> Mapping[int, Sample | LoadingSample]:
+    return {**measured.samples.get(candidate, {}), **measured.loads.get(candidate, {})}
+
+
+def _estimate(measured: Measurements, candidate: Candidate, etl_alone: float) -> float:
+    """Estimate the seconds of an epoch from measured loading, and from compute as measured with the same strategy."""
+    batches = measured.scale.batches
+    # If the strategy failed, use the compute of another one that loads in the same way (ahead or not).
+    alike = [each for each in measured.compared if each.is_ahead == candidate.is_ahead] or measured.compared
+    compared = next((each for each in alike if each.strategy == candidate.strategy), alike[0])
+    compute = parts_of(measured.samples[compared], measured.scale).compute_alone_seconds / batches
+    factors = slowdowns(measured.workload, measured.profile, measured.threads(candidate))
+    return wall_seconds(batches, etl_alone / batches, compute, factors)
+
+
+def _without_store(measured: Measurements, stored: Candidate) -> Candidate | None:
+    plain = [each for each in measured.compared if not each.is_presaved]
+    alike = [each for each in plain if each.is_ahead == stored.is_ahead and not each.worker_processes]
+    return next(iter(alike or plain), None)
+
+
+def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
+    unchecked = measured.workload.settings.unchecked
+    misplaced = misplaced_pages(_samples(measured, candidate))
+    if misplaced and "cache" not in unchecked:
+        return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.workload.settings.cache}"]
+    if "samples" in unchecked:
+        return []
+    reference = measured.compared[0]
+    found = different_batches(measured.checks[candidate], measured.checks[reference], measured.name(reference))
+    return [] if found is None else [found]

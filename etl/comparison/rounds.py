@@ -1,79 +1,84 @@
-"""The rounds of a comparison: how many there are, and in which of them each candidate is measured."""
+"""The rounds of a comparison, and the short trials of CPU splits before them."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from etl.comparison.candidate import Candidate
 from etl.comparison.processes import Processes
-from etl.comparison.samples import Loads, Sample
+from etl.comparison.samples import LoadingSample, Sample
+from etl.comparison.settings import Candidate, Threads
+from etl.measuring.clock import EpochTimes
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
 from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
 
-# Loading alone is measured in so many rounds: no claim rests on its ratio.
+# Loading alone is measured only in the first rounds: no claim is based on it.
 ROUNDS_WITH_ETL_ALONE = 3
-# If there is time for no more, the figures are shown, and no difference is claimed.
-FEWEST_WITHOUT_CLAIM = 3
+# At least this many rounds are taken, however long they take. They are too few for an interval: metrics are shown, but
+# no difference is claimed.
+MIN_ROUNDS_SHOWN = 3
 
 Samples = Mapping[Candidate, Mapping[int, Sample]]
 
 
 class _NoServerError(MeasurementError):
-    """A round could not begin."""
+    """The server of a round could not be started."""
 
 
 class ComparisonRounds:
-    """Measures candidates in rounds, each round in a server of its own.
+    """The rounds of a comparison, each with its own server.
 
-    After the first rounds, the time that is left goes to the candidates whose ratios are the least certain. A candidate
-    that cannot be measured is left out from then on, with its samples; the first one may not fail.
+    Once there are enough rounds for intervals, later rounds measure only the reference and the half of the candidates
+    with the widest intervals. A candidate that fails is left out of all later rounds, and its samples are dropped. If
+    the reference fails, `run` raises `MeasurementError`.
 
     Parameters
     ----------
     candidates : sequence of Candidate
-        What is compared. The first is what the others are compared with.
-    extras : sequence of Candidate
-        Those of which only loading is measured, in the first rounds.
+        Candidates to compare. The first is the reference.
+    loading_only : sequence of Candidate
+        Candidates that only load, and only in the first rounds.
     processes : Processes
         Takes the samples.
     rounds : int or None
-        How many; None for as many as there is time for.
+        Number of rounds; None for as many as there is time for.
     deadline : float
-        The time of `time.monotonic` that no round may pass by what the rounds before it took.
-    latest : float
-        The same while there are too few rounds for an interval.
+        Time of `time.monotonic`. No round begins that is expected to end later; samples are expected to take as long as
+        the last time.
+    hard_deadline : float
+        The deadline while there are too few rounds for an interval.
     seed : int
-        Of the order in each round.
+        Seed for the order within each round.
     progress : callable
-        Is called with the rounds that are done, after each sample.
+        Called with the number of completed rounds after each sample.
     """
 
     def __init__(
         self,
         candidates: Sequence[Candidate],
-        extras: Sequence[Candidate],
+        loading_only: Sequence[Candidate],
         processes: Processes,
         *,
         rounds: int | None,
         deadline: float,
-        latest: float,
+        hard_deadline: float,
         seed: int,
         progress: Callable[[int], None],
     ) -> None:
         self._reference = candidates[0]
-        self._extras = [each for each in extras if each not in candidates]
+        self._loading_only = [each for each in loading_only if each not in candidates]
         self._processes = processes
         self._wanted = rounds
         self._deadline = deadline
-        self._latest = latest
+        self._hard_deadline = hard_deadline
         self._progress = progress
         self._seconds: dict[Candidate, float] = {}
         self._start_seconds = 0.0
-        self._rounds: Rounds[Candidate, Sample | Loads] = Rounds(
-            [*candidates, *self._extras],
+        self._rounds: Rounds[Candidate, Sample | LoadingSample] = Rounds(
+            [*candidates, *self._loading_only],
             self._take,
             seed=seed,
             begin=self._begin,
@@ -81,16 +86,16 @@ class ComparisonRounds:
         )
         self.stopped_early = False
         self.no_server = ""
-        """Why a round could not begin, if that ended the comparison."""
+        """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
 
     @property
     def done(self) -> int:
-        """Rounds that were measured to their end."""
+        """Number of completed rounds."""
         return self._rounds.finished
 
     @property
     def failed(self) -> dict[Candidate, str]:
-        """The reason, by candidate that was left out."""
+        """Candidates that failed, with the reason."""
         return self._rounds.failed
 
     @property
@@ -99,23 +104,23 @@ class ComparisonRounds:
         return {
             each: {number: one for number, one in self._rounds.samples[each].items() if isinstance(one, Sample)}
             for each in self._rounds.variants
-            if each not in self._extras
+            if each not in self._loading_only
         }
 
     @property
-    def loads(self) -> Mapping[Candidate, Mapping[int, Loads]]:
+    def loads(self) -> Mapping[Candidate, Mapping[int, LoadingSample]]:
         """Samples of loading alone, by candidate and round."""
         return {
-            each: {number: one for number, one in self._rounds.samples[each].items() if isinstance(one, Loads)}
+            each: {number: one for number, one in self._rounds.samples[each].items() if isinstance(one, LoadingSample)}
             for each in self._rounds.variants
-            if each in self._extras
+            if each in self._loading_only
         }
 
     def run(self) -> None:
-        """Measure.
+        """Take rounds until there are enough, or there is no time for another.
 
-        An interruption, or a server that cannot be started, ends it with what there is, if that is a whole round.
-        Otherwise it is raised.
+        An interruption, or a server that cannot be started, ends the rounds early. Before the first complete round it
+        is raised instead.
         """
         try:
             while self._has_time():
@@ -128,8 +133,8 @@ class ComparisonRounds:
             self._rounds.drop_unfinished()
 
     @contextmanager
-    def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all begin alike
-        """Have a new server for each round: the samples of one are a single repetition."""
+    def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all rounds begin alike
+        """Start a new server: samples from one server share its memory layout, so they are a single repetition."""
         started = time.monotonic()
         try:
             self._processes.renew()
@@ -138,10 +143,10 @@ class ComparisonRounds:
         self._start_seconds = time.monotonic() - started
         yield
 
-    def _take(self, candidate: Candidate, number: int) -> Sample | Loads:
+    def _take(self, candidate: Candidate, number: int) -> Sample | LoadingSample:
         started = time.monotonic()
         try:
-            if candidate in self._extras:
+            if candidate in self._loading_only:
                 return self._processes.load(candidate)
             return self._processes.measure(candidate, with_etl_alone=number < ROUNDS_WITH_ETL_ALONE)
         finally:
@@ -155,16 +160,20 @@ class ComparisonRounds:
     def _has_time(self) -> bool:
         if self._wanted is not None:
             return self.done < self._wanted
-        if self.done < FEWEST_WITHOUT_CLAIM:
+        if self.done < MIN_ROUNDS_SHOWN:
             return True
         needed = self._start_seconds + sum(self._seconds[each] for each in self._choose())
-        return time.monotonic() + needed <= (self._latest if self.done < MIN_ROUNDS else self._deadline)
+        return time.monotonic() + needed <= (self._hard_deadline if self.done < MIN_ROUNDS else self._deadline)
 
     def _choose(self) -> list[Candidate]:
-        """Return all, until each has enough for an interval; then the half whose intervals are the widest."""
+        """Return the candidates of the next round.
+
+        These are all candidates until each has enough samples for an interval, then the reference and the half with the
+        widest intervals.
+        """
         samples = self.samples
         if self._wanted is not None or self.done < MIN_ROUNDS:
-            return [*samples, *(self._extras if self.done < FEWEST_WITHOUT_CLAIM else [])]
+            return [*samples, *(self._loading_only if self.done < MIN_ROUNDS_SHOWN else [])]
         others = [each for each in samples if each != self._reference]
         widths = ratio_widths(samples, self._reference, others)
         widest = sorted(others, key=lambda each: widths[each], reverse=True)
@@ -172,11 +181,99 @@ class ComparisonRounds:
 
 
 def ratio_widths(samples: Samples, reference: Candidate, others: Sequence[Candidate]) -> Mapping[Candidate, float]:
-    """Return for each of `others` how wide the interval of its wall time over the reference's is, as a factor."""
+    """Return the width of each interval of the wall time ratio: its upper end divided by its lower end.
+
+    Parameters
+    ----------
+    samples : dict
+        Samples by candidate and round.
+    reference : Candidate
+        The denominator.
+    others : sequence of Candidate
+        The numerators.
+    """
     below = walls(samples[reference])
     return {each: ratio_interval(paired_ratios(walls(samples[each]), below)).width for each in others}
 
 
 def walls(samples: Mapping[int, Sample]) -> dict[int, float]:
-    """Return the wall time of each round, of the records that were measured."""
+    """Return the wall time of each round, for the measured records."""
     return {number: sample.epoch.wall.total for number, sample in samples.items()}
+
+
+# Trials of each split: the maximum, and the minimum to choose a split at all.
+MAX_TRIALS, MIN_TRIALS = 5, 3
+# The first batch, one more while the prefetcher fills up, and two that are timed.
+MIN_TRIAL_BATCHES = 4
+# A longer trial would add little; the time is better spent on the rounds.
+MAX_TRIAL_SECONDS = 1.0
+
+SplitSeconds = Mapping[Threads, Sequence[float]]
+
+
+def take_trials(
+    splits: Sequence[Threads],
+    run: Callable[[Threads, int], float],
+    *,
+    max_batches: int,
+    deadline: float,
+    seed: int,
+    now: Callable[[], float] = time.perf_counter,
+) -> dict[Threads, list[float]]:
+    """Run short trials of each CPU split, in shuffled turns.
+
+    Parameters
+    ----------
+    splits : sequence of Threads
+        Splits to try.
+    run : callable
+        Called with a split and a number of batches; returns seconds per batch.
+    max_batches : int
+        Batches of an epoch.
+    deadline : float
+        Time of `now`. After the first turn, no turn begins that would end later if it took as long per batch as the
+        turn before.
+    seed : int
+        Seed for the order within each turn.
+    now : callable
+        Clock, in seconds.
+
+    Returns
+    -------
+    Seconds per batch of each split, one value per turn.
+    """
+    batches = min(MIN_TRIAL_BATCHES, max_batches)
+    rounds = Rounds(splits, lambda split, _: run(split, batches), seed=seed)
+    for turn in range(MAX_TRIALS):
+        started = now()
+        rounds.take_round()
+        seconds = (now() - started) / batches
+        turns_left = MAX_TRIALS - turn - 1
+        if turns_left:
+            # Plan only half of the remaining time: a turn may take longer than the one before it.
+            turn_seconds = min((deadline - now()) / turns_left / 2, len(splits) * MAX_TRIAL_SECONDS)
+            with_room = turn_seconds / max(seconds, 1e-9)
+            batches = min(max(MIN_TRIAL_BATCHES, int(with_room)), max_batches)
+            if now() + seconds * batches > deadline:
+                break
+    return {split: list(each.values()) for split, each in rounds.samples.items()}
+
+
+def choose_split(trials: SplitSeconds) -> Threads | None:
+    """Return the split with the lowest median; None if any split has fewer than `MIN_TRIALS` trials."""
+    if min(map(len, trials.values())) < MIN_TRIALS:
+        return None
+    return min(trials, key=lambda split: statistics.median(trials[split]))
+
+
+def seconds_per_batch(times: EpochTimes, prefetch_size: int) -> float:
+    """Estimate the seconds per batch in the middle of an epoch from its first batches.
+
+    The first batch is left out, and so are up to `prefetch_size` more, in which the prefetcher fills up, but at most a
+    third of the batches.
+    """
+    if times.batches == 1:
+        return times.wall.total
+    last_left_out = min(prefetch_size, (times.batches - 1) // 3)
+    seconds = times.done[-1] - times.done[last_left_out]
+    return float(seconds) / (times.batches - 1 - last_left_out)

@@ -1,4 +1,4 @@
-"""The eight rules of a fair comparison, each checked, with what was seen."""
+"""The rules of a fair comparison: a check for each, and the evidence that the report shows."""
 
 from __future__ import annotations
 
@@ -8,44 +8,77 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.comparison.report import Check, Parts
-from etl.comparison.samples import Checked, Loads, Sample, Written
-from etl.comparison.threads import Threads
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
+from etl.comparison.settings import Threads
 from etl.measuring.statistics import MIN_ROUNDS
 
 RULES = {
     "samples": "Same samples: every strategy loads the same batches in the same order",
     "compute": "Same compute: the same model from the same weights ends with the same loss",
     "resources": "Same resources: the same CPUs, however a strategy splits them, and the same memory for all",
-    "cache": "Same cache state: files were in the page cache, or out of it, as was asked for",
+    "cache": "Same cache state: files were in the page cache, or out of it, as requested",
     "cost": "Everything is paid for: writing and keeping a store is measured and reported",
     "noise": "Noise is handled: shuffled rounds, ratios paired within them, with intervals",
     "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
     "sum": "The sum adds up: wall time is compute, interference, stall and harness",
 }
-# A GPU adds in another order each time.
+# Relative. A GPU adds numbers in a different order each time, so that losses differ slightly.
 DEVICE_SCORE_TOLERANCE = 1e-2
 UNEXPLAINED_TOLERANCE = 0.01
-# The clock of CPU time counts in ticks, and the two are not read at the same moment.
+# A strategy may seem to use more than its CPUs by this share: CPU time is counted in ticks, and is not read at the same
+# moment as wall time.
 CPU_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of one candidate: what `measure.check` and `measure.measure` returned, the threads it was to have,
-    and its parts. `writing` is what `writing.write` returned, None for a candidate without a store.
+    """Measurements of one candidate that the rules look at.
+
+    Attributes
+    ----------
+    is_presaved : bool
+        True if it reads a store.
+    threads : Threads
+        The threads that it was given.
+    check : CheckedEpoch
+        Its untimed epoch.
+    samples : dict
+        Its timed epochs, by round.
+    parts : Parts
+        The parts of its wall time.
+    writing : WrittenStore or None
+        The cost of its store; None if it reads none.
     """
 
     is_presaved: bool
     threads: Threads
-    check: Checked
+    check: CheckedEpoch
     samples: Mapping[int, Sample]
     parts: Parts
-    writing: Written | None
+    writing: WrittenStore | None
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What all candidates were to have. `simulated_seconds` is None where a model was trained."""
+class Conditions:
+    """Conditions that are the same for all candidates.
+
+    Attributes
+    ----------
+    affinity : sequence of int
+        CPUs that every process was bound to.
+    memory_nbytes : int
+        Memory limit.
+    cache : str
+        Requested state of the page cache: "warm" or "cold".
+    simulated_seconds : float or None
+        Seconds of simulated compute per batch; None if a model was trained.
+    waits_for_steps : bool
+        True if the training loop waited for the device after every step.
+    rounds : int
+        Completed rounds.
+    unchecked : sequence of str
+        Rules that were switched off.
+    """
 
     affinity: Sequence[int]
     memory_nbytes: int
@@ -56,8 +89,16 @@ class Terms:
     unchecked: Sequence[str]
 
 
-def check_rules(evidence: Mapping[str, Evidence], terms: Terms) -> list[Check]:
-    """All rules, in order; of one that is not checked `held` is None."""
+def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> list[Check]:
+    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off.
+
+    Parameters
+    ----------
+    evidence : dict of str to Evidence
+        Measurements by name of the candidate. The first is the reference.
+    conditions : Conditions
+        Conditions of the comparison.
+    """
     checkers = {
         "samples": _samples,
         "compute": _compute,
@@ -70,59 +111,74 @@ def check_rules(evidence: Mapping[str, Evidence], terms: Terms) -> list[Check]:
     }
     checks = []
     for rule, title in RULES.items():
-        if rule in terms.unchecked:
-            checks.append(Check(rule, title, None, "not checked, as was asked for"))
+        if rule in conditions.unchecked:
+            checks.append(Check(rule, title, None, "switched off with --no-check"))
             continue
-        seen, broken_by = checkers[rule](evidence, terms)
-        held = not broken_by and not (rule == "noise" and terms.rounds < MIN_ROUNDS)
+        seen, broken_by = checkers[rule](evidence, conditions)
+        held = not broken_by and not (rule == "noise" and conditions.rounds < MIN_ROUNDS)
         checks.append(Check(rule, title, held, seen, broken_by))
     return checks
 
 
-def different_batches(checked: Checked, expected: Checked, reference: str) -> str | None:
-    """Return how the batches of an epoch are not those of `reference`; None if they are."""
+def different_batches(checked: CheckedEpoch, expected: CheckedEpoch, reference: str) -> str | None:
+    """Describe how the batches of an epoch differ from those of `reference`.
+
+    Parameters
+    ----------
+    checked, expected : CheckedEpoch
+        The epoch to check, and the one of the reference.
+    reference : str
+        Name of the reference, for the description.
+
+    Returns
+    -------
+    A sentence fragment, or None if the batches are equal.
+    """
     if checked.digests == expected.digests:
         return None
     if checked.records != expected.records and Counter(checked.records) == Counter(expected.records):
-        return f"the same records as {reference}, in another order"
+        return f"the same records as {reference}, in a different order"
     if len(checked.digests) != len(expected.digests):
-        return f"{len(checked.digests)} batches, {reference} has {len(expected.digests)}"
+        return f"{len(checked.digests)} batches; {reference} has {len(expected.digests)}"
     pairs = zip(checked.digests, expected.digests, strict=True)
     wrong = [number for number, (one, other) in enumerate(pairs) if one != other]
     records = sum((Counter(checked.records) - Counter(expected.records)).values())
     return (
-        f"{len(wrong)} of {len(expected.digests)} batches differ from those of {reference}, the first is batch "
-        f"{wrong[0]}; {records:,} of {checked.samples:,} records are not among its own"
+        f"{len(wrong)} of {len(expected.digests)} batches differ from those of {reference}, first batch {wrong[0]}; "
+        f"{records:,} of {checked.samples:,} records are not in {reference}'s epoch"
     )
 
 
-def pages_astray(samples: Mapping[int, Sample | Loads]) -> int:
-    """Return how many pages of its files were not in the page cache, or out of it, as they were to be."""
-    return sum(sample.pages_astray for sample in samples.values())
+def misplaced_pages(samples: Mapping[int, Sample | LoadingSample]) -> int:
+    """Return how many pages of the files were not in the requested cache state, over all samples."""
+    return sum(sample.misplaced_pages for sample in samples.values())
 
 
 _Found = tuple[str, dict[str, str]]
 
 
-def _samples(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
     reference, first = next(iter(evidence.items()))
     broken = {}
     for name, each in evidence.items():
         reason = different_batches(each.check, first.check, reference)
         counts = {sample.epoch.samples for sample in each.samples.values()} - {first.check.samples}
         if reason is None and counts:
-            reason = f"{counts.pop()} samples in an epoch that was timed, {first.check.samples} were to be loaded"
+            reason = f"{counts.pop()} samples in a timed epoch instead of {first.check.samples}"
         if reason is not None:
             broken[name] = reason
     batches = len(first.check.digests)
-    seen = f"128-bit digests of the shape, dtype and bytes of {batches} batches, before anything was timed"
+    seen = (
+        f"compared 128-bit digests of the shape, dtype and bytes of {batches} batches, in an untimed epoch before the "
+        "rounds"
+    )
     return seen, broken
 
 
-def _compute(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
-    if terms.simulated_seconds is not None:
-        each_step = f"a device that takes {terms.simulated_seconds * 1e3:g} ms for each batch, the same for all"
-        return f"{each_step}; {_steps(terms)}", {}
+def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    if conditions.simulated_seconds is not None:
+        each_step = f"a simulated device takes {conditions.simulated_seconds * 1e3:g} ms per batch for every strategy"
+        return f"{each_step}; {_steps(conditions)}", {}
     reference, first = next(iter(evidence.items()))
     broken = {}
     on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
@@ -131,30 +187,30 @@ def _compute(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
         elif not _same_loss(each.check.score, first.check.score, tolerance):
-            broken[name] = f"its loss is {each.check.score}, that of {reference} {first.check.score}"
-    exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(terms)}" if on_device else "to the bit"
+            broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"
+    exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}" if on_device else "bit for bit"
     return (
-        "digests of the initial weights were compared, and the loss after the same steps, that of "
-        f"{reference} being {first.check.score:.6g}, {exactly}",
+        "compared digests of the initial weights, and the loss after the same steps "
+        f"({first.check.score:.6g} for {reference}), {exactly}",
         broken,
     )
 
 
-def _steps(terms: Terms) -> str:
-    if terms.waits_for_steps:
-        return "the training loop waited for each step, as was asked for"
-    return "one step was in flight while the next batch was loaded, and none was queued"
+def _steps(conditions: Conditions) -> str:
+    if conditions.waits_for_steps:
+        return "the training loop waited for each step, as requested"
+    return "at most one step was in flight while the next batch was loaded"
 
 
 def _same_loss(one: float | None, other: float | None, tolerance: float) -> bool:
     if one is None or other is None:
         return one is other
-    # Of features that nobody normalised the loss may grow beyond all numbers, for every strategy alike.
+    # Without normalised features the loss may diverge to inf or NaN, for every strategy alike.
     return math.isclose(one, other, rel_tol=tolerance) or (math.isnan(one) and math.isnan(other))
 
 
-def _resources(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
-    cpus = len(terms.affinity)
+def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    cpus = len(conditions.affinity)
     broken = {}
     busiest = 0.0
     for name, each in evidence.items():
@@ -162,41 +218,43 @@ def _resources(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
             wall = sample.epoch.wall.total
             busy = sample.cpu_seconds / wall
             busiest = max(busiest, busy)
-            if sample.affinity != list(terms.affinity):
+            if sample.affinity != list(conditions.affinity):
                 broken[name] = f"it ran on CPUs {sample.affinity} in round {number}"
-            elif terms.simulated_seconds is None and sample.torch_threads != each.threads.compute:
-                broken[name] = f"it computed with {sample.torch_threads} threads in round {number}"
+            elif conditions.simulated_seconds is None and sample.torch_threads != each.threads.compute:
+                broken[name] = (
+                    f"it computed with {sample.torch_threads} threads in round {number}, not {each.threads.compute}"
+                )
             elif busy > cpus * (1 + CPU_TOLERANCE) + 0.1 / wall:
-                broken[name] = f"it had {busy:.2f} CPUs in round {number}"
-        if each.check.peak_memory > terms.memory_nbytes:
-            broken[name] = f"it took {each.check.peak_memory / 1e6:,.0f} MB"
+                broken[name] = f"it used {busy:.2f} CPUs in round {number}"
+        if each.check.peak_memory > conditions.memory_nbytes:
+            broken[name] = f"it used {each.check.peak_memory / 1e6:,.0f} MB"
     peak = max(each.check.peak_memory for each in evidence.values())
-    listed = ", ".join(map(str, terms.affinity))
+    listed = ", ".join(map(str, conditions.affinity))
     seen = (
-        f"all were bound to CPUs {listed}, loading and compute together; the busiest used {busiest:.2f} CPUs, the "
-        f"largest {peak / 1e6:,.0f} MB of {terms.memory_nbytes / 1e6:,.0f}"
+        f"all were bound to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
+        f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
     )
     return seen, broken
 
 
-def _cache(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
-    wanted = "in" if terms.cache == "warm" else "out of"
+def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+    wanted = "in" if conditions.cache == "warm" else "out of"
     broken = {}
     for name, each in evidence.items():
-        astray = pages_astray(each.samples)
-        if astray:
-            broken[name] = f"{astray:,} pages of its files were not {wanted} the page cache"
-    how = "read" if terms.cache == "warm" else "dropped with posix_fadvise"
-    seen = f"{terms.cache}: before each epoch its files were {how}, and every page was looked for with mincore"
-    untold = max(sample.files_untold for each in evidence.values() for sample in each.samples.values())
-    if untold:
-        seen += f", which tells nothing of {untold:,} files that are somebody else's"
+        misplaced = misplaced_pages(each.samples)
+        if misplaced:
+            broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
+    how = "read" if conditions.cache == "warm" else "dropped with posix_fadvise"
+    seen = f"{conditions.cache}: before each epoch its files were {how}, and every page was checked with mincore"
+    unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
+    if unreported:
+        seen += f", which does not report on {unreported:,} files that belong to another user"
     return seen, broken
 
 
-def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
     broken = {
-        name: "what writing its store costs was not measured"
+        name: "the cost of writing its store was not measured"
         for name, each in evidence.items()
         if each.is_presaved and each.writing is None
     }
@@ -204,24 +262,24 @@ def _cost(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: AR
     if not any(each.is_presaved for each in evidence.values()):
         return "no strategy needs a store", broken
     return (
-        f"this comparison wrote the stores of {len(stores)} strategies; their seconds and bytes, and when they pay "
-        "off, are below",
+        f"this comparison wrote the stores of {len(stores)} strategies; the tables show seconds and bytes of each, and "
+        "when it pays off",
         broken,
     )
 
 
-def _noise(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:
+def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
     seen = (
-        f"{terms.rounds} rounds in shuffled order, each begun in a new server whose layout in memory was drawn anew; "
-        f"each strategy in at least {fewest} of them, in fresh processes: so many independent repetitions"
+        f"{conditions.rounds} rounds in shuffled order, each in a new server with a newly randomized memory layout; "
+        f"each strategy was measured in at least {fewest} of them, always in a fresh process"
     )
-    if terms.rounds < MIN_ROUNDS:
-        return f"{seen}: fewer than the {MIN_ROUNDS} that an interval needs, so no difference is claimed", {}
-    return f"{seen}; signed-rank intervals of the ratio, 95%", {}
+    if conditions.rounds < MIN_ROUNDS:
+        return f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}
+    return f"{seen}; 95% signed-rank intervals of the ratio", {}
 
 
-def _loaded(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
     broken = {
         name: f"{each.check.pages_absent:,} pages of its batches were not in memory when compute began"
         for name, each in evidence.items()
@@ -229,12 +287,13 @@ def _loaded(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: 
     }
     pages = next(iter(evidence.values())).check.pages_touched
     return (
-        f"one byte of each of {pages:,} pages an epoch is read while loading is timed; then mincore was asked for each",
+        f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "
+        "page was then checked with mincore",
         broken,
     )
 
 
-def _sum(evidence: Mapping[str, Evidence], terms: Terms) -> _Found:  # noqa: ARG001
+def _sum(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
     shares = {name: each.parts.unexplained_seconds / each.parts.wall_seconds for name, each in evidence.items()}
     broken = {
         name: f"{share:.2%} of its wall time is unexplained"

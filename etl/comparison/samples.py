@@ -1,4 +1,4 @@
-"""What a measuring process answers: figures of one workload, one store or one strategy."""
+"""Results of the measuring processes: one dataclass for each kind of measurement."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.threads import Threads
-from etl.measuring.clock import EpochFigures, Split
+from etl.comparison.settings import Threads
+from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.values import JsonValues
 from etl.runtime.audit import Audit
 
 
 @dataclass(frozen=True)
 class Profile(JsonValues):
-    """The raw pipeline, before any strategy is measured.
+    """Profile of the raw pipeline, measured before any strategy.
 
     Attributes
     ----------
     stages : list of StageProfile
         Each stage in one thread.
     compute_seconds : dict
-        Seconds of a training step with nothing else at work, by the number of threads, as text.
+        Seconds per training step with nothing else running, by number of threads (as text).
     splits : list of SplitProfile
-        Loading and compute at once, for each split of the CPUs.
+        Loading and compute at the same time, for each CPU split.
     copy_bytes_per_second : float
-        How fast one thread copies memory.
+        Memory bandwidth of one copying thread.
     device : str
-        Where compute runs; "none" if it is simulated.
+        Device of compute; "none" if compute is simulated.
     model : str
-        The built-in model for records of this shape.
+        Built-in model for records of this shape.
     """
 
     stages: list[StageProfile]
@@ -41,11 +41,11 @@ class Profile(JsonValues):
 
     @property
     def is_on_device(self) -> bool:
-        """True if training is somewhere else than on the CPU."""
+        """True if training runs on a device other than the CPU."""
         return self.device not in ("cpu", "none")
 
     def split(self, threads: Threads) -> SplitProfile | None:
-        """Return the profile of a split of the CPUs; None if nothing loads ahead with it."""
+        """Return the profile of a CPU split; None if the split has no loading threads."""
         wanted = (threads.compute, threads.loading)
         if not threads.loading:
             return None
@@ -53,8 +53,8 @@ class Profile(JsonValues):
 
 
 @dataclass(frozen=True)
-class Written(JsonValues):
-    """What writing a store of so many records took, and the bytes of its files."""
+class WrittenStore(JsonValues):
+    """Cost of a store: seconds to write it, bytes of its files, and its number of records."""
 
     seconds: float
     nbytes: int
@@ -63,7 +63,7 @@ class Written(JsonValues):
 
 @dataclass(frozen=True)
 class Trial(JsonValues):
-    """Seconds of a batch with one split of the CPUs, one for each turn."""
+    """Trials of one CPU split: seconds per batch, one value per turn."""
 
     threads: Threads
     seconds_per_batch: list[float]
@@ -71,29 +71,29 @@ class Trial(JsonValues):
 
 @dataclass(frozen=True)
 class Trials(JsonValues):
-    """Those of all splits."""
+    """Trials of all CPU splits of a candidate."""
 
     trials: list[Trial]
 
 
 @dataclass(frozen=True)
-class Checked(JsonValues):
-    """One epoch that was not timed.
+class CheckedEpoch(JsonValues):
+    """An epoch that was checked but not timed.
 
     Attributes
     ----------
     digests, records : list of str
-        Of each batch, and of each record, in the order in which they came.
+        Digests of each batch and of each record, in the order of the epoch.
     samples : int
-        Records.
+        Records in the epoch.
     score : float or None
-        The loss after a few steps.
+        Loss after a few training steps.
     weights : str or None
-        A digest of the initial weights.
+        Digest of the initial weights.
     pages_touched, pages_absent : int
-        Pages of all batches, and those that were not in memory after they had been touched.
+        Pages of all batches, and those of them that were not in memory although they had been touched.
     peak_memory : int
-        Bytes, of this process and its workers.
+        Peak memory in bytes, of the process and its workers together.
     """
 
     digests: list[str]
@@ -107,16 +107,16 @@ class Checked(JsonValues):
 
 
 @dataclass(frozen=True)
-class Loads(JsonValues):
-    """Loading alone: seconds of an epoch, and pages of its files that were not in the cache state asked for."""
+class LoadingSample(JsonValues):
+    """One epoch of loading alone: its seconds, and pages of its files that were not in the requested cache state."""
 
     etl_alone: Split
-    pages_astray: int
+    misplaced_pages: int
 
 
 @dataclass(frozen=True)
 class Spans(JsonValues):
-    """Stretches of an epoch's first batches, in seconds from its start; see `report.Timeline`."""
+    """Spans of waiting, compute and loading in an epoch's first batches; see `report.Timeline`."""
 
     waits: list[tuple[float, float]]
     computes: list[tuple[float, float]]
@@ -125,41 +125,41 @@ class Spans(JsonValues):
 
 @dataclass(frozen=True)
 class Sample(JsonValues):
-    """One timed epoch of a strategy, in a process of its own; seconds, of the records that were measured.
+    """A timed epoch of a strategy in a fresh process. Times are in seconds, for the measured records.
 
     Attributes
     ----------
-    epoch : EpochFigures
-        The epoch itself.
+    epoch : EpochMetrics
+        Times of the epoch.
     etl_alone : Split or None
-        An epoch of loading with nothing else to do, if it was measured.
+        Times of an epoch of loading alone; None if it was not measured.
     compute_alone, harness : float
-        Of each batch: the step on a batch in memory with nothing else at work, and the clock's own loop.
+        Seconds per batch of a step on a batch in memory with nothing else running, and of the measuring loop itself.
     cpu_seconds : float
-        Of this process and its workers.
+        CPU time of the process and its workers.
     read_nbytes : int
-        Bytes read from files, mapped ones included.
+        Bytes read from files, including mapped files.
     steal, other_processes : float
-        Shares of all CPUs' time.
+        Shares of all CPU time that were taken by the hypervisor and by other processes.
     speed_probe : float
-        Seconds of one fixed calculation, before the epoch.
+        Seconds of a fixed calculation before the epoch.
     frequencies : list of float
         MHz of each CPU.
     affinity : list of int
-        The CPUs that the process was bound to.
+        CPUs that the process was bound to.
     torch_threads : int
-        Those of compute.
+        Compute threads.
     device : str
-        Where compute ran.
-    pages_astray, files_untold : int
-        Pages of its files that were not in the cache state asked for, and files of which the system does not tell.
+        Device of compute.
+    misplaced_pages, unreported_files : int
+        Pages of its files that were not in the requested cache state, and files for which this cannot be checked.
     timeline : Spans
-        The first batches.
+        Spans of the first batches.
     runtime : list of Audit
-        What became of each runtime setting of the process.
+        Audit of each runtime setting of the process.
     """
 
-    epoch: EpochFigures
+    epoch: EpochMetrics
     etl_alone: Split | None
     compute_alone: float
     harness: float
@@ -172,7 +172,7 @@ class Sample(JsonValues):
     affinity: list[int]
     torch_threads: int
     device: str
-    pages_astray: int
-    files_untold: int
+    misplaced_pages: int
+    unreported_files: int
     timeline: Spans
     runtime: list[Audit] = field(default_factory=list)

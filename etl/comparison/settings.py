@@ -1,4 +1,4 @@
-"""What a comparison is asked for."""
+"""Settings of a comparison, the candidates that they name, and the threads of a candidate."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
-from etl.comparison.candidate import Candidate
-from etl.dtypes import find_dtype
+from etl import strategies
+from etl.arguments import whole_number
+from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
+from etl.stages.dtypes import find_dtype
 from etl.strategies import default_names, names
-from etl.whole_number import whole_number
 
 CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
@@ -26,17 +27,65 @@ UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 6
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compared, with what, and for how long; JSON values only.
+    """Settings of a comparison. All values are JSON values.
 
-    `compute` is "training" or "simulated:DURATION", a device that takes so long for each batch and leaves the CPU free.
-    Steps run with at most one in flight, as in a loop that reads its loss every few steps. `sync_every_step`, or
-    "simulated:DURATION,sync", is the loop that waits for each.
-    `until` is the stage after which the presaved strategies are cut, None the usual one. `records` to measure, None as
-    many as there is time for. `threads` is how many CPUs every strategy has for loading and compute together, None all.
-    `rounds` replaces `budget_seconds`. `memory_nbytes` is the most that a strategy may take, None what the machine has
-    free. `heap` and `gc` are the `HeapPolicy` and the `GcPolicy` of every strategy: without "retain" how fast a process
-    computes depends on where its heap happens to end. `unchecked` are the rules of fairness that are not checked.
-    Raises `ValueError` that says which setting is wrong, and what there is.
+    Attributes
+    ----------
+    source : str
+        Path of the source.
+    strategies : tuple of str
+        Strategies to compare, each "STRATEGY" or "LABEL=STRATEGY". The first is the reference.
+    formats : tuple of str
+        Store formats. Every strategy that reads a store is compared in each of them.
+    until : str or None
+        Stage after which records are presaved; None for the default.
+    batch_size : int
+        Records per batch.
+    dtype : str
+        Dtype of features and weights.
+    backend : {"auto", "cpu", "cuda"}
+        Device for training.
+    model : str or None
+        Built-in model or "package.module:function"; None for the default model of the records' shape.
+    compute : str
+        "training", or "simulated:DURATION" for a device that takes this long per batch and leaves the CPU free.
+    sync_every_step : bool
+        Wait for the device after every step, as "simulated:DURATION,sync" does. By default at most one step is in
+        flight, as in a loop that reads its loss every few steps.
+    cache : {"warm", "cold"}
+        State of the page cache before each epoch.
+    threads : int or None
+        CPUs of every strategy, for loading and compute together; None for all.
+    rounds : int or None
+        Number of rounds; None for as many as fit in `budget_seconds`.
+    budget_seconds : float
+        Approximate time of the whole comparison.
+    records : int or None
+        Records to measure; None for as many as there is time for.
+    prefetch_size : int
+        Batches that are loaded ahead.
+    heap, gc : str
+        `HeapPolicy` and `GcPolicy` of every process. With heap policies other than "retain", the speed of compute
+        depends on where the heap of its process happens to end.
+    memory_nbytes : int or None
+        Memory limit of a strategy; None for the machine's free memory.
+    size : int
+        Side of the images in pixels.
+    decoder : str
+        Image decoder.
+    split : str or None
+        Part of a data set that has several, such as "test".
+    table_options : dict
+        Options of sources that are tables.
+    unchecked : tuple of str
+        Rules of fairness that are not checked.
+    seed : int
+        Seed for shuffling, initial weights and the order of rounds.
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong. The message names it and lists the choices.
     """
 
     source: str
@@ -90,7 +139,7 @@ class Settings:
 
     @property
     def simulated_seconds(self) -> float | None:
-        """Seconds of simulated compute a batch; None where a model is trained."""
+        """Seconds of simulated compute per batch; None if a model is trained."""
         if self.compute == TRAINING:
             return None
         match = SIMULATED.fullmatch(self.compute)
@@ -107,18 +156,24 @@ class Settings:
         return self.sync_every_step or (match is not None and match["sync"] is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values, for `from_dict`."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """The settings that `as_dict` told."""
+        """Return the settings that `as_dict` described."""
         tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked")}
         return cls(**{**values, **tuples})
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Seconds of a time such as "60s", "20ms", "1.5min" or "60"; `ValueError` that names `option` for another text."""
+    """Return the seconds of a time such as "60s", "20ms", "1.5min" or "60".
+
+    Raises
+    ------
+    ValueError
+        If `text` is not a time. The message names `option`.
+    """
     match = DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{option} must be a time such as 60s, 20ms or 2min, not {text!r}")
@@ -130,13 +185,11 @@ def _check_strategies(given: tuple[str, ...]) -> None:
         raise ValueError(f"--strategies needs at least one of {', '.join(names())}")
     for each in given:
         try:
-            Candidate.named(each)
+            Candidate.parse(each)
         except ValueError as error:
             raise ValueError(f"--strategies: {error}") from None
     if len({each.rpartition("=")[0] or each for each in given}) < len(given):
-        raise ValueError(
-            f"--strategies: {', '.join(given)} names one of them twice; another name is given as again=raw"
-        )
+        raise ValueError(f"--strategies: {', '.join(given)} has the same name twice; rename one, such as again=raw")
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -146,4 +199,71 @@ def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) ->
         if name not in known:
             raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option}: {', '.join(names)} names one of them twice")
+        raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
+
+
+@dataclass(frozen=True)
+class Candidate(JsonValues):
+    """One way to load that is compared with others.
+
+    Attributes
+    ----------
+    strategy : str
+        Name of the strategy.
+    format : str or None
+        Format of its store; None if it reads none.
+    stage : str or None
+        Last stage before its store; `etl.stages.pipeline.READ` for a store of encoded records. None without a store.
+    label : str or None
+        Name in reports; None for the name of the strategy.
+    """
+
+    strategy: str
+    format: str | None = None
+    stage: str | None = None
+    label: str | None = None
+
+    @classmethod
+    def parse(cls, given: str) -> Candidate:
+        """Return the candidate that "STRATEGY" or "LABEL=STRATEGY" names.
+
+        Raises
+        ------
+        ValueError
+            If there is no such strategy, or no label before the "=".
+        """
+        label, equals, strategy = given.rpartition("=")
+        if equals and not label:
+            raise ValueError(f"{given!r} has no name before the =; give one, such as again=raw")
+        return cls(strategies.find(strategy).name, label=label or None)
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if it loads batches during compute."""
+        return strategies.find(self.strategy).loads_ahead
+
+    @property
+    def is_presaved(self) -> bool:
+        """True if it reads a store."""
+        return strategies.find(self.strategy).reads_store
+
+    @property
+    def worker_processes(self) -> bool:
+        """True if worker processes load, rather than threads."""
+        return strategies.find(self.strategy).uses_processes
+
+
+@dataclass(frozen=True)
+class Threads(JsonValues):
+    """A CPU split: the threads of a candidate.
+
+    Attributes
+    ----------
+    compute : int
+        Threads of compute.
+    loading : int
+        Threads or worker processes that load during compute; 0 if the training loop itself loads.
+    """
+
+    compute: int
+    loading: int

@@ -1,28 +1,28 @@
-"""A report in the terminal."""
+"""A report as tables in the terminal."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.figures_table import pays_off
+from etl.comparison.page import pays_off
 from etl.comparison.report import Prediction, Report, StrategyResult
 from etl.comparison.units import Scale, bounds, time_scale
 from etl.tables import Bar, print_table
 
-# The characters and styles of what is drawn to scale.
+# Characters and styles of the bars.
 COMPUTE, INTERFERENCE, STALL = ("█", "green"), ("▒", "yellow"), ("░", "red")
 BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} interference, {STALL[0]} stall"
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 LEGEND = (
-    "Times are of one epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
-    "{worst:.2%}). compute = compute alone + interference. ratio: wall over that of {reference}, paired within "
-    "rounds. predicted: before anything was timed (its error, and its error with compute as fast as in the rounds)."
+    "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
+    "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
+    "within rounds. predicted: from the profile, before the rounds (its error; its error at the rounds' compute speed)."
 )
 
 
 def show_report(report: Report, console: Console) -> None:
-    """Print it: what to do, the strategies, the stages, and what was checked."""
+    """Print a report: recommendation, strategies, stages, and rules of fairness."""
     if report.unchecked:
         console.print(f"RULES NOT CHECKED: {', '.join(report.unchecked)}", style="bold red")
     if report.stopped_early:
@@ -52,7 +52,7 @@ def show_report(report: Report, console: Console) -> None:
 
 
 def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
-    """Return the table of the strategies: `wall` heads the wall times, `epoch` is the scale of all times."""
+    """Return the table of strategies. `wall` is the heading of the wall times, and `epoch` the scale of all times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
     host_wait = ["host wait"] if report.shows_host_wait() else []
@@ -89,7 +89,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
 
 def _stages(report: Report) -> Table:
     stages = report.stages
-    table = Table(title=f"Where to cut: loading alone, {stages[-1].strategy}", caption=STAGE_LEGEND)
+    table = Table(title=f"Where to presave: loading alone, {stages[-1].strategy}", caption=STAGE_LEGEND)
     table.add_column("presaved after")
     write = time_scale(stage.write_seconds for stage in stages)
     epoch = time_scale(stage.wall_seconds for stage in stages)
@@ -147,5 +147,5 @@ def _bar(result: StrategyResult, longest: float) -> Bar:
 
 
 def _halves(speed: float, size: float) -> Bar:
-    """Two bars side by side, each of which takes at most a half."""
+    """Return two bars side by side, each at most half as long as the cell."""
     return Bar([(*COMPUTE, speed / 2), (" ", "", (1 - speed) / 2), (*INTERFERENCE, size / 2)])

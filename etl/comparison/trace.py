@@ -1,4 +1,4 @@
-"""The timelines of a report as a file that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""The timelines of a report as a file for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 The format is the JSON object format of the Trace Event Format,
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
@@ -16,9 +16,9 @@ Event = dict[str, Any]
 
 
 def trace_events(report: Report) -> dict[str, Any]:
-    """JSON values: a process for each strategy, in which thread 0 is compute and further ones load.
+    """Return JSON values with one process per strategy: thread 0 is compute, all other threads load.
 
-    All begin at 0, with the first request of the stretch; times are microseconds, as the format wants them.
+    Each process begins at time 0 with the first request for a batch. Times are in microseconds, as the format requires.
     """
     processes = enumerate(report.timelines, start=1)
     return {
@@ -50,8 +50,8 @@ def _metadata(process: int, thread: int, name: str, arguments: dict[str, Any]) -
 
 
 def _complete(process: int, thread: int, name: str, category: str, start: float, end: float) -> Event:
-    # Both ends are rounded, to nanoseconds, and not the duration: spans that touch do not overlap by an ulp, which
-    # viewers take for a call within a call.
+    # Round both ends to nanoseconds, not the duration: then spans that touch do not overlap by rounding, which viewers
+    # would show as nested calls.
     begin, stop = round(start * 1e9), round(end * 1e9)
     return {
         "ph": "X",

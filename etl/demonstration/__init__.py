@@ -1,4 +1,4 @@
-"""Demonstration data: real photographs and real handwritten digits, made from what packages ship."""
+"""Demonstration data: real photographs and handwritten digits, made from images that packages ship."""
 
 from etl.demonstration.digits import digits
 from etl.demonstration.photographs import photographs

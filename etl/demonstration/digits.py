@@ -1,4 +1,4 @@
-"""Demonstration digits: those of scikit-learn, written by 43 people, as MNIST's IDX files."""
+"""Demonstration digits: scikit-learn's digits, handwritten by 43 people, as files in MNIST's IDX format."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from etl.arguments import whole_number
 from etl.demonstration.directory import make_once
 from etl.sources.idx import SPLIT_PREFIXES, write_idx
-from etl.whole_number import whole_number
 
 VERSION = 1
 TRAIN_SHARE = 0.8
@@ -18,11 +18,34 @@ DIGIT_SIZE, IMAGE_SIZE = 20, 28
 
 
 def digits(directory: str | Path, samples: int | None = None, seed: int = 0, compress: bool = True) -> bool:
-    """Write the 1,797 real handwritten digits of scikit-learn below `directory` as MNIST files; whether it was made.
+    """Write the 1,797 handwritten digits of scikit-learn to `directory` as MNIST files.
 
     The 8x8 images (UCI ML repository, "Optical Recognition of Handwritten Digits") are enlarged bilinearly to MNIST's
-    layout of 28x28, uint8. In an order drawn with `seed`, four fifths are `train-...`, the rest `t10k-...`; gzip with
-    `compress`. `samples` keeps only the first so many, at least 10. Raises as `photographs` does.
+    layout of 28x28, uint8. Four fifths are written as `train-...`, the rest as `t10k-...`.
+
+    Parameters
+    ----------
+    directory : path
+        Where to write. Existing data that was made with the same arguments is kept.
+    samples : int, optional
+        How many digits to write, at least 10; by default all.
+    seed : int
+        Decides the order.
+    compress : bool
+        Compress the files with gzip.
+
+    Returns
+    -------
+    True if the data was made, False if it existed.
+
+    Raises
+    ------
+    ValueError
+        If `samples` or `seed` is out of range, or the directory holds something else.
+    RuntimeError
+        If scikit-learn is not installed.
+    OSError
+        If the disk is full or fails.
     """
     whole_number("seed", seed, least=0)
     try:
@@ -39,16 +62,18 @@ def digits(directory: str | Path, samples: int | None = None, seed: int = 0, com
         order = np.random.default_rng(seed).permutation(len(data.images))[:count]
         images = np.stack([_enlarge(image) for image in data.images[order]])
         labels = data.target[order]
-        cut = round(count * TRAIN_SHARE)
-        end = ".gz" if compress else ""
-        for prefix, part in zip(SPLIT_PREFIXES.values(), (slice(0, cut), slice(cut, None)), strict=True):
-            write_idx(folder / f"{prefix}-images-idx3-ubyte{end}", images[part])
-            write_idx(folder / f"{prefix}-labels-idx1-ubyte{end}", labels[part])
+        train_count = round(count * TRAIN_SHARE)
+        suffix = ".gz" if compress else ""
+        for prefix, part in zip(
+            SPLIT_PREFIXES.values(), (slice(0, train_count), slice(train_count, None)), strict=True
+        ):
+            write_idx(folder / f"{prefix}-images-idx3-ubyte{suffix}", images[part])
+            write_idx(folder / f"{prefix}-labels-idx1-ubyte{suffix}", labels[part])
 
     return make_once(directory, description, fill)
 
 
 def _enlarge(image: np.ndarray) -> np.ndarray:
-    pixels = np.round(image * (255 / 16)).astype(np.uint8)  # scikit-learn's digits count ink from 0 to 16
+    pixels = np.round(image * (255 / 16)).astype(np.uint8)  # scikit-learn's pixels are from 0 to 16
     digit = Image.fromarray(pixels).resize((DIGIT_SIZE, DIGIT_SIZE), Image.Resampling.BILINEAR)
     return np.pad(np.asarray(digit), (IMAGE_SIZE - DIGIT_SIZE) // 2)

@@ -1,4 +1,4 @@
-"""A directory of generated data: made whole or not at all, and only once."""
+"""A directory of generated data that is made completely or not at all, and only once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,37 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from presave.disk_errors import explained
+from presave.errors import explain_disk_error
 
 MARKER = "dataset.json"
 UNFINISHED = ".unfinished"
 
 
 def make_once(directory: str | Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:
-    """Have `fill` make the data of `description` (JSON values) in `directory`, unless it is there; whether it was made.
+    """Make the data in `directory`, unless it exists.
 
-    It is made in a temporary folder beside `directory` and renamed when complete. Two processes may do so at the same
-    time: the first to finish wins. Raises `ValueError` where `directory` holds something else, and `OSError` where the
-    disk is full or fails.
+    The data is made in a temporary folder beside `directory`, which is renamed when complete. Two processes may do so
+    at the same time: the first to finish wins.
+
+    Parameters
+    ----------
+    directory : path
+        Where the data will be.
+    description : dict
+        JSON values that identify the data, and are stored with it.
+    fill : callable
+        Writes the data into the folder that it is called with.
+
+    Returns
+    -------
+    True if the data was made, False if it existed.
+
+    Raises
+    ------
+    ValueError
+        If `directory` holds something else.
+    OSError
+        If the disk is full or fails.
     """
     target = Path(directory)
     if _holds(target, description):
@@ -34,7 +53,7 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
         with _temporary_folder(target) as folder:
             return _make(target, folder, description, fill)
     except OSError as error:
-        raise explained(error, target, f"the data of {description} were being made") from error
+        raise explain_disk_error(error, target, f"the data of {description} were being made") from error
 
 
 def _make(target: Path, folder: Path, description: dict[str, Any], fill: Callable[[Path], None]) -> bool:
@@ -52,19 +71,19 @@ def _make(target: Path, folder: Path, description: dict[str, Any], fill: Callabl
 
 @contextmanager
 def _temporary_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target`, locked while the block runs, and removed after it unless it was moved away."""
+    """Make a folder beside `target` that is locked during the block, and removed after it unless it was renamed."""
     with ExitStack() as stack:
-        # Between making and locking it no other process may take it for one that was left behind.
+        # The parent is locked meanwhile: until the new folder is locked, another process would remove it as a leftover.
         with _locked(target.parent, fcntl.LOCK_EX):
-            _remove_remains(target)
+            _remove_leftovers(target)
             folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             stack.enter_context(_locked(folder, fcntl.LOCK_EX))
         yield folder
 
 
-def _remove_remains(target: Path) -> None:
-    """Remove the folders that processes which were killed have left, and no other has locked."""
+def _remove_leftovers(target: Path) -> None:
+    """Remove unlocked temporary folders, which killed processes have left behind."""
     for folder in target.parent.glob(f".{glob.escape(target.name)}.*{UNFINISHED}"):
         with suppress(OSError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(folder)

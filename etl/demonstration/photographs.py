@@ -1,4 +1,4 @@
-"""Demonstration photographs: crops of those that scikit-image and scikit-learn ship."""
+"""Demonstration photographs: crops of the photographs that scikit-image and scikit-learn ship."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import joblib
 import numpy as np
 from PIL import Image
 
+from etl.arguments import whole_number
 from etl.demonstration.directory import make_once
-from etl.whole_number import whole_number
 
-# Class name, and the file in scikit-image's data folder, or (for the last two) scikit-learn's.
+# The file of each class, in the data folder of scikit-image or, for the last two, of scikit-learn.
 PHOTOGRAPHS = {
     "astronaut": "astronaut.png",
     "cat": "chelsea.png",
@@ -35,12 +35,34 @@ QUALITY = 90
 def photographs(
     directory: str | Path, samples: int = 2000, seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> bool:
-    """Write `samples` JPEG photographs of 10 classes below `directory`, one folder a class; whether anything was made.
+    """Write JPEG photographs of 10 classes to `directory`, one folder for each class.
 
     Each is a random crop (half to all of the height or width) of a real photograph, resized to about 500x375 pixels
-    (each side within 10%), quality 90. Equal seeds give equal bytes with the same version of Pillow. Data that is there
-    already is kept. `progress` is called with photographs made and in all. Raises `ValueError` for fewer than 10
-    samples or a directory that holds something else, `RuntimeError` where scikit-image or scikit-learn is missing.
+    (each side within 10%), quality 90.
+
+    Parameters
+    ----------
+    directory : path
+        Where to write. Existing data that was made with the same arguments is kept.
+    samples : int
+        How many photographs to write, at least 10.
+    seed : int
+        Equal seeds give equal bytes with the same version of Pillow.
+    progress : callable, optional
+        Called with the number of photographs made so far, and their total.
+
+    Returns
+    -------
+    True if the data was made, False if it existed.
+
+    Raises
+    ------
+    ValueError
+        If `samples` or `seed` is out of range, or the directory holds something else.
+    RuntimeError
+        If scikit-image or scikit-learn is not installed.
+    OSError
+        If the disk is full or fails.
     """
     if samples < len(PHOTOGRAPHS):
         raise ValueError(f"samples must be at least {len(PHOTOGRAPHS)}, one for each class, not {samples}")
@@ -62,7 +84,7 @@ def photographs(
             for made, _ in enumerate(pool.map(make, range(samples)), 1):
                 if progress is not None:
                     progress(made, samples)
-        finally:  # nothing may be written into the folder after an error, when it is being removed
+        finally:  # after an error the folder is removed, and no thread may write to it any more
             pool.shutdown(cancel_futures=True)
 
     return make_once(directory, description, fill)

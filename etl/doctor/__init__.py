@@ -1,7 +1,6 @@
-"""The doctor: what makes training slow, on this machine and in this training, and the one change to make first."""
+"""The doctor: it finds out what makes training slow, and names the one change to make first."""
 
-from etl.doctor.examination import Examination
-from etl.doctor.examining import examine
-from etl.doctor.finding import Finding, Severity, Trial
+from etl.doctor.check import Finding, Severity, Trial
+from etl.doctor.examination import Examination, examine
 
 __all__ = ["Examination", "Finding", "Severity", "Trial", "examine"]

@@ -1,85 +1,205 @@
-"""What a check is: one cause of slow training, looked for in one case."""
+"""A check: it looks for one cause of slow training in a case, and returns a finding."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from etl.doctor.finding import Finding, Severity, severity_of
 from etl.doctor.machine import Machine
 
 if TYPE_CHECKING:
-    from etl.doctor.seen import Seen
+    from etl.doctor.observation import Observation
     from etl.doctor.setup import Setup
 
-NO_TRAINING = "there is no model and no data to look at"
+# A finding is serious, or a warning, if its remedy saves at least this share of the time.
+SERIOUS_SHARE = 0.20
+WARNING_SHARE = 0.05
+NO_TRAINING = "there is no model and no data to look at"  # a reason for `Severity.NOT_LOOKED_AT`
+
+
+class Severity(str, Enum):
+    """The weight of a finding."""
+
+    SERIOUS = "serious"
+    WARNING = "warning"
+    NOTE = "note"
+    FINE = "fine"
+    # `Finding.found` says why.
+    NOT_LOOKED_AT = "not looked at"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A measurement of training without and with one remedy, in alternating turns.
+
+    Attributes
+    ----------
+    without_seconds, with_seconds : float
+        Seconds of a batch: the median without the remedy, and this median times `ratio`.
+    ratio, low, high : float
+        Time with the remedy divided by time without it, and the ends of the 95% interval of this ratio.
+    """
+
+    without_seconds: float
+    with_seconds: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes
+    ----------
+    check, title : str
+        Name of the check for programs, and its title for people.
+    severity : Severity
+        Weight of the finding.
+    found : str
+        The result, without a full stop.
+    evidence : str
+        The measurements behind the result, and how they were taken; may be empty.
+    why : str
+        Why the cause matters.
+    remedy : str or None
+        The one change to make; None if none is needed.
+    saves_seconds : float or None
+        Seconds of an epoch that the remedy saves: measured if there is a `trial`, otherwise estimated. None if unknown.
+    trial : Trial or None
+        Measurement of the remedy; None if the remedy was not tried.
+    trial_failed : str or None
+        Reason why the trial failed; None if it succeeded or there was none.
+    """
+
+    check: str
+    title: str
+    severity: Severity
+    found: str
+    evidence: str
+    why: str
+    remedy: str | None = None
+    saves_seconds: float | None = None
+    trial: Trial | None = None
+    trial_failed: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {**asdict(self), "severity": self.severity.value}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is examined: the machine, and, where a model and data were given, training as it is set up and what was seen
-    of it. `notes` is what a check keeps, under its name, from looking until its remedy is applied.
+    """Everything that a check may look at.
+
+    Attributes
+    ----------
+    machine : Machine
+        The machine.
+    setup : Setup or None
+        The training; None if no model and iterator were given.
+    observation : Observation or None
+        Measurements of a few batches of that training; None without a training.
+    notes : dict of str to int
+        Numbers that `Check.look` keeps for `Check.apply`, by name of the check.
     """
 
     machine: Machine
     setup: Setup | None = None
-    seen: Seen | None = None
+    observation: Observation | None = None
     notes: dict[str, int] = field(default_factory=dict)
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """None where the iterator does not tell, or there is none."""
+        """Batches of an epoch; None without a training, or if the iterator has no length."""
         return None if self.setup is None else self.setup.batches_per_epoch
 
 
 class Check(ABC):
-    """One of the thirteen. `why` says why its cause matters."""
+    """A search for one cause of slow training."""
 
     name: ClassVar[str]
     title: ClassVar[str]
+    # Why the cause matters.
     why: ClassVar[str]
 
     @abstractmethod
     def look(self, case: Case) -> Finding:
-        """What is found in `case`."""
+        """Look for the cause in `case`."""
 
-    def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002 - for those that override it
-        """`setup` with only the remedy applied; None where that cannot be done in this process."""
+    def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002 - overrides use them
+        """Return `setup` with the remedy applied and nothing else changed; None if this process cannot do that.
+
+        `examine` calls it after `look` has returned a finding with a remedy for the same case.
+        """
         return None
 
     def fine(self, found: str, evidence: str) -> Finding:
-        """Nothing is wrong."""
+        """Return a finding that the cause was looked for and not found."""
         return Finding(self.name, self.title, Severity.FINE, found, evidence, self.why)
 
     def not_looked_at(self, reason: str = NO_TRAINING) -> Finding:
-        """It could not be looked for."""
+        """Return a finding that the cause could not be looked for."""
         return Finding(self.name, self.title, Severity.NOT_LOOKED_AT, reason, "", self.why)
 
     def wrong(
         self, severity: Severity, found: str, evidence: str, remedy: str, saves_seconds: float | None = None
     ) -> Finding:
-        """Something is, of known severity."""
+        """Return a finding that the cause was found, with the given severity.
+
+        Parameters
+        ----------
+        severity : Severity
+            Weight of the finding.
+        found, evidence, remedy : str
+            The result, the measurements behind it and the change to make.
+        saves_seconds : float or None
+            Seconds of an epoch that the change saves; None if unknown.
+        """
         return Finding(self.name, self.title, severity, found, evidence, self.why, remedy, saves_seconds)
 
     def slower(
         self,
         case: Case,
-        seen: Seen,
+        observation: Observation,
         saves_per_batch: float,
         found: str,
         evidence: str,
         remedy: str,
-        least: Severity = Severity.FINE,
+        min_severity: Severity = Severity.FINE,
     ) -> Finding:
-        """Something costs `saves_per_batch` seconds, which decide about the severity; it is `least` at least. Where it
-        then is fine, no remedy is due.
+        """Return a finding whose severity depends on the share of the time that the remedy saves.
+
+        Parameters
+        ----------
+        case : Case
+            The case that was looked at.
+        observation : Observation
+            The observation of that case.
+        saves_per_batch : float
+            Seconds that the remedy saves per batch.
+        found, evidence, remedy : str
+            As for `wrong`. If the severity is `FINE`, the remedy is left out.
+        min_severity : Severity
+            The severity if the saving is small.
         """
-        severity = severity_of(saves_per_batch / seen.times.typical)
-        order = (Severity.FINE, Severity.NOTE, Severity.WARNING, Severity.SERIOUS)
-        severity = max(severity, least, key=order.index)
+        share = saves_per_batch / observation.times.typical
+        severity = max(_severity_of(share), min_severity, key=_ASCENDING.index)
         if severity is Severity.FINE:
             return self.fine(found, evidence)
         batches = case.batches_per_epoch
         saves = None if batches is None else max(0.0, saves_per_batch) * batches
         return self.wrong(severity, found, evidence, remedy, saves)
+
+
+_ASCENDING = (Severity.FINE, Severity.NOTE, Severity.WARNING, Severity.SERIOUS)
+
+
+def _severity_of(share: float) -> Severity:
+    """Return the severity of a cause that takes `share` of the time."""
+    if share >= SERIOUS_SHARE:
+        return Severity.SERIOUS
+    return Severity.WARNING if share >= WARNING_SHARE else Severity.FINE

@@ -1,24 +1,47 @@
-"""What the doctor says: every finding, the one to act on first."""
+"""An examination: all checks on a machine or a training, with the most useful finding first. Imports torch."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from etl.doctor.finding import Finding, Severity
-from etl.doctor.machine import Machine
+from etl.arguments import whole_number
+from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.checks import CHECKS
+from etl.doctor.machine import Machine, look_at_machine
+from etl.doctor.observation import observe_training
+from etl.doctor.setup import Setup, make_setup
+from etl.doctor.steps import try_remedy
+from etl.training.backends import Backend
+from etl.training.backends import backend as find_backend
+
+if TYPE_CHECKING:
+    import torch
+
+    from etl.training.fit import Loss
 
 SCHEMA_VERSION = 1
-RANKS = (Severity.SERIOUS, Severity.WARNING, Severity.NOTE, Severity.FINE, Severity.NOT_LOOKED_AT)
+# Called with the current activity, the number of checks that are done, and the number of all checks.
+ShowProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Examination:
-    """`findings` are ordered by the seconds of an epoch that their remedies would save; a serious one of which that
-    cannot be told comes first, and those that need no remedy at the end.
+    """The findings of all checks.
 
-    `seconds_per_batch` and `batches_per_epoch` are None where no training was looked at, or its length is unknown.
+    Attributes
+    ----------
+    machine : Machine
+        The machine.
+    findings : list of Finding
+        One finding per check: first serious ones with an unknown saving, then those with remedies in the order of what
+        they save, largest saving first, then those without a remedy.
+    seconds_per_batch : float or None
+        Median seconds of a batch; None if no training was examined.
+    batches_per_epoch : int or None
+        Batches of an epoch; None if no training was examined, or if the iterator has no length.
     """
 
     machine: Machine
@@ -28,16 +51,16 @@ class Examination:
 
     @property
     def is_serious(self) -> bool:
-        """Whether something serious was found."""
+        """True if a finding is serious."""
         return any(each.severity is Severity.SERIOUS for each in self.findings)
 
     @property
     def first(self) -> Finding | None:
-        """The one to act on first; None where nothing needs a remedy."""
+        """The finding to act on first; None if nothing needs a remedy."""
         return next((each for each in self.findings if each.remedy is not None), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the examination as JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,
             "machine": self.machine.as_dict(),
@@ -50,19 +73,122 @@ class Examination:
         lines = []
         for each in self.findings:
             if each.remedy is not None:
-                saves = "" if each.saves_seconds is None else f", saves {each.saves_seconds:.3g} s of an epoch"
+                saves = "" if each.saves_seconds is None else f"; this saves {each.saves_seconds:.3g} s per epoch"
                 lines.append(
                     f"{each.severity.value}: {each.title}: {each.found} ({each.evidence}). {each.remedy}{saves}."
                 )
         return "\n".join(lines) or "nothing was found that slows training down"
 
 
-def order(findings: list[Finding]) -> list[Finding]:
-    """As `Examination.findings` are."""
+def examine(
+    model: torch.nn.Module | None = None,
+    iterator: Iterable[Any] | None = None,
+    *,
+    backend: Backend | str = "auto",
+    loss: Loss | None = None,
+    batches: int = 20,
+    try_remedies: bool = False,
+    progress: ShowProgress | None = None,
+) -> Examination:
+    """Look for what makes training slow: on this machine and, if they are given, in training `model` from `iterator`.
+
+    Call it between epochs. It trains a copy of `model` on a few batches. Afterwards it resets the iterator to the
+    position that it had before, if the iterator has `state_dict` and `load_state_dict`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, optional
+        The model; it is copied, not changed.
+    iterator : iterable of batches, optional
+        An iterator of etl, or anything that yields batches or pairs of features and labels, such as a DataLoader.
+    backend : Backend or str
+        Where to train. If "auto" fails, the CPU is used and a finding says so.
+    loss : callable, optional
+        `loss(output, labels)`. The default is cross entropy for integer labels and the mean squared error for others.
+    batches : int
+        Batches to measure, at least 2.
+    try_remedies : bool
+        Measure each remedy that can be applied in this process. Each takes about five seconds.
+    progress : callable, optional
+        Called with the current activity, the number of checks that are done, and the number of all checks.
+
+    Raises
+    ------
+    ValueError
+        If only one of `model` and `iterator` is given, the model cannot be copied, or the batches cannot be trained on.
+        Errors of the iterator are raised unchanged.
+    """
+    whole_number("batches", batches, least=2)
+    if (model is None) is not (iterator is None):
+        raise ValueError("give a model and an iterator, or neither of them")
+    show = progress or _show_nothing
+    show("the machine", 0, len(CHECKS))
+    case = Case(look_at_machine())
+    if model is None or iterator is None:
+        return Examination(case.machine, _ordered(_look(case, show)), None, None)
+    state = iterator.state_dict() if hasattr(iterator, "load_state_dict") else None  # type: ignore[attr-defined]
+    try:
+        show("training", 0, len(CHECKS))
+        setup = make_setup(model, iterator, backend_or_cpu(backend) if isinstance(backend, str) else backend, loss)
+        observation = observe_training(model, setup, batches)
+        case = replace(case, setup=setup, observation=observation)
+        findings = _look(case, show)
+        if try_remedies:
+            findings = [_try(check, finding, case, show) for check, finding in zip(CHECKS, findings, strict=True)]
+    finally:
+        if state is not None:
+            iterator.load_state_dict(state)  # type: ignore[attr-defined]
+    return Examination(case.machine, _ordered(findings), observation.times.typical, setup.batches_per_epoch)
+
+
+def backend_or_cpu(name: str) -> Backend:
+    """Return the backend called `name`; or the CPU if "auto" fails, which the check of the backend then reports."""
+    try:
+        return find_backend(name)
+    except RuntimeError:
+        if name != "auto":
+            raise
+        return find_backend("cpu")
+
+
+def _look(case: Case, show: ShowProgress) -> list[Finding]:
+    findings = []
+    for number, check in enumerate(CHECKS):
+        show(check.title, number, len(CHECKS))
+        findings.append(check.look(case))
+    return findings
+
+
+def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Finding:
+    """Return `finding` with the measured saving of its remedy, or with the reason why this could not be measured."""
+    if finding.remedy is None or case.setup is None or case.observation is None:
+        return finding
+    show(f"trying: {finding.remedy}", CHECKS.index(check), len(CHECKS))
+    try:
+        changed: Setup | None = check.apply(case.setup, case)
+        if changed is None:
+            return replace(finding, trial_failed="it cannot be applied in this process")
+        trial = try_remedy(case.setup, changed, len(case.observation.batch))
+    except Exception as error:  # noqa: BLE001 - without the remedy, this training has just run
+        return replace(finding, trial_failed=f"{type(error).__name__}: {error}")
+    batches = case.batches_per_epoch
+    saves = None if batches is None else (trial.without_seconds - trial.with_seconds) * batches
+    return replace(finding, trial=trial, saves_seconds=saves)
+
+
+_DESCENDING = (Severity.SERIOUS, Severity.WARNING, Severity.NOTE, Severity.FINE, Severity.NOT_LOOKED_AT)
+
+
+def _ordered(findings: list[Finding]) -> list[Finding]:
+    """Return `findings` in the order of `Examination.findings`."""
 
     def key(finding: Finding) -> tuple[bool, float, int]:
         unknown = math.inf if finding.severity is Severity.SERIOUS else 0.0
         saves = unknown if finding.saves_seconds is None else finding.saves_seconds
-        return finding.remedy is None, -saves, RANKS.index(finding.severity)
+        return finding.remedy is None, -saves, _DESCENDING.index(finding.severity)
 
     return sorted(findings, key=key)
+
+
+def _show_nothing(activity: str, done: int, total: int) -> None:
+    pass

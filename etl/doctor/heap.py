@@ -1,4 +1,4 @@
-"""What is on the heap: objects by type, and which type grows from epoch to epoch."""
+"""The Python heap: objects by type, types that leak, and pauses of the garbage collector. Imports torch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,32 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from etl.doctor.setup import Setup
+from etl.doctor.steps import time_steps
+from etl.runtime.gc_watch import GENERATIONS, Collection, CollectionWatch
+
 EPOCHS = 4
-# A type leaks where it grows in every one of the epochs after the first, by so many objects each.
-LEAST_GROWTH = 10
+# A type leaks if every epoch after the first adds at least this many objects of it.
+MIN_GROWTH = 10
 
 
 @dataclass(frozen=True)
 class TypeOnHeap:
-    """Objects of one type that the garbage collector tracks, and their own bytes (`sys.getsizeof`: without what they
-    refer to; of an array its memory is in it where it owns that).
+    """The objects of one type that the garbage collector tracks, or that a tracked object refers to.
+
+    Attributes
+    ----------
+    name : str
+        Module and name of the type.
+    count : int
+        Objects.
+    nbytes : int
+        Sum of `sys.getsizeof`, which includes the memory that an array owns, but not the objects that are referred to.
     """
 
     name: str
@@ -29,8 +42,14 @@ class TypeOnHeap:
 
 @dataclass(frozen=True)
 class Growth:
-    """How many objects of a type that the collector tracks were more after each epoch than after the one before, the
-    first left out.
+    """The growth of the number of objects of one type from epoch to epoch.
+
+    Attributes
+    ----------
+    name : str
+        Module and name of the type.
+    per_epoch : list of int
+        Additional objects after each epoch except the first.
     """
 
     name: str
@@ -39,8 +58,16 @@ class Growth:
 
 @dataclass(frozen=True)
 class Heap:
-    """`objects` in all; `types` the largest first, by bytes; `leaks` the types that grow in every epoch (empty where no
-    epochs were run).
+    """The objects on the heap.
+
+    Attributes
+    ----------
+    objects : int
+        All objects.
+    types : list of TypeOnHeap
+        The types, the one with the most bytes first.
+    leaks : list of Growth
+        The types that grow in every epoch; empty if no epochs were run.
     """
 
     objects: int
@@ -48,12 +75,20 @@ class Heap:
     leaks: list[Growth]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the heap as JSON values."""
         return asdict(self)
 
 
 def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOCHS) -> Heap:
-    """The heap as it is; after `epochs` of `run_epoch`, where that is given."""
+    """Count the objects on the heap, and find types that leak.
+
+    Parameters
+    ----------
+    run_epoch : callable, optional
+        Runs an epoch. It is called `epochs` times before the objects are counted. Without it no leaks are looked for.
+    epochs : int
+        Number of epochs.
+    """
     leaks = [] if run_epoch is None else _leaks(run_epoch, epochs)
     counts, sizes = _census()
     types = [TypeOnHeap(name, count, sizes[name]) for name, count in counts.items()]
@@ -61,7 +96,7 @@ def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOC
 
 
 def _leaks(run_epoch: Callable[[], None], epochs: int) -> list[Growth]:
-    """Types that have grown by at least `LEAST_GROWTH` in every epoch but the first, which fills caches."""
+    """Return the types that grow by `MIN_GROWTH` or more in every epoch except the first, which fills caches."""
     counts: list[Mapping[str, int]] = []
     for _ in range(epochs):
         run_epoch()
@@ -71,12 +106,12 @@ def _leaks(run_epoch: Callable[[], None], epochs: int) -> list[Growth]:
     growths = [
         Growth(name, [after.get(name, 0) - before.get(name, 0) for before, after in pairwise(counts)]) for name in names
     ]
-    leaking = [each for each in growths if min(each.per_epoch) >= LEAST_GROWTH]
+    leaking = [each for each in growths if min(each.per_epoch) >= MIN_GROWTH]
     return sorted(leaking, key=lambda each: -sum(each.per_epoch))
 
 
 def _census() -> tuple[Counter[str], Counter[str]]:
-    """Objects and bytes by type; those that only this looks at are not counted."""
+    """Count objects and bytes by type."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     seen: set[int] = set()
@@ -87,7 +122,7 @@ def _census() -> tuple[Counter[str], Counter[str]]:
             seen.add(id(thing))
             name = _type_name(thing)
             counts[name] += 1
-            with contextlib.suppress(Exception):  # a class may say anything of its size
+            with contextlib.suppress(Exception):  # `__sizeof__` of a class may raise anything
                 sizes[name] += sys.getsizeof(thing)
     return counts, sizes
 
@@ -98,5 +133,80 @@ def _type_name(thing: Any) -> str:
 
 
 def _untracked(container: Any) -> list[Any]:
-    """What a container refers to that the collector does not track, such as text, numbers and arrays."""
+    """Return the objects that `container` refers to and the collector does not track: strings, numbers, arrays."""
     return [each for each in gc.get_referents(container) if not gc.is_tracked(each)]
+
+
+@dataclass(frozen=True)
+class GenerationPauses:
+    """The collections of one generation.
+
+    Attributes
+    ----------
+    generation : int
+        Number of the generation, from 0.
+    count : int
+        Number of collections.
+    seconds, longest_seconds : float
+        Time of all collections, and of the longest.
+    freed : int
+        Objects that all collections freed.
+    """
+
+    generation: int
+    count: int
+    seconds: float
+    longest_seconds: float
+    freed: int
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The pauses of the garbage collector in a training.
+
+    Attributes
+    ----------
+    batches : int
+        Batches that were trained on.
+    seconds : float
+        Time of loading these batches and training on them.
+    generations : list of GenerationPauses
+        Collections of each generation.
+    per_batch : list of float
+        Seconds of collections in each batch.
+    """
+
+    batches: int
+    seconds: float
+    generations: list[GenerationPauses]
+    per_batch: list[float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the pauses as JSON values."""
+        return asdict(self)
+
+
+def watch_pauses(setup: Setup, batches: int) -> Pauses:
+    """Train on `batches` batches and record every garbage collection. Errors of training are raised unchanged."""
+    found: list[Collection] = []
+
+    def around() -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(CollectionWatch(found.append))
+        return stack
+
+    times, _ = time_steps(setup, batches, around)
+    per_batch = [0.0] * batches
+    for each in found:
+        # A collection between two batches counts for the second.
+        number = next((index for index, end in enumerate(times.ended) if each.began < end), batches - 1)
+        per_batch[number] += each.seconds
+    generations = [_pauses(generation, found) for generation in range(GENERATIONS)]
+    return Pauses(batches, sum(times.etl) + sum(times.compute), generations, per_batch)
+
+
+def _pauses(generation: int, found: list[Collection]) -> GenerationPauses:
+    own = [each for each in found if each.generation == generation]
+    seconds = [each.seconds for each in own]
+    freed = sum(each.freed for each in own)
+    return GenerationPauses(generation, len(own), sum(seconds), max(seconds, default=0.0), freed)

@@ -1,4 +1,4 @@
-"""What the machine and the installation are, and what else the machine does."""
+"""The machine, what is installed on it, and other processes that use its CPUs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ from typing import Any
 import psutil
 
 from etl.measuring.noise import NoiseWatch
-from etl.runtime.cpus import available_cpus
+from etl.runtime.resources import available_cpus
 
 CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
-# What an installation may lack, and what is slower without it.
+# Optional packages, and what is slower or missing without them.
 OPTIONAL = {
     "numba": "compiled loops to cast, normalise and store in one pass (numpy: 3.4 times as long in benchmarks.gather)",
     "simplejpeg": "decoder='turbo'",
     "cv2": "resizing for decoder='turbo'",
 }
-# What decides about backends, threads and kernels.
+# Environment variables that choose backends, threads and kernels.
 VARIABLE = re.compile(r"BACKEND_PRIORITY_|OMP_|MKL_|OPENBLAS_|ATEN_CPU_|KMP_|GOMP_|DNNL_|ONEDNN_|CUDA_VISIBLE_|TORCH_")
 
 
 @dataclass(frozen=True)
 class OtherProcess:
-    """Another process that computes, and how many CPUs it had while it was watched."""
+    """Another process that uses CPU time.
+
+    Attributes
+    ----------
+    pid : int
+        Process id.
+    name : str
+        Name of the process.
+    cpus : float
+        Number of CPUs that it used on average.
+    """
 
     pid: int
     name: str
@@ -40,9 +50,30 @@ class OtherProcess:
 
 @dataclass(frozen=True)
 class Machine:
-    """`cpus` for this process and `cores` of the machine (None where the system does not tell), its CPU's name and the
-    extensions that it has; `variables` of the environment; `steal` and `others`, shares of all CPUs' time that the
-    hypervisor and other processes had while this one waited for `watched_seconds`; GPUs that the driver shows.
+    """The machine and the installation.
+
+    Attributes
+    ----------
+    cpus : int
+        CPUs that this process may use.
+    cores : int or None
+        Physical cores of the machine; None if unknown.
+    cpu_name : str
+        Name of the CPU.
+    extensions : frozenset of str
+        Instruction set extensions of the CPU.
+    variables : mapping of str to str
+        Environment variables that choose backends, threads and kernels.
+    missing : tuple of str
+        Optional packages that are not installed.
+    watched_seconds : float
+        Seconds in which other processes were watched and this process was idle.
+    steal, other_processes : float
+        Shares of all CPU time that the hypervisor and other processes took in these seconds.
+    busy_processes : tuple of OtherProcess
+        The other processes that used a tenth of a CPU or more, the busiest first.
+    nvidia_gpus : int
+        Number of GPUs that the NVIDIA driver shows, which may be more than torch can use.
     """
 
     cpus: int
@@ -53,12 +84,12 @@ class Machine:
     missing: tuple[str, ...]
     watched_seconds: float
     steal: float
-    others: float
-    processes: tuple[OtherProcess, ...]
+    other_processes: float
+    busy_processes: tuple[OtherProcess, ...]
     nvidia_gpus: int
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values, of the extensions those that matter."""
+        """Return the machine as JSON values. Of its extensions, only those for vectors are included."""
         return {
             "cpus": self.cpus,
             "cores": self.cores,
@@ -68,18 +99,18 @@ class Machine:
             "missing": list(self.missing),
             "watched_seconds": self.watched_seconds,
             "steal": self.steal,
-            "others": self.others,
-            "processes": [vars(each) for each in self.processes],
+            "others": self.other_processes,
+            "processes": [vars(each) for each in self.busy_processes],
             "nvidia_gpus": self.nvidia_gpus,
             "python": platform.python_version(),
         }
 
 
 def look_at_machine(seconds: float = 1.0) -> Machine:
-    """See what there is, and for so long what others do. This process should have nothing else to do meanwhile."""
+    """Describe the machine, and watch other processes for `seconds`. This process should be idle meanwhile."""
     name, extensions = _cpu()
     with NoiseWatch() as noise:
-        processes = _busy_processes(seconds)
+        busy = _busy_processes(seconds)
     return Machine(
         cpus=available_cpus(),
         cores=psutil.cpu_count(logical=False),
@@ -89,14 +120,14 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         missing=tuple(each for each in OPTIONAL if importlib.util.find_spec(each) is None),
         watched_seconds=seconds,
         steal=noise.steal,
-        others=noise.other_processes,
-        processes=processes,
+        other_processes=noise.other_processes,
+        busy_processes=busy,
         nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
     )
 
 
 def _busy_processes(seconds: float) -> tuple[OtherProcess, ...]:
-    """Those of others that had a tenth of a CPU or more, the busiest first."""
+    """Watch for `seconds`, and return the other processes that used a tenth of a CPU or more, the busiest first."""
     own = {os.getpid(), *(each.pid for each in psutil.Process().children(recursive=True))}
     before = {each.pid: used for each in psutil.process_iter() if (used := _cpu_seconds(each)) is not None}
     started = time.perf_counter()
@@ -125,7 +156,7 @@ def _cpu_seconds(process: psutil.Process) -> float | None:
 
 
 def _cpu() -> tuple[str, frozenset[str]]:
-    """The name of the first CPU, and the extensions that the system shows ("flags", on ARM "Features")."""
+    """Return the name of the first CPU, and its extensions: Linux lists them as "flags", or on ARM as "Features"."""
     name, extensions = platform.processor() or platform.machine(), frozenset[str]()
     try:
         lines = CPU_INFO.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""A sampled profile of what this process, its threads and its worker processes do, written by py-spy."""
+"""A sampled profile of this process, its threads and its worker processes, written by py-spy."""
 
 from __future__ import annotations
 
@@ -14,30 +14,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-# By the suffix of the file: a flame graph for a browser, a profile for https://www.speedscope.app, or a line for each
-# stack with the number of times that it was seen.
+# Formats of py-spy by suffix of the file: a flame graph for a browser, a profile for https://www.speedscope.app, and
+# text with a line for each stack and its number of samples.
 FORMATS = {".svg": "flamegraph", ".json": "speedscope", ".txt": "raw"}
 SAMPLES_PER_SECOND = 100
 READY = b"Sampling process"
 END_TIMEOUT_SECONDS = 60.0
-# prctl(2): lets a child of this process look into it, where the system would allow that to its parents alone.
+# For prctl(2): allows any process to trace this one. Some systems otherwise allow this only to its parents, and py-spy
+# is a child.
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 
 
 def check_profile_path(path: Path) -> None:
-    """Raise `ValueError` for a suffix that stands for no format, `RuntimeError` where there is no py-spy."""
+    """Check that a profile can be written to `path`.
+
+    Raises
+    ------
+    ValueError
+        If the suffix names no format.
+    RuntimeError
+        If py-spy is not installed.
+    """
     if path.suffix not in FORMATS:
         known = ", ".join(f"{suffix} ({name})" for suffix, name in FORMATS.items())
-        raise ValueError(f"{path}: a profile ends with one of {known}")
+        raise ValueError(f"{path}: the name of a profile must end with one of {known}")
     _py_spy()
 
 
 @contextmanager
 def profiled(path: Path) -> Iterator[None]:
-    """Write what the block does, in all threads and child processes, to `path`, sampled 100 times a second.
+    """Write a profile of the block to `path`: all threads and child processes, sampled 100 times a second.
 
-    Raises as `check_profile_path` does, and `RuntimeError` with what py-spy said where it may not look into this
-    process or wrote nothing.
+    Raises
+    ------
+    ValueError
+        If the suffix of `path` names no format.
+    RuntimeError
+        If py-spy is not installed, may not trace this process, or writes no file. The message includes what it printed.
     """
     check_profile_path(path)
     if sys.platform == "linux":
@@ -50,37 +63,37 @@ def profiled(path: Path) -> Iterator[None]:
     try:
         if spy.stdout is None:
             raise RuntimeError("py-spy was started without a pipe")
-        said = _until_ready(spy.stdout)
-        if READY not in said:
-            raise RuntimeError(f"py-spy cannot look into this process: {_last_line(said)}")
+        printed = _until_ready(spy.stdout)
+        if READY not in printed:
+            raise RuntimeError(f"py-spy cannot trace this process: {_last_line(printed)}")
         yield
         spy.send_signal(signal.SIGINT)
         rest, _ = spy.communicate(timeout=END_TIMEOUT_SECONDS)
         if spy.returncode != 0 or not path.is_file():
-            raise RuntimeError(f"py-spy wrote no profile: {_last_line(said + rest)}")
+            raise RuntimeError(f"py-spy wrote no profile: {_last_line(printed + rest)}")
     finally:
         spy.kill()
         spy.communicate()
 
 
 def _until_ready(output: IO[bytes]) -> bytes:
-    said = b""
+    printed = b""
     for line in output:
-        said += line
+        printed += line
         if READY in line:
             break
-    return said
+    return printed
 
 
 def _py_spy() -> str:
-    """Where it is: beside this Python, or on the path."""
+    """Return the path of py-spy, which is installed beside this Python or on the PATH."""
     beside = Path(sysconfig.get_path("scripts")) / "py-spy"
     found = str(beside) if beside.is_file() else shutil.which("py-spy")
     if found is None:
-        raise RuntimeError("profiles are taken by py-spy, which is not installed: pip install 'fair-etl[doctor]'")
+        raise RuntimeError("a profile needs py-spy, which is not installed: pip install 'fair-etl[doctor]'")
     return found
 
 
 def _last_line(text: bytes) -> str:
     lines = [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

@@ -1,4 +1,4 @@
-"""What is examined: a model, what it is trained from, and where. Loads torch."""
+"""A training that can be repeated with one thing changed. Imports torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from etl.backends import Backend
-from etl.backends.tensors import map_batch
-from etl.batch import Batch
-from etl.training import Loss, TrainingStep, cross_entropy, squared_error
+from etl.loading.batch import Batch
+from etl.training.backends import Backend
+from etl.training.backends.tensors import map_batch
+from etl.training.fit import Loss, TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,8 +24,20 @@ LEARNING_RATE = 0.0
 
 @dataclass(frozen=True)
 class Setup:
-    """Training as it is set up, or with one thing changed. `model` is a copy, which training may change; `settings`
-    make context managers that are entered around it.
+    """A training: the one that is examined, or a variant of it with one thing changed.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        A copy of the user's model, which training may change.
+    batches : iterable of batches
+        What the model is trained on.
+    backend : Backend
+        Device of compute.
+    loss : callable or None
+        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
+    settings : tuple of callables
+        Each returns a context manager, and the training runs inside all of them.
     """
 
     model: torch.nn.Module
@@ -35,20 +47,23 @@ class Setup:
     settings: tuple[Callable[[], AbstractContextManager[Any]], ...] = ()
 
     def within(self, *settings: Callable[[], AbstractContextManager[Any]]) -> Self:
-        """The same, with these settings in force."""
+        """Return this training with `settings` added."""
         return replace(self, settings=(*self.settings, *settings))
 
     def loading(self, batches: Iterable[Any]) -> Self:
-        """The same, trained from `batches`."""
+        """Return this training with other `batches`."""
         return replace(self, batches=batches)
 
     def enter(self, stack: ExitStack) -> None:
-        """Put the settings in force until `stack` is closed."""
+        """Enter all settings; they apply until `stack` is closed."""
         for make in self.settings:
             stack.enter_context(make())
 
     def make_step(self) -> Callable[[Batch], None]:
-        """What trains on one batch, and returns when the device is done. The weights stay as they are."""
+        """Return a function that trains on one batch and waits for the device.
+
+        The learning rate is 0, so the weights do not change.
+        """
         step: TrainingStep | None = None
 
         def train(batch: Batch) -> None:
@@ -56,24 +71,30 @@ class Setup:
             placed = self.backend.put(batch)
             if step is None:
                 optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
-                step = TrainingStep(self.model, optimizer, self.loss or _usual_loss(placed))
+                step = TrainingStep(self.model, optimizer, self.loss or _default_loss(placed))
             step(placed)
             self.backend.synchronize()
 
         return train
 
     def endless(self) -> Iterator[Batch]:
-        """Its batches, epoch after epoch. Raises `ValueError` where an epoch has none."""
+        """Yield batches epoch after epoch.
+
+        Raises
+        ------
+        ValueError
+            If an epoch has no batches.
+        """
         while True:
             count = 0
-            for count, item in enumerate(self.batches, start=1):  # noqa: B007 - it is looked at after the loop
+            for count, item in enumerate(self.batches, start=1):  # noqa: B007 - used after the loop
                 yield as_batch(item)
             if count == 0:
                 raise ValueError("the iterator has no batches, so there is nothing to examine")
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """None where the iterator does not tell."""
+        """Batches of an epoch; None if the iterator has no length."""
         try:
             return len(self.batches)  # type: ignore[arg-type]
         except TypeError:
@@ -81,20 +102,43 @@ class Setup:
 
 
 def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend, loss: Loss | None) -> Setup:
-    """A set-up with a copy of `model`, on the device of `backend`, in the dtype that `etl.fit` would give it where
-    `iterator` has one. Raises `ValueError` where the model cannot be copied.
+    """Return the training of a copy of `model`.
+
+    As in `etl.fit`, the weights have the dtype of `iterator` if it names one.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The user's model.
+    iterator : iterable of batches
+        What the model is trained on.
+    backend : Backend
+        Device of compute.
+    loss : callable or None
+        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be copied.
     """
     try:
         copied = copy.deepcopy(model)
     except Exception as error:
-        raise ValueError(f"the model cannot be copied, so that trying it would change it: {error}") from error
+        raise ValueError(f"the model cannot be copied, and without a copy its state would change: {error}") from error
     dtype = getattr(iterator, "dtype", None)
     placed = backend.place(copied, dtype) if isinstance(dtype, str) else copied.to(backend.device)
     return Setup(placed.train(), iterator, backend, loss)
 
 
 def as_batch(item: Any) -> Batch:
-    """`item` of any loader as a batch: one already, or a pair of features and labels. Raises `ValueError`."""
+    """Return `item`, which any loader may have yielded, as a batch.
+
+    Raises
+    ------
+    ValueError
+        If `item` is neither a batch nor a pair of features and labels.
+    """
     if isinstance(item, Batch):
         return item
     if isinstance(item, (tuple, list)) and len(item) == 2:
@@ -103,19 +147,19 @@ def as_batch(item: Any) -> Batch:
 
 
 def first_array(part: Any) -> Any:
-    """Features or labels, or the first of several."""
+    """Return `part` (features or labels), or its first array if it is a tuple."""
     return part[0] if isinstance(part, tuple) else part
 
 
-def _usual_loss(batch: Batch) -> Loss:
+def _default_loss(batch: Batch) -> Loss:
     labels = first_array(batch.labels)
     if labels is None:
-        raise ValueError("the batches have no labels to train for; give `loss` a function that needs none")
+        raise ValueError("the batches have no labels to train on; give as `loss` a function that needs none")
     return squared_error if labels.is_floating_point() else cross_entropy
 
 
 def copy_batch(batch: Batch) -> Batch:
-    """The same in memory of its own, which no iterator reuses."""
+    """Return a copy of `batch`, in memory that no iterator reuses."""
 
     def copied(array: Any) -> Any:
         return array.detach().clone() if isinstance(array, torch.Tensor) else np.array(array)

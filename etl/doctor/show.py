@@ -1,4 +1,4 @@
-"""An examination in the terminal."""
+"""The terminal output of `etl doctor`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from etl.arguments import printable
+from etl.doctor.check import Finding, Severity
 from etl.doctor.examination import Examination
-from etl.doctor.finding import Finding, Severity
-from etl.doctor.heap import Heap
+from etl.doctor.heap import Heap, Pauses
 from etl.doctor.machine import OPTIONAL
-from etl.doctor.pauses import Pauses
 from etl.doctor.stage_times import StageTimes
-from etl.printable import printable
 from etl.tables import encodable, print_table
 
 SHOWN_TYPES = 15
-# Of the longest severity and two spaces.
+# As wide as the longest severity and two spaces.
 INDENT = " " * 15
 STYLES = {
     Severity.SERIOUS: "bold red",
@@ -28,7 +27,7 @@ STYLES = {
 
 
 def show_examination(examination: Examination, console: Console) -> None:
-    """Print the one change to make first, and every finding."""
+    """Print the change to make first, then every finding and every optional package that is missing."""
     first = examination.first
     if first is None:
         console.print("Nothing was found that slows training down.", style="bold green", highlight=False)
@@ -36,13 +35,14 @@ def show_examination(examination: Examination, console: Console) -> None:
         console.print(f"First: {first.found}: {first.remedy}.", style="bold", highlight=False)
     if examination.seconds_per_batch is not None:
         batches = examination.batches_per_epoch
-        epoch = "" if batches is None else f", {examination.seconds_per_batch * batches:,.3g} s an epoch of {batches:,}"
-        console.print(f"A batch takes {examination.seconds_per_batch * 1e3:,.1f} ms{epoch}.", highlight=False)
+        seconds = examination.seconds_per_batch
+        epoch = "" if batches is None else f"; an epoch of {batches:,} batches takes {seconds * batches:,.3g} s"
+        console.print(f"A batch takes {seconds * 1e3:,.1f} ms{epoch}.", highlight=False)
     for finding in examination.findings:
         _show(finding, console)
     for name in examination.machine.missing:
         console.print(
-            f"{name} is not installed, so that this is slower or not to be had: {OPTIONAL[name]}; pip install "
+            f"{name} is not installed, so this is slower or unavailable: {OPTIONAL[name]}; pip install "
             "'fair-etl[fast]'",
             style="yellow",
             highlight=False,
@@ -50,7 +50,7 @@ def show_examination(examination: Examination, console: Console) -> None:
 
 
 def show_stages(times: StageTimes, console: Console) -> None:
-    """Print each stage's milliseconds, warm and cold, and how fast files are read."""
+    """Print the milliseconds of each stage, warm and cold, and the speed of reading."""
     table = Table(title="One record in one thread, stage by stage")
     table.add_column("stage")
     for name in ("warm, ms", "cold, ms", "share, warm"):
@@ -72,11 +72,11 @@ def show_stages(times: StageTimes, console: Console) -> None:
         highlight=False,
     )
     if times.cold_failed is not None:
-        console.print(f"Cold is not known: {times.cold_failed}", style="dim", highlight=False)
+        console.print(f"Cold times are unknown: {times.cold_failed}", style="dim", highlight=False)
 
 
 def show_heap(heap: Heap, console: Console) -> None:
-    """Print the types that take most memory, and those that leak."""
+    """Print the types that take the most memory, and the types that leak."""
     table = Table(title=f"{heap.objects:,} objects on the heap")
     table.add_column("type")
     table.add_column("objects", justify="right")
@@ -85,15 +85,15 @@ def show_heap(heap: Heap, console: Console) -> None:
         table.add_row(each.name, f"{each.count:,}", f"{each.nbytes / 1e6:,.1f}")
     print_table(table, console)
     for leak in heap.leaks:
-        grown = ", ".join(f"{count:+,}" for count in leak.per_epoch)
-        console.print(f"{leak.name} grows in every epoch: {grown} objects", style="bold red", highlight=False)
+        growth = ", ".join(f"{count:+,}" for count in leak.per_epoch)
+        console.print(f"{leak.name} grows in every epoch: {growth} objects", style="bold red", highlight=False)
     if not heap.leaks:
         console.print("No type grows in every epoch.", style="green", highlight=False)
 
 
 def show_pauses(pauses: Pauses, console: Console) -> None:
-    """Print the collections of each generation."""
-    table = Table(title=f"Garbage collections in {pauses.batches} batches, which took {pauses.seconds:.2f} s")
+    """Print the garbage collections of each generation."""
+    table = Table(title=f"Garbage collections while {pauses.batches} batches were trained on in {pauses.seconds:.2f} s")
     table.add_column("generation")
     for name in ("collections", "ms", "longest, ms", "ms a batch", "objects freed"):
         table.add_column(name, justify="right")
@@ -122,19 +122,20 @@ def _show(finding: Finding, console: Console) -> None:
         trial = finding.trial
         _wrapped(
             console,
-            f"Tried: a batch takes {trial.ratio:.2f} ({trial.low:.2f} to {trial.high:.2f}) of the time with it, "
-            f"{trial.with_seconds * 1e3:,.1f} ms instead of {trial.without_seconds * 1e3:,.1f}.",
+            f"Tried: with this change a batch takes {trial.with_seconds * 1e3:,.1f} ms instead of "
+            f"{trial.without_seconds * 1e3:,.1f} ms, {trial.ratio:.2f} times as long (95% interval {trial.low:.2f} to "
+            f"{trial.high:.2f}).",
             "",
         )
     if finding.trial_failed is not None:
         _wrapped(console, f"Not tried: {finding.trial_failed}.", "dim")
     if finding.saves_seconds is not None:
         kind = "Saves" if finding.trial is not None else "Would save about"
-        _wrapped(console, f"{kind} {finding.saves_seconds:,.3g} s of an epoch.", "")
+        _wrapped(console, f"{kind} {finding.saves_seconds:,.3g} s per epoch.", "")
 
 
 def _wrapped(console: Console, text: str, style: str, before: Text | str = INDENT) -> None:
-    """Print `text` in as many lines as it takes, all indented; `before` stands in the indentation of the first."""
+    """Print `text` as indented lines. In the first line, `before` replaces the indentation."""
     shown = Text(encodable(printable(text), console.encoding))
     for line in shown.wrap(console, max(20, console.width - len(INDENT))):
         console.print(Text.assemble(before, line), style=style)

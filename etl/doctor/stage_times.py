@@ -1,4 +1,4 @@
-"""Which stage is slow: each one timed alone, from files in memory and from the disk. Loads torch."""
+"""The time of each stage alone, with the files in the page cache and with the files only on disk. Imports torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from etl.backends import Backend
-from etl.backends.tensors import map_batch
-from etl.comparison.source_files import source_files
-from etl.comparison.stage_clock import RecordRun, StageClock
-from etl.comparison.workload import Workload
+from etl.comparison.loader_clocks import RecordRun, StageClock
+from etl.comparison.workload import Workload, source_files
 from etl.iterators import RawIterator
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.training.backends import Backend
+from etl.training.backends.tensors import map_batch
 
 SECONDS = 1.0
 COPIES = 5
@@ -23,8 +22,16 @@ COPIES = 5
 
 @dataclass(frozen=True)
 class StageTime:
-    """Milliseconds of a record in one thread: `warm` with its file in memory, `cold` after it was dropped from there
-    (None where the system does not let this process drop it).
+    """Milliseconds that a stage takes for one record in one thread.
+
+    Attributes
+    ----------
+    name : str
+        Name of the stage.
+    warm : float
+        Milliseconds if the files are in the page cache.
+    cold : float or None
+        Milliseconds if the files are only on disk; None if this process may not drop them from the page cache.
     """
 
     name: str
@@ -34,10 +41,21 @@ class StageTime:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Reading first, the copy to the device last; storing a record in its batch is in the last stage of the pipeline.
+    """The time of every stage, and the speed of reading the files.
 
-    `disk_bytes_per_second` is what reading the files from the disk alone reaches (None as above),
-    `memory_bytes_per_second` what it reaches where they are in memory.
+    Attributes
+    ----------
+    stages : list of StageTime
+        The stages in order: reading is first, the copy to the device is last. Writing a record into its batch counts
+        for the last stage of the pipeline.
+    disk_bytes_per_second : float or None
+        Speed of reading the files from disk; None if this process may not drop them from the page cache.
+    memory_bytes_per_second : float
+        Speed of reading the files from the page cache.
+    nbytes : int
+        Size of all files together.
+    cold_failed : str or None
+        Reason why cold times are unknown; None if they are known.
     """
 
     stages: list[StageTime]
@@ -48,16 +66,19 @@ class StageTimes:
 
     @property
     def slowest(self) -> StageTime:
-        """The stage to change first, warm."""
+        """The stage that takes longest if the files are in the page cache."""
         return max(self.stages, key=lambda each: each.warm)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the times as JSON values."""
         return asdict(self)
 
 
 def time_stages(workload: Workload, backend: Backend) -> StageTimes:
-    """Time them for a second each way; raises what loading does."""
+    """Time the stages of `workload` for a second with warm and a second with cold files.
+
+    Errors of loading are raised unchanged.
+    """
     files = source_files(workload.settings.source, workload.records)
     nbytes = sum(each.stat().st_size for each in files)
     with workload.raw() as raw:
@@ -93,7 +114,7 @@ def _stage_seconds(workload: Workload, records: RecordRun) -> list[tuple[str, fl
 
 
 def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float]]:
-    """Of each record once at most: the second time it would be in memory."""
+    """Return the seconds of each stage. No record is loaded twice: the second time, its file would be in memory."""
     clock = StageClock(workload.stages)
     run = RecordRun(workload, raw.loader)
     clock.until = time.perf_counter() + SECONDS
@@ -102,7 +123,7 @@ def _cold_seconds(workload: Workload, raw: RawIterator) -> list[tuple[str, float
 
 
 def _rate(files: list[Path], nbytes: int) -> float:
-    """Bytes a second of reading them one after the other."""
+    """Return the bytes per second of reading `files` one after the other."""
     started = time.perf_counter()
     read_into_page_cache(files)
     return nbytes / (time.perf_counter() - started)

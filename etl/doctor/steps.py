@@ -1,7 +1,8 @@
-"""Batches that are loaded and trained on, against the clock. Loads torch."""
+"""Times of loading and training: of one training, and of variants compared in turns. Imports torch."""
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import time
@@ -9,17 +10,35 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from etl.batch import Batch
+from etl.doctor.check import Trial
 from etl.doctor.setup import Setup
+from etl.loading.batch import Batch
+from etl.measuring.statistics import CONFIDENCE, signed_rank_interval
 
 WARM_UP_BATCHES = 3
+# 0 is the training without the remedy, and 1 is with it. They take turns in an order in which a steady drift cancels.
+TURNS = (0, 1, 1, 0) * 3
+PAIRS = len(TURNS) // 2
+# A turn takes at least this many seconds, and has at least this many batches.
+TURN_SECONDS, MIN_TURN_BATCHES = 0.5, 3
 
 
 @dataclass
 class StepTimes:
-    """Seconds of each batch: the wait until it was loaded, and the training step on it; when that step ended
-    (`time.perf_counter`); its records; and its minor page faults, pages that the system gave this process for the first
-    time.
+    """Measurements of each batch, in order.
+
+    Attributes
+    ----------
+    etl : list of float
+        Seconds of waiting for the batch.
+    compute : list of float
+        Seconds of the training step.
+    ended : list of float
+        Time of `time.perf_counter` at which the training step ended.
+    records : list of int
+        Records in the batch.
+    faults : list of int
+        Minor page faults: pages that the system gave this process for the first time.
     """
 
     etl: list[float] = field(default_factory=list)
@@ -30,20 +49,36 @@ class StepTimes:
 
     @property
     def typical(self) -> float:
-        """Seconds of a batch, the median."""
+        """Median seconds of a batch."""
         return statistics.median(map(sum, zip(self.etl, self.compute, strict=True)))
 
     @property
     def seconds_per_record(self) -> float:
-        """Of all batches together."""
+        """Mean seconds of a record, over all batches."""
         return (sum(self.etl) + sum(self.compute)) / sum(self.records)
 
 
 def time_steps(
     setup: Setup, count: int, around: Callable[[], ExitStack] = ExitStack, seconds: float = 0.0
 ) -> tuple[StepTimes, Batch]:
-    """The times of `count` batches, or of as many as take `seconds`, after a few to warm up; and the last one. What
-    `around` returns is entered after the warm-up.
+    """Train on a few batches to warm up, then measure at least `count` batches for at least `seconds`.
+
+    Errors of training are raised unchanged.
+
+    Parameters
+    ----------
+    setup : Setup
+        The training.
+    count : int
+        Minimum number of batches to measure.
+    around : callable
+        Returns a context manager; the batches are measured inside it, after the warm-up.
+    seconds : float
+        Minimum time to measure.
+
+    Returns
+    -------
+    The times, and the last batch. The iterator may reuse the memory of this batch.
     """
     times = StepTimes()
     with ExitStack() as in_force:
@@ -70,12 +105,20 @@ def time_steps(
     return times, batch
 
 
-def _minor_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
-    """Seconds of a training step in each of `setups` on its batch in memory, medians of at least three, in turns."""
+    """Return the median seconds of a training step on a batch in memory, for each training.
+
+    The trainings take turns, and each takes at least three steps.
+
+    Parameters
+    ----------
+    setups : sequence of Setup
+        The trainings to compare.
+    batches : sequence of Batch
+        One batch for each training.
+    seconds : float
+        Approximate time to measure each training.
+    """
     steps = [setup.make_step() for setup in setups]
     times: list[list[float]] = [[] for _ in setups]
     until: float | None = None
@@ -91,3 +134,27 @@ def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: flo
         if warm:
             until = time.perf_counter() + seconds * len(setups)
     return [statistics.median(found) for found in times]
+
+
+def try_remedy(setup: Setup, changed: Setup, records: int) -> Trial:
+    """Train in alternating turns without and with a remedy. Errors of training are raised unchanged.
+
+    Parameters
+    ----------
+    setup, changed : Setup
+        The training without the remedy and with it.
+    records : int
+        Records in a batch: the trial has the seconds of a batch of this size.
+    """
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in TURNS:
+        times, _ = time_steps((setup, changed)[turn], MIN_TURN_BATCHES, seconds=TURN_SECONDS)
+        seconds[turn].append(times.seconds_per_record * records)
+    log_ratios = [math.log(after / before) for before, after in zip(*seconds, strict=True)]
+    low, ratio, high = map(math.exp, signed_rank_interval(log_ratios, CONFIDENCE))
+    middle = sorted(seconds[0])[PAIRS // 2]
+    return Trial(middle, middle * ratio, ratio, low, high)
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

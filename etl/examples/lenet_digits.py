@@ -1,8 +1,8 @@
 """LeNet on handwritten digits, once with each way of loading: `python -m etl.examples.lenet_digits [DIR]`.
 
-The counterpart of Deeplearning4j's LeNet-on-MNIST example with pre-saved and asynchronous iterators. The training loop
-is the same text for all of them, and so is the loss curve: they load the same batches in the same order. What each
-costs in time is for the benchmarks to say, which measure them fairly.
+The counterpart of Deeplearning4j's LeNet-on-MNIST example with pre-saved and asynchronous iterators. All ways of
+loading have the same training loop and the same loss curve, since they load the same batches in the same order. Their
+speed is not compared here: the benchmarks do that fairly.
 """
 
 from __future__ import annotations
@@ -22,22 +22,33 @@ import presave
 EPOCHS = 6
 BATCH_SIZE = 64
 LEARNING_RATE = 1e-3
-LEAST_ACCURACY = 0.95
+MIN_ACCURACY = 0.95
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: the loss of every iteration, and accuracy on the test set from 0 to 1."""
+    """The result of one training.
+
+    Attributes
+    ----------
+    losses : list of float
+        The loss of every iteration.
+    accuracy : float
+        Accuracy on the test set, from 0 to 1.
+    """
 
     losses: list[float]
     accuracy: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train with every strategy and compare; 1 where an accuracy is below 95% or the loss curves differ."""
+    """Train with every strategy and print the results; return 1 if an accuracy is below 95% or the losses differ."""
     parser = argparse.ArgumentParser(prog="lenet_digits", description=(__doc__ or "").split(":")[0])
     parser.add_argument(
-        "directory", nargs="?", type=Path, help="MNIST's files; made there if absent (default: temporary)"
+        "directory",
+        nargs="?",
+        type=Path,
+        help="folder of MNIST's files, which are made if it does not exist (default: a temporary one)",
     )
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"default: {EPOCHS}")
     parser.add_argument("--backend", default="auto", help="auto, cpu or cuda (default: auto)")
@@ -54,11 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, each in trained.items():
         print(f"{name:<16}{each.accuracy:>10.2%}{each.losses[-1]:>12.6f}")
     print(f"the loss curves are {'the same' if same else 'DIFFERENT'} over {len(first.losses)} iterations")
-    return 0 if same and min(each.accuracy for each in trained.values()) >= LEAST_ACCURACY else 1
+    return 0 if same and min(each.accuracy for each in trained.values()) >= MIN_ACCURACY else 1
 
 
 def train_each(directory: Path, store_path: Path, backend: etl.Backend, epochs: int) -> dict[str, Trained]:
-    """Train the same model with each strategy on the digits in `directory`; presaves them at `store_path`."""
+    """Train the same model with each strategy.
+
+    Parameters
+    ----------
+    directory : Path
+        The digits.
+    store_path : Path
+        Where to write the presaved digits.
+    backend : etl.Backend
+        Where to train.
+    epochs : int
+        Epochs of each training.
+    """
     pipeline = etl.digits_pipeline()
     test = etl.RawIterator(etl.Idx.from_folder(directory, "test"), pipeline, batch_size=256)
     trained = {}
@@ -73,7 +96,17 @@ def train_each(directory: Path, store_path: Path, backend: etl.Backend, epochs: 
 
 
 def strategies(directory: Path, store_path: Path, pipeline: etl.Pipeline) -> Iterator[tuple[str, etl.BatchIterator]]:
-    """The four ways to load the same batches, by name."""
+    """Yield four ways to load the same batches, each with its name.
+
+    Parameters
+    ----------
+    directory : Path
+        The digits.
+    store_path : Path
+        Where to write the presaved digits.
+    pipeline : etl.Pipeline
+        The whole pipeline; the digits are presaved after "channels_first".
+    """
     source = etl.Idx.from_folder(directory, "train")
     rest = pipeline.after("channels_first")
     with presave.write(store_path, etl.records(source, pipeline.until("channels_first"))) as store:
@@ -84,7 +117,17 @@ def strategies(directory: Path, store_path: Path, pipeline: etl.Pipeline) -> Ite
 
 
 def accuracy(model: torch.nn.Module, iterator: etl.BatchIterator, backend: etl.Backend) -> float:
-    """The share of records whose label the model finds, from 0 to 1."""
+    """Return the share of records that `model` classifies correctly, from 0 to 1.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, which is put into evaluation mode.
+    iterator : etl.BatchIterator
+        The batches of one epoch.
+    backend : etl.Backend
+        Where to compute.
+    """
     model.eval()
     right = total = 0
     with torch.no_grad():

@@ -1,1 +1,1 @@
-"""Image files to pixels, and pixels to another size, by the libraries that a pipeline can choose from."""
+"""Decoding of image files and resizing of pixels, with each of the libraries that a pipeline can use."""

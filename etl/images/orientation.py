@@ -1,4 +1,4 @@
-"""Which way up a photograph is: its EXIF orientation, and turning pixels by it."""
+"""The EXIF orientation of a photograph, and operations that turn its pixels upright."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image
 
-# What turns an image upright, by its EXIF orientation (CIPA DC-008, tag 0x0112): for images of Pillow and for arrays
-# of shape (height, width, channels).
+# How to turn an image upright, by EXIF orientation (CIPA DC-008, tag 0x0112): for Pillow images, and for arrays of
+# shape (height, width, channels).
 UPRIGHT_IMAGE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -30,10 +30,10 @@ UPRIGHT_PIXELS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
     8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
 }
-# From here on width and height change places.
+# Orientations from here on exchange width and height.
 FIRST_SIDEWAYS = 5
 
-# Segments of a JPEG file (ITU-T T.81, B.1.1.3): 0xFF, the marker, and for most the length of what follows.
+# A segment of a JPEG file (ITU-T T.81, B.1.1.3) begins with 0xFF, its marker, and usually the length of what follows.
 START_OF_SCAN, APP1 = 0xDA, 0xE1
 SEGMENT = struct.Struct(">BBH")
 EXIF_HEADER = b"Exif\0\0"
@@ -42,16 +42,18 @@ XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
 def orientation_of_image(image: Image.Image) -> Any:
-    """The EXIF orientation of an image that Pillow has opened; None where it has none, or damaged EXIF data."""
+    """Return the EXIF orientation of a Pillow image; None if there is none or the EXIF data is damaged."""
     try:
         return image.getexif().get(ExifTags.Base.Orientation)
-    except (SyntaxError, struct.error):  # which the pixels do not depend on
+    except (SyntaxError, struct.error):  # damaged EXIF data; the pixels may be whole
         return None
 
 
 def orientation_of_jpeg(encoded: np.ndarray) -> Any:
-    """The orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow finds it: in the EXIF data, or
-    the XMP data where that says none; None as above.
+    """Return the orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow would find it.
+
+    The orientation in the EXIF data comes first, then that in the XMP data. None if there is neither, or the EXIF data
+    is damaged.
     """
     exif = xmp = b""
     for content in _app1_segments(encoded.data):
@@ -72,7 +74,7 @@ def orientation_of_jpeg(encoded: np.ndarray) -> Any:
 
 
 def is_sideways(orientation: Any) -> bool:
-    """Whether turning the image upright exchanges its width and height."""
+    """Return True if turning the image upright exchanges its width and height."""
     return orientation in UPRIGHT_PIXELS and orientation >= FIRST_SIDEWAYS
 
 

@@ -1,4 +1,4 @@
-"""Decoding and resizing with Pillow, which reads every format that there is."""
+"""Decoding and resizing with Pillow, which reads all common formats."""
 
 from __future__ import annotations
 
@@ -10,33 +10,45 @@ from PIL import Image, UnidentifiedImageError
 
 from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
 
-# Those of plain pixels, whatever the file is called. Of Pillow's others some are languages, and one runs a program.
+# Formats of plain pixels; file names do not matter. Some of Pillow's other formats are languages, and one of them runs
+# a program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 JPEG_FORMATS = ("JPEG", "MPO")
 START_OF_SCAN = b"\xff\xda"
-SMALLEST_SCAN_NBYTES = 10
-# Of an image of the most pixels; of others so many more as they are smaller. Usual are 1 to 12.
-MOST_SCANS = 20
+MIN_SCAN_NBYTES = 10
+# Most scans of a JPEG image of the largest size allowed, and proportionally more for smaller ones. Encoders write 1 to
+# 12.
+MAX_SCANS = 20
 MAX_16_BITS = (1 << 16) - 1
 
 
 @cache
 def suffixes() -> tuple[str, ...]:
-    """The suffixes, in lower case, under which Pillow knows files of the formats that are decoded."""
+    """Return the suffixes, in lower case, of the formats that are decoded."""
     formats = {*FORMATS, *JPEG_FORMATS}
     return tuple(sorted(suffix for suffix, known in Image.registered_extensions().items() if known in formats))
 
 
 def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> Image.Image:
-    """The image in a file's bytes, uint8 of shape `(bytes,)`: decoded, upright, of mode RGB.
+    """Decode an image file to an upright RGB image.
 
-    Rotated as its EXIF orientation says; greyscale, palette and CMYK are converted; alpha is dropped, as
-    torchvision's `ImageFolder` does; 16 bits a channel keep their upper 8; of several frames or pages the first is
-    taken. With `at_least`, a height and width, a JPEG file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its
-    size that has these. Raises `OSError` or `ValueError` for bytes that are not a whole image, for pixels that 8 bits
-    cannot hold, for more of them than `PIL.Image.MAX_IMAGE_PIXELS`, and for a JPEG file of so many scans that decoding
-    it would take as long.
+    The EXIF orientation is applied. Greyscale, palette and CMYK are converted; alpha is dropped, as in torchvision's
+    `ImageFolder`; 16-bit channels keep their upper 8 bits. If there are several frames or pages, the first is taken.
+
+    Parameters
+    ----------
+    encoded : uint8 array of shape (bytes,)
+        Content of the file.
+    at_least : (int, int), optional
+        Smallest height and width. A JPEG file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its size that is
+        not below these.
+
+    Raises
+    ------
+    OSError or ValueError
+        If the bytes are not a whole image, 8 bits cannot hold its pixels, it has more pixels than
+        `PIL.Image.MAX_IMAGE_PIXELS`, or it is a JPEG file with so many scans that decoding would take too long.
     """
     try:
         return _open_image(encoded, at_least)
@@ -46,13 +58,13 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
         raise ValueError("not an image that Pillow knows; remove or replace the file") from None
     except (OSError, ValueError, MemoryError):
         raise
-    except Exception as error:  # its readers raise SyntaxError, TypeError, struct.error and others for a damaged file
+    except Exception as error:  # Pillow's readers raise SyntaxError, TypeError and others for a damaged file
         raise ValueError(f"{error or type(error).__name__}; remove or replace the file") from error
 
 
 def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.Image:
     with Image.open(io.BytesIO(encoded.data), formats=FORMATS) as opened:
-        # Up to twice as many Pillow only warns, and a file of 100 bytes takes seconds.
+        # Pillow only warns up to twice as many pixels, and a file of 100 bytes can take seconds.
         if has_too_many_pixels(opened.width, opened.height):
             raise ValueError(
                 f"{opened.width} x {opened.height} pixels are more than {Image.MAX_IMAGE_PIXELS:,}; "
@@ -70,16 +82,16 @@ def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.
 
 
 def has_too_many_pixels(width: int, height: int) -> bool:
-    """Whether an image has more than `PIL.Image.MAX_IMAGE_PIXELS`, if there is such a limit."""
+    """Return True if an image has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, if that is set."""
     return Image.MAX_IMAGE_PIXELS is not None and width * height > Image.MAX_IMAGE_PIXELS
 
 
 def check_scans(encoded: np.ndarray, pixels: int) -> None:
-    """Raise `ValueError` for a JPEG file that goes over its pixels far more often than any encoder has it do."""
+    """Raise `ValueError` for a JPEG file with far more scans over its pixels than any encoder writes."""
     if Image.MAX_IMAGE_PIXELS is None:
         return
-    most = MOST_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
-    if len(encoded) > most * SMALLEST_SCAN_NBYTES:
+    most = MAX_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
+    if len(encoded) > most * MIN_SCAN_NBYTES:
         scans = encoded.tobytes().count(START_OF_SCAN)
         if scans > most:
             raise ValueError(f"{scans} scans of {pixels:,} pixels, which is no photograph; remove or replace the file")
@@ -88,9 +100,9 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return `image` decoded, of mode RGB.
 
-    Greyscale, palette and CMYK are converted, alpha is dropped, 16 bits a channel keep their upper 8. Raises
+    Greyscale, palette and CMYK are converted, alpha is dropped, and 16-bit channels keep their upper 8 bits. Raises
     `ValueError` for floating-point pixels and for integers of more than 16 bits: no conversion to 8 bits is right for
-    all of them, and Pillow's own makes pixels between 0 and 1 black.
+    all of them, and Pillow's own turns pixels between 0 and 1 black.
     """
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, whose range is not known; convert it to 8 or 16 bits")
@@ -103,18 +115,28 @@ def to_rgb(image: Image.Image) -> Image.Image:
     image.info.pop("transparency", None)
     if image.mode != "RGB":
         return image.convert("RGB")
-    image.load()  # errors in the data belong to decoding, and closing the file must not lose the pixels
+    image.load()  # so that damaged data is an error of decoding, and the pixels outlive the file
     return image
 
 
 def to_pixels(image: Image.Image) -> np.ndarray:
-    """The pixels of an image of mode RGB: uint8 of shape `(height, width, 3)`, read-only."""
+    """Return the pixels of an RGB image: uint8 of shape `(height, width, 3)`, read-only."""
     return np.asarray(image)
 
 
 def resize(features: np.ndarray | Image.Image, height: int, width: int) -> np.ndarray:
-    """Bilinear, where shrinking with the support for it: every source pixel counts. uint8 of shape
-    `(height, width, 3)`, or `(height, width)` as `features` have.
+    """Resize bilinearly with antialiasing: when an image shrinks, every source pixel counts.
+
+    Parameters
+    ----------
+    features : uint8 array of shape (rows, columns, 3) or (rows, columns), or Pillow image
+        The image.
+    height, width : int
+        New size in pixels.
+
+    Returns
+    -------
+    uint8 array of shape (height, width, 3) or (height, width)
     """
     image = features if isinstance(features, Image.Image) else Image.fromarray(features)
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))

@@ -1,4 +1,4 @@
-"""Strategy `async`: threads or processes load the next batches while the caller computes on this one."""
+"""Strategy `async`: threads or processes load the next batches while the caller computes on the current one."""
 
 from __future__ import annotations
 
@@ -8,55 +8,77 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from etl.batch import Batch
+from etl.arguments import whole_number
 from etl.iterators.ahead import AheadIterator
-from etl.iterators.epochs import EpochIterator
+from etl.iterators.indexed import IndexedIterator
 from etl.iterators.iterator import BatchIterator
-from etl.iterators.order import Uneven
-from etl.loading.loading import Loading, State, Where, nowhere
-from etl.loading.skipped import Skipped
-from etl.loading.workspaces import Workspaces
+from etl.iterators.prefetchable import Prefetchable, WholeBatches
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import AnyPlan, BatchPlan, SkippedRecords, State
+from etl.loading.buffer_pool import BufferPool
+from etl.loading.sampler import Uneven
+from etl.prefetch.prefetcher import Prefetcher
+from etl.prefetch.processes import ProcessPrefetcher
+from etl.prefetch.start import START_METHODS
+from etl.prefetch.threads import ThreadPrefetcher
+from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
-from etl.runtime.thread_policy import loader_threads_by_default
-from etl.whole_number import whole_number
-from etl.workers.crew import Crew
-from etl.workers.pool import WorkerPool
-from etl.workers.processes import ProcessCrew
-from etl.workers.start import START_METHODS
-from etl.workers.threads import ThreadCrew
+from etl.runtime.thread_policy import default_loader_threads
+from etl.stages.cursor import ThreadCursor
 
 
 class AsyncIterator(AheadIterator):
-    """Wraps any iterator and yields the same batches in the same order, loaded up to `prefetch_size` ahead.
+    """Wraps any iterator and yields the same batches in the same order, loaded ahead of the caller.
 
-    At most `prefetch_size` batches are finished or being made beside the one the caller holds; 0 is the plain
-    iterator. `threads` share the records of each batch (by default those that a `ThreadPolicy` in force gives to
-    loading, or as many as there are CPUs for this process, less those that it gives to compute); an iterator of the
-    caller's own is advanced by one thread.
-    With `memory_budget`, bytes for all batches, the caller's included, as many are loaded ahead as have room in it, by
-    the size of an epoch's first.
-    An exception while loading is raised at the batch it belongs to, and after `timeout` seconds of waiting for a batch
-    an error that names the record that a thread is at. Leaving the loop ends the threads.
+    An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads.
 
-    `workers="process"` is for sources and stages in Python that hold the interpreter's lock: `processes` share the
-    records (as many as `threads` by default), and write them in memory that they share with this one, which is what
-    batches are made of. This object starts them, each with a copy of the source and the stages as they are then, and
-    does not wait until they run: what they import, they import while the caller does something else. They end with this
-    object; `start_method` "forkserver" or "spawn" is how they start. One that is killed is an error at its batch that
-    names the record it was at, as is one that hangs, which is killed after `timeout`; the next epoch has others.
+    Parameters
+    ----------
+    iterator : BatchIterator
+        The iterator to wrap. A user-defined iterator is advanced by a single thread.
+    prefetch_size : int
+        Batches to load ahead of the one that the caller holds, finished or not. 0 turns prefetching off.
+    workers : {"thread", "process"}
+        "process" is for sources and stages in Python that hold the GIL.
+    threads : int, optional
+        Threads that share the records of each batch. By default one for each CPU that this process may use, unless a
+        `ThreadPolicy` in force gives loading another number.
+    processes : int, optional
+        Processes that share the records of each batch. The default is that of `threads`.
+    start_method : {"forkserver", "spawn"}
+        Method of starting processes, as in `multiprocessing`.
+    timeout : float, optional
+        Seconds to wait for a batch before an error is raised that names the record that a worker is loading. By default
+        there is no limit.
+    memory_budget : int, optional
+        Bytes for all batches, including the caller's. It replaces `prefetch_size`: as many batches are loaded ahead as
+        fit, judged by the first batch of the epoch.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or the iterator must not be wrapped; if a user-defined iterator is combined with
+        processes or `memory_budget`; if a source or stage cannot be pickled for processes; for processes on a system
+        other than Linux; at the start of an epoch, if `memory_budget` is too small for two batches.
+
+    Notes
+    -----
+    The constructor starts the processes and returns while they still import what they need. They end with this object.
+    Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
+    shares with this process. If a process is killed, its batch raises an error that names the record it was loading. A
+    process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes in their
+    place.
 
     This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
-    threads that load have finished the record they are at, and until a kernel that is being loaded is there, so that
-    the child inherits no lock that is held. A record that takes longer than five seconds, a kernel that takes longer
-    than a minute, are not waited for, which is a `RuntimeWarning`. The child may drop an epoch that was begun here, but
-    not go on with it. It may begin its own with threads, but not with these processes; what it must not do is a
-    `RuntimeError`. It may make iterators of its own, and its end leaves these processes alone.
-
-    Raises `ValueError` for an iterator that must not be wrapped, one of the caller's own with processes or a budget, a
-    source or stage that cannot be pickled, and processes on another system than Linux; and says why.
+    loading threads have finished their current records, and until a kernel that is being loaded is ready, so that the
+    child inherits no held lock. It waits at most five seconds for a record and a minute for a kernel, and then gives a
+    `RuntimeWarning`. The child may drop an epoch that was begun here, but not continue it. It may begin an epoch of its
+    own with threads; with these processes that is a `RuntimeError`. It may make new iterators. When it ends, these
+    processes live on.
     """
 
     async_unsupported_reason = "it is asynchronous already"
@@ -90,47 +112,50 @@ class AsyncIterator(AheadIterator):
         self._timeout = timeout
         self._memory_budget = None if memory_budget is None else whole_number("memory_budget", memory_budget, least=1)
         super().__init__(iterator)
-        # Weak, so that the threads end when the caller leaves its loop and nobody else holds the epoch.
+        self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(iterator)
+        # The end of the last batch that was handed out; None if `_state` is the position.
+        self._after: Any = None
+        # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
-        self._pool: WorkerPool | None = None
-        # None: those of the wrapped iterator.
-        self._workspaces: Workspaces | None = None
+        self._worker_pool: WorkerPool | None = None
+        # The memory that worker processes share. If None, batches are in the wrapped iterator's memory.
+        self._buffers: BufferPool | None = None
+        loader = self._source.loader
         if workers == "process":
             self._check_processes()
-        if memory_budget is not None and not isinstance(iterator, EpochIterator):
+        if memory_budget is not None and loader is None:
             raise ValueError(
-                f"memory_budget needs to know how large batches are, which {type(iterator).__name__} does not tell; "
+                f"memory_budget needs the size of batches, which {type(iterator).__name__} does not tell; "
                 "use prefetch_size"
             )
-        if self.processes and isinstance(iterator, EpochIterator):
-            self._pool = WorkerPool(iterator.loader, self.processes, start_method)
-            self._workspaces = Workspaces(iterator.reuse, allocate=self._pool.memory.allocate)
-            weakref.finalize(self, self._pool.close)
+        if self.processes and loader is not None:
+            self._worker_pool = WorkerPool(loader, self.processes, start_method)
+            self._buffers = BufferPool(self._source.reuse, allocate=self._worker_pool.memory.allocate)
+            weakref.finalize(self, self._worker_pool.close)
 
     @property
     def prefetch_size(self) -> int:
-        """Batches loaded ahead; 0 is off."""
+        """Batches to load ahead of the caller; 0 if prefetching is off."""
         return self._prefetch_size
 
     @property
     def threads(self) -> int:
-        """Threads that load; 0 where the caller's own does, or processes do."""
+        """Number of loading threads; 0 if prefetching is off or processes load."""
         if self._prefetch_size == 0 or self._workers == "process":
             return 0
-        if not isinstance(self._iterator, EpochIterator):
+        if self._source.loader is None:
             return 1
-        return self._threads or loader_threads_by_default()
+        return self._threads or default_loader_threads()
 
     @property
     def processes(self) -> int:
-        """Processes that load; 0 where threads do."""
+        """Number of loading processes; 0 if prefetching is off or threads load."""
         if self._prefetch_size == 0 or self._workers == "thread":
             return 0
-        return self._processes or loader_threads_by_default()
+        return self._processes or default_loader_threads()
 
     @property
     def epoch(self) -> int:
-        """The epoch that is, or is next, iterated."""
         return super().epoch if self._prefetch_size else self._iterator.epoch
 
     def __iter__(self) -> Iterator[Batch]:
@@ -138,40 +163,37 @@ class AsyncIterator(AheadIterator):
             return iter(self._iterator)
         self._end_epoch()
         state = self._rewind()
-        where = nowhere()
-        loadings = self._begin_loadings(where)
+        cursor = ThreadCursor()
+        plans = self._source.plans(cursor, self._buffers)
         prefetch_size = self._prefetch_size
         if self._memory_budget is not None:
-            prefetch_size, loadings = _within(self._memory_budget, loadings)
-        if self._workspaces is not None:
-            self._workspaces.most_free = prefetch_size + 2
-        elif isinstance(self._iterator, EpochIterator):
-            self._iterator.hold_batches(prefetch_size + 1)
-        self._state, self._read_ahead = state, True
-        # Nothing of this object: the crew, which its threads hold, must not keep it alive.
-        error_at = partial(_error_at, self._iterator, where)
-        crew: Crew = (
-            ThreadCrew(loadings, prefetch_size, error_at, self.threads)
-            if self._pool is None
-            else ProcessCrew(loadings, prefetch_size, error_at, self._pool)
+            prefetch_size, plans = _fit_into(self._memory_budget, plans)
+        if self._buffers is not None:
+            self._buffers.max_free = prefetch_size + 2
+        else:
+            self._source.hold_batches(prefetch_size + 1)
+        self._state, self._after, self._has_read_ahead = state, None, True
+        # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
+        name_error = partial(self._source.name_error, cursor)
+        prefetcher: Prefetcher = (
+            ThreadPrefetcher(plans, prefetch_size, name_error, self.threads)
+            if self._worker_pool is None
+            else ProcessPrefetcher(plans, prefetch_size, name_error, self._worker_pool)
         )
-        epoch = _Epoch(self, crew, self._timeout)
+        epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
         return epoch
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
-        """Have threads make batches in memory from `allocate(nbytes)`; processes have memory of their own."""
-        if isinstance(self._iterator, EpochIterator):
-            self._iterator.allocate_with(allocate)
+        """Let threads put batches into memory from `allocate(nbytes)`; processes have memory of their own."""
+        self._source.allocate_with(allocate)
 
     def state_dict(self) -> State:
-        """Where this iterator stands, after the last batch that was handed out, not the last that was loaded."""
-        return super().state_dict() if self._prefetch_size else self._iterator.state_dict()
+        if self._prefetch_size == 0:
+            return self._iterator.state_dict()
+        return super().state_dict() if self._after is None else self._source.state_after(self._after)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> AsyncIterator:
-        """Return an asynchronous iterator over the part of each epoch that belongs to `rank`; see
-        `BatchIterator.shard`.
-        """
         part = self._iterator.shard(rank, world_size, uneven)
         part.set_epoch(self.epoch)  # the wrapped iterator may have read ahead into the next one
         return AsyncIterator(
@@ -186,32 +208,20 @@ class AsyncIterator(AheadIterator):
         )
 
     def close(self) -> None:
-        """End the threads or processes and close the wrapped iterator."""
         super().close()
-        if self._pool is not None:
-            self._pool.close()
-        if self._workspaces is not None:
-            self._workspaces.clear()
+        if self._worker_pool is not None:
+            self._worker_pool.close()
+        if self._buffers is not None:
+            self._buffers.clear()
 
     def _check_processes(self) -> None:
-        if not isinstance(self._iterator, EpochIterator):
+        if self._source.loader is None:
             raise ValueError(
-                f"workers='process' needs an iterator whose batches can be made in parts, such as RawIterator and "
-                f"PresavedIterator; {type(self._iterator).__name__} makes them itself, which one thread can do: use "
-                "workers='thread'"
+                f"workers='process' needs an iterator whose batches can be loaded in parts, such as RawIterator and "
+                f"PresavedIterator; {type(self._iterator).__name__} makes whole batches itself: use workers='thread'"
             )
         if sys.platform != "linux":
-            raise ValueError("workers='process' needs Linux, for memory without a name; use workers='thread'")
-
-    def _begin_loadings(self, where: Where) -> Iterator[tuple[Loading, State]]:
-        iterator = self._iterator
-        if not isinstance(iterator, EpochIterator):
-            batches = iter(iterator)
-            return ((_WholeBatch(batch), iterator.state_dict()) for batch in batches)
-        iterator.begin_epoch()
-        epoch = iterator.epoch
-        loadings = iterator.loadings(self.threads or self.processes, self._workspaces, where)
-        return ((loading, iterator.state_at(epoch, after)) for loading, after in loadings)
+            raise ValueError("workers='process' needs Linux, for anonymous shared memory; use workers='thread'")
 
     def _end_epoch(self) -> None:
         epoch = self._running() if self._running is not None else None
@@ -219,86 +229,67 @@ class AsyncIterator(AheadIterator):
             epoch.close()
         self._running = None
 
-    def _fill(self, loading: Loading) -> Batch | None:
-        """Return the batch that takes the place of one whose records were all left out, if there is to be one."""
-        return self._iterator.fill(loading) if isinstance(self._iterator, EpochIterator) else None
+    def _align(self) -> None:
+        super()._align()
+        self._after = None
 
-    def _handed_out(self, state: State) -> None:
-        self._state = state
-
-    def _ended(self, skipped: Skipped) -> None:
-        """The last batch was handed out."""
+    def _end_whole_epoch(self, skipped: SkippedRecords) -> None:
+        """Advance to the next epoch, after the last batch was handed out."""
         try:
-            if isinstance(self._iterator, EpochIterator):
-                self._iterator.end_epoch(skipped)
+            self._source.end_epoch(skipped)
         finally:  # warnings may be errors
-            self._stands_with_wrapped()
+            self._align()
 
 
 class _Epoch(Iterator[Batch]):
     """One epoch in progress."""
 
-    def __init__(self, owner: AsyncIterator, crew: Crew, timeout: float | None) -> None:
+    def __init__(self, owner: AsyncIterator, prefetcher: Prefetcher, timeout: float | None) -> None:
         self._owner = owner
-        self._crew = crew
+        self._prefetcher = prefetcher
         self._timeout = timeout
-        self._skipped = Skipped()
+        self._skipped = SkippedRecords()
         # Runs when the caller drops the epoch, and at the latest before the interpreter goes away.
-        self._finalizer = weakref.finalize(self, crew.stop)
+        self._finalizer = weakref.finalize(self, prefetcher.stop)
         self._is_over = False
 
     def __next__(self) -> Batch:
         if self._is_over:
             raise StopIteration
         batch_boundary()
+        owner = self._owner
         try:
-            while (job := self._crew.take(self._timeout)) is not None:
-                batch = job.batch if job.batch is not None else self._owner._fill(job.loading)
-                self._skipped.add(job.loading)
-                self._owner._handed_out(job.state)
+            while (plan := self._prefetcher.take(self._timeout)) is not None:
+                batch: Batch | None = plan.batch
+                if plan.skipped:
+                    self._skipped.add(plan)
+                if batch is None:
+                    batch = owner._source.fill(plan)
+                owner._after = plan.after
                 if batch is not None:
                     return batch
         except BaseException:
-            self._is_over = not self._crew.is_stopped
+            self._is_over = not self._prefetcher.is_stopped
             self.close()
             raise
         self._is_over = True
         self.close()
-        self._owner._ended(self._skipped)
+        owner._end_whole_epoch(self._skipped)
         raise StopIteration
 
     def close(self) -> None:
-        """Stop loading and wait for the threads; at most the records they are at are finished first."""
+        """Stop loading and wait for the threads, which finish at most their current records."""
         self._finalizer()
 
 
-class _WholeBatch(Loading):
-    """A batch that another iterator has made already."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self.task_records = 1
-        self.skipped = {}
-
-    def __len__(self) -> int:
-        return 0
-
-    def finish(self) -> Batch:
-        return self._batch
-
-
-def _within(budget: int, loadings: Iterator[tuple[Loading, State]]) -> tuple[int, Iterator[tuple[Loading, State]]]:
-    """How many batches to load ahead so that they and the caller's have room in `budget` bytes, and all `loadings`."""
-    first = next(loadings, None)
-    if first is None:
-        return 1, loadings
-    nbytes = max(1, sum(array.nbytes for array in first[0].arrays.values()))
+def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyPlan]]:
+    """Return how many batches to load ahead, so that they and the caller's fit into `budget` bytes, and all plans."""
+    first = next(plans, None)
+    if not isinstance(first, BatchPlan):
+        return 1, plans
+    nbytes = max(1, sum(array.nbytes for array in first.arrays.values()))
     if budget < 2 * nbytes:
         raise ValueError(
             f"memory_budget is {budget:,} bytes and a batch {nbytes:,}; it must hold two, the caller's and the next"
         )
-    return budget // nbytes - 1, chain([first], loadings)
-
-
-def _error_at(iterator: BatchIterator, where: Where, cause: BaseException) -> BaseException:
-    return iterator.error_at(where, cause) if isinstance(iterator, EpochIterator) else cause
+    return budget // nbytes - 1, chain([first], plans)

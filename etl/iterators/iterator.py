@@ -1,4 +1,4 @@
-"""What every iterator is, so that the training loop is the same text for all of them."""
+"""The interface of all iterators, so that one training loop takes any of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.iterators.order import Uneven
-from etl.loading.loading import State
+from etl.loading.batch_plan import State
+from etl.loading.sampler import Uneven
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -16,36 +16,50 @@ if TYPE_CHECKING:
 class BatchIterator(Protocol):
     """Yields the batches of one epoch each time it is iterated.
 
-    An epoch that was used up moves `epoch` on by one, so that the next has an order of its own; one left early starts
-    again from its first batch. One epoch at a time: starting another ends the one before.
+    A finished epoch increases `epoch` by one, so that the next epoch has another order. After a loop that was left
+    early, the next loop starts the same epoch again, from its first batch. Only one epoch runs at a time: beginning
+    another ends the one before.
+
+    As a context manager it closes itself on exit.
     """
 
     async_supported: bool
-    """Whether `AsyncIterator` may wrap it; if not, `async_unsupported_reason` says why."""
+    """True if `AsyncIterator` may wrap it; otherwise `async_unsupported_reason` says why not."""
 
     @property
-    def batch_size(self) -> int: ...
+    def batch_size(self) -> int:
+        """Records in a batch; the last batch of an epoch may have fewer."""
 
     @property
     def dtype(self) -> str:
         """The dtype of floating features, by name."""
 
     @property
-    def epoch(self) -> int: ...
+    def epoch(self) -> int:
+        """The running epoch; between epochs, the next one."""
 
     def __len__(self) -> int:
-        """Batches of one whole epoch; of a shard, those of its rank."""
+        """Return the number of batches in a whole epoch; for a shard, those of its rank."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the next one that is iterated, from its first batch."""
+        """Make the next loop start at the first batch of `epoch`."""
 
     def state_dict(self) -> State:
-        """Where this iterator stands, after the last batch that was handed out; JSON values only."""
+        """Return the position after the last batch that was handed out, as JSON values."""
 
     def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken: the next epoch iterated is the rest of that one."""
+        """Resume at `state`: the next loop yields the rest of the epoch in which `state` was taken.
+
+        With several ranks, the state of any rank will do, if all ranks have received the same number of batches. Any
+        number of ranks may load it: each remaining record comes once, besides those that are marked as repeated. If
+        ranks have received different numbers of batches, the state with the smallest position repeats records, and the
+        state with the largest leaves records out. What `drop_last` and `uneven="drop"` leave out depends on the ranks
+        that resume, not on those that saved.
+
+        Raises `ValueError` if `state` was taken with another number of records, seed, `shuffle` or buckets.
+        """
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> BatchIterator:
         """Return an iterator over the part of each epoch that belongs to `rank`; it starts at the same epoch.
@@ -56,12 +70,12 @@ class BatchIterator(Protocol):
         Parameters
         ----------
         rank : int
-            This process's number, from 0 to `world_size - 1`.
+            This process's rank, from 0 to `world_size - 1`.
         world_size : int
-            Processes that share each epoch; with 1 nothing is repeated or left out.
+            Processes that share each epoch. With 1, nothing is repeated or left out.
         uneven : {"pad", "drop", "allow"}
-            Sharing of the last step of an epoch, if its `left` records cannot be divided by `world_size`. `drop_last`
-            leaves that step out in any case.
+            Sharing of the last step of an epoch, if its `left` records cannot be divided by `world_size`. With
+            `drop_last`, that step is always left out.
 
             - "pad": each rank gets `ceil(left / world_size)` records. The missing ones, at most `world_size - 1`, are
               repeated from the start of the epoch and marked in `Batch.repeated`.
@@ -71,13 +85,14 @@ class BatchIterator(Protocol):
         Raises
         ------
         ValueError
-            If there is no such rank, `uneven` is none of the three, or this iterator is a shard already.
+            If there is no such rank, `uneven` is unknown, or this iterator is a shard already.
 
         Notes
         -----
-        With `on_error="skip"` a batch from which some records are left out is smaller. One of which no record is left
-        is replaced, unless `uneven` is "allow": by as many records from the start of the epoch, loaded in the thread
-        that asks for the batch, and all marked as repeated. It is a `RecordError` if the epoch has no good record.
+        With `on_error="skip"`, a batch is smaller by the records that it skips. If it skips all of them, it is replaced
+        unless `uneven` is "allow": by as many records from the start of the epoch, all marked as repeated. They are
+        loaded in the thread that asks for the batch. If no record of the epoch can be loaded, a `RecordError` is
+        raised.
 
         Examples
         --------
@@ -91,10 +106,12 @@ class BatchIterator(Protocol):
         """
 
     def close(self) -> None:
-        """End its threads and give back its files; iterating it afterwards is an error."""
+        """End the iterator's threads and processes and close its files. Iterating it afterwards is a `RuntimeError`."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()

@@ -1,4 +1,4 @@
-"""Strategy `presaved`: arrays are gathered from a store, and what the pipeline still has to do is done."""
+"""Strategy `presaved`: records are gathered from a store, and the rest of the pipeline is applied."""
 
 from __future__ import annotations
 
@@ -7,26 +7,37 @@ from pathlib import Path
 import numpy as np
 
 import presave
-from etl.dtypes import find_dtype
-from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order, Uneven
+from etl.iterators.indexed import IndexedIterator
 from etl.loading.lengths import Lengths, bucket_lengths, store_lengths
 from etl.loading.padder import Padder
+from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError
+from etl.loading.records import ragged_after
+from etl.loading.sampler import Sampler, Uneven
 from etl.loading.store_loader import choose_loader
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.records import ragged_after
+from etl.stages.dtypes import find_dtype
+from etl.stages.pipeline import Pipeline
 
 
-class PresavedIterator(EpochIterator):
-    """Batches from a store, or the path of one, finished by `pipeline`, the remainder of the one that wrote it.
+class PresavedIterator(IndexedIterator):
+    """Yields batches of records from a store, after the rest of the pipeline that wrote the store.
 
-    Arguments are as those of `RawIterator`; how long records are the store says, unless a stage that is left changes
-    that. A store given as a path is closed with the iterator.
+    Parameters
+    ----------
+    store : presave.Store, str or Path
+        The store, or its path. A store that is given by its path is closed with the iterator.
+    pipeline : Pipeline
+        The stages after those that the store was written with: `pipeline.after(stage)`. An empty pipeline fits any
+        store.
+    batch_size, shuffle, seed, dtype, drop_last, reuse, on_error, padding, bucket_records
+        See `RawIterator`. Lengths of records come from the store, unless a remaining stage changes them.
 
-    Raises `ValueError` where the store was written by another pipeline or cut after another stage, and as
-    `RawIterator` does.
+    Raises
+    ------
+    ValueError
+        If another pipeline wrote the store, or the pipeline was split after another stage; and as for `RawIterator`.
+    StoreError
+        If there is no store, or it is damaged.
     """
 
     def __init__(
@@ -49,23 +60,29 @@ class PresavedIterator(EpochIterator):
         check_remainder(self._store, pipeline)
         lengths = store_lengths(self._store, pipeline, padding) if padding is not None else None
         longest = bucket_lengths(lengths, padding, bucket_records, str(self._store.path))
-        order = Order(
+        sampler = Sampler(
             len(self._store), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest
         )
         padder = None if padding is None else make_padder(self._store, pipeline, padding, lengths, find_dtype(dtype))
-        loader = choose_loader(self._store, pipeline, find_dtype(dtype), order.seed, on_error, padder)
-        super().__init__(order, loader, dtype, reuse=reuse)
+        loader = choose_loader(self._store, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
+        super().__init__(sampler, loader, dtype, reuse=reuse)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> PresavedIterator:
-        """Return an iterator over the part of each epoch that belongs to `rank`; see `BatchIterator.shard`. The store
-        stays this one's to close.
+        """Return an iterator over the part of each epoch that belongs to `rank`.
+
+        Closing it does not close the store.
+
+        Parameters
+        ----------
+        rank, world_size, uneven
+            See `BatchIterator.shard`.
         """
         part: PresavedIterator = super().shard(rank, world_size, uneven)
         part._owns_store = False
         return part
 
     def close(self) -> None:
-        """Close the store if it was opened here; iterating afterwards is an error."""
+        """Close the iterator, and the store if it was opened here."""
         super().close()
         if self._owns_store:
             self._store.close()
@@ -74,15 +91,29 @@ class PresavedIterator(EpochIterator):
 def make_padder(
     store: presave.Store, pipeline: Pipeline, padding: Padding, lengths: Lengths | None, dtype: np.dtype
 ) -> Padder:
-    """Pads what `store` says to vary, unless a stage that is left makes it alike."""
+    """Return a padder for a store.
+
+    Parameters
+    ----------
+    store : presave.Store
+        The store, whose ragged fields are padded unless a stage of `pipeline` makes them equal in size.
+    pipeline : Pipeline
+        The stages that are still to be applied.
+    padding : Padding
+        How batches are padded.
+    lengths : Lengths or None
+        Steps of every record, if known.
+    dtype : numpy dtype
+        The dtype of masks.
+    """
     ragged = [name for name, field in store.fields.items() if field.is_ragged]
     return Padder(padding, ragged_after(ragged, pipeline.stages), lengths, dtype)
 
 
 def check_remainder(store: presave.Store, pipeline: Pipeline) -> None:
-    """Raise `ValueError` unless `pipeline` goes on where the pipeline that wrote `store` was cut.
+    """Raise `ValueError` unless `pipeline` continues the one that wrote `store`.
 
-    An empty pipeline fits any store: nothing is left to do, says the caller.
+    An empty pipeline fits any store: the caller says that nothing is left to do.
     """
     manifest = store.manifest
     if not pipeline.names and not pipeline.preceding:

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from etl.dtypes import find_dtype
-from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order
+from etl.iterators.indexed import IndexedIterator
 from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
+from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.record import RecordSequence, source_name
-from etl.records import ragged_after
+from etl.loading.records import ragged_after
+from etl.loading.sampler import Sampler
+from etl.sources.record import RecordSequence, source_name
+from etl.stages.dtypes import find_dtype
+from etl.stages.pipeline import Pipeline
 
 
-class RawIterator(EpochIterator):
-    """Batches of `pipeline(source[i])`, computed in the caller's thread.
+class RawIterator(IndexedIterator):
+    """Yields batches of `pipeline(source[i])`, computed in the caller's thread.
 
-    `dtype` is that of floating features; the last batch of an epoch is smaller, or left out with `drop_last`. With
-    `reuse` the memory of a batch serves another one once nothing refers to it any more. With `on_error="skip"` records
-    that fail are left out of their batches, and a `UserWarning` at the end of the epoch says which.
+    Parameters
+    ----------
+    source : sequence of records
+        The records: mappings with `features` and `label`. Either is a tuple of arrays if a record has several inputs or
+        labels.
+    pipeline : Pipeline
+        The stages that each record goes through.
+    batch_size : int
+        Records in a batch. The last batch of an epoch may have fewer.
+    shuffle : bool
+        Shuffle the records, in another order for every epoch.
+    seed : int
+        Seeds the order and random stages, together with the epoch.
+    dtype : {"float16", "bfloat16", "float32", "float64"}
+        The dtype of floating features, labels and masks.
+    drop_last : bool
+        Leave out an incomplete last batch.
+    reuse : bool
+        Reuse the memory of a batch when nothing refers to the batch any more.
+    on_error : {"raise", "skip"}
+        Raise `RecordError` for a record that fails, or leave the record out of its batch. A `UserWarning` at the end of
+        the epoch then says how many were skipped, with the first errors.
+    padding : Padding, optional
+        Pads records of different lengths, which are an error without it.
+    bucket_records : int, optional
+        Sort windows of this many records by length and shuffle the batches of each window, so that a batch holds
+        similar lengths and little padding. Needs `padding`.
 
-    Records may have several inputs and labels: tuples of arrays, and so have batches. With `padding` their lengths may
-    differ. With `bucket_records`, too, windows of so many records of the epoch's order are sorted by length, and the
-    batches of each shuffled, so that batches hold similar lengths and little padding. Lengths are those that
-    `source.lengths` says (int64, steps of each record; or such an array for each field), unless a stage changes them;
-    otherwise a batch is loaded, by one thread, to find them out.
+    Raises
+    ------
+    ValueError
+        If the source is empty, an argument is invalid, or there are buckets and lengths are unknown.
+    RecordError
+        While iterating, at the batch of a record that fails.
 
-    Raises `ValueError` for a batch size below 1, an unknown dtype, or buckets where lengths are not known, and
-    `RecordError` at the batch of a record that fails.
+    Notes
+    -----
+    Lengths come from `source.lengths`, unless a stage changes them: an integer array with the steps of each record, or
+    a mapping of field name to such an array. If they are unknown, a single thread loads all records of a batch to find
+    the longest.
     """
 
     def __init__(
@@ -48,10 +76,12 @@ class RawIterator(EpochIterator):
     ) -> None:
         lengths = source_lengths(source, pipeline) if padding is not None else None
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
-        order = Order(len(source), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest)
+        sampler = Sampler(
+            len(source), batch_size, shuffle, seed, drop_last, bucket_records=bucket_records, lengths=longest
+        )
         padder = None
         if padding is not None:
             ragged = ragged_after(getattr(source, "ragged", ()), (*pipeline.preceding, *pipeline.stages))
             padder = Padder(padding, ragged, lengths, find_dtype(dtype))
-        loader = RecordLoader(source, pipeline, find_dtype(dtype), order.seed, on_error, padder)
-        super().__init__(order, loader, dtype, reuse=reuse)
+        loader = RecordLoader(source, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
+        super().__init__(sampler, loader, dtype, reuse=reuse)

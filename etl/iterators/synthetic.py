@@ -1,25 +1,41 @@
-"""The upper bound: the same batch again and again, so that loading costs nothing."""
+"""The upper bound on speed: the same batch again and again, so that loading costs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from etl.batch import Batch
-from etl.dtypes import DTYPES, find_dtype
-from etl.iterators.epochs import EpochIterator
-from etl.iterators.order import Order, Uneven
-from etl.loading.loading import Layout, Where
-from etl.record import RecordError, record_error
-from etl.whole_number import whole_number
+from etl.arguments import whole_number
+from etl.iterators.indexed import IndexedIterator
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import AnyPlan, BatchSpec, Granularity, Position, ReadyBatch
+from etl.loading.buffer_pool import BufferPool
+from etl.loading.sampler import Sampler, Uneven
+from etl.sources.record import RecordError, record_error
+from etl.stages.cursor import Cursor
+from etl.stages.dtypes import DTYPES, find_dtype
 
 
-class SyntheticIterator(EpochIterator):
-    """`batches` times the same batch of normally distributed features and evenly distributed labels.
+class SyntheticIterator(IndexedIterator):
+    """Yields the same batch of normally distributed features and evenly distributed labels again and again.
 
-    `shape` is that of one record's features; features are of `dtype`, shape `(batch_size, *shape)`, labels int64 in
-    `0..classes-1`. Training on it measures compute alone.
+    Training on it measures compute alone.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of one record's features; a batch has features of shape `(batch_size, *shape)`.
+    classes : int
+        Number of classes. Labels are int64 from 0 to `classes - 1`.
+    batches : int
+        Batches of an epoch.
+    batch_size : int
+        Records of a batch.
+    seed : int
+        Seeds the random numbers.
+    dtype : str
+        The dtype of features.
     """
 
     async_supported = False
@@ -37,47 +53,51 @@ class SyntheticIterator(EpochIterator):
     ) -> None:
         for name, count in (("batches", batches), ("classes", classes), ("batch_size", batch_size)):
             whole_number(name, count, least=1)
-        order = Order(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False)
+        sampler = Sampler(batches * batch_size, batch_size, shuffle=False, seed=seed, drop_last=False)
         random = np.random.default_rng(seed)
         features = random.standard_normal((batch_size, *shape), dtype=np.float32).astype(find_dtype(dtype))
-        self._repeat = _Repeat(Batch(features, random.integers(0, classes, batch_size)))
-        super().__init__(order, self._repeat, dtype)
+        self._batch = Batch(features, random.integers(0, classes, batch_size))
+        super().__init__(sampler, _NoLoader(), dtype)
 
     @classmethod
     def repeating(cls, batch: Batch, batches: int) -> SyntheticIterator:
-        """`batches` times the given batch, whose first floating array tells the dtype of models."""
+        """Return an iterator whose epochs yield `batch` `batches` times.
+
+        Its dtype is that of the first floating array.
+        """
         dtypes = [name for array in batch.arrays() for name, dtype in DTYPES.items() if array.dtype == dtype]
         iterator = cls((1,), 1, batches, len(batch), dtype=(dtypes or ["float32"])[0])
-        iterator._repeat.batch = batch
+        iterator._batch = batch
         return iterator
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> SyntheticIterator:
-        """Return an iterator that gives `rank` the same batch `batches` times, as every other; no record is marked as
-        repeated, whatever `uneven` says.
+        """Return an iterator that yields the same batch `batches` times on every rank.
+
+        Parameters
+        ----------
+        rank, world_size, uneven
+            See `BatchIterator.shard`. No record is marked as repeated, whatever `uneven` is.
         """
-        Order(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size, uneven=uneven)
-        part = SyntheticIterator.repeating(self._repeat.batch, len(self))
+        Sampler(1, 1, shuffle=False, seed=0, drop_last=False, rank=rank, world_size=world_size, uneven=uneven)
+        part = SyntheticIterator.repeating(self._batch, len(self))
         part.set_epoch(self.epoch)
         return part
 
+    def _plan_epoch(self, cursor: Cursor, pool: BufferPool) -> Iterator[AnyPlan]:  # noqa: ARG002 - nothing is loaded
+        for _, _, after in self._sampler.batches(self._epoch, self._position):
+            yield ReadyBatch(self._batch, Position(self._epoch, after))
 
-class _Repeat:
-    """A `Loader` whose batches are all the same one."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+class _NoLoader:
+    """The `Loader` of an iterator that loads nothing."""
 
-    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:  # noqa: ARG002 - the same whatever is asked for
+    granularity: Granularity = "batch"
+
+    def plan(self, *_: object) -> BatchSpec:
+        return BatchSpec({})
+
+    def load(self, *_: object) -> dict[int, RecordError]:
         return {}
 
-    def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002
-        return records
-
-    def load(self, *_: object) -> Mapping[int, RecordError]:
-        return {}
-
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:  # noqa: ARG002
-        return self.batch
-
-    def error_at(self, where: Where, cause: BaseException) -> RecordError:
-        return record_error(self, where[0], "repeat", cause)
+    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
+        return record_error(self, cursor.record, "repeat", cause)

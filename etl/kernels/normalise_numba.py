@@ -1,4 +1,4 @@
-"""Rows of pixels normalised by a loop that numba compiles. Imported when it is first used: it loads numba."""
+"""Normalising rows of pixels in a loop that numba compiles. Imported on first use, since this loads numba."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from presave.compiled import compile_loop
 def _normalise_rows(
     images: np.ndarray, rows: np.ndarray, out: np.ndarray, slots: np.ndarray, offset: np.ndarray, scale: np.ndarray
 ) -> None:
-    # Bound by the write of `out`, in three streams that vectorise: benchmarks/gather.py compares it with `fill`. One
-    # channel after another took three times as long. Every operation is float32, as numpy's: the bits are the same.
+    # Bound by writing `out`, in three streams that vectorise: benchmarks/gather.py compares it with `fill`. One channel
+    # after another took three times as long. Every operation is float32, as in numpy, so the bits are the same.
     pixels = images.shape[1] * images.shape[2]
     offset0, offset1, offset2 = offset[0], offset[1], offset[2]
     scale0, scale1, scale2 = scale[0], scale[1], scale[2]

@@ -1,1 +1,1 @@
-"""How batches are made: records written into arrays, in parts that several workers can do at once."""
+"""Loading of one batch: its records, its arrays, and the chunks that several workers can load at once."""

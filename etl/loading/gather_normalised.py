@@ -1,4 +1,4 @@
-"""Gather, cast and normalise in one pass: what is left to do for photographs that were presaved after "resize"."""
+"""Gather, cast and normalise in one pass, for photographs that were presaved after "resize"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etl.stages import Normalise
 
 
 def can_gather_normalised(store: presave.Store, normalise: Normalise) -> bool:
-    """Whether `store` holds what `gather_normalised` takes: features of uint8 and shape `(height, width, 3)`."""
+    """Return whether `store` has features that `gather_normalised` takes: uint8 of shape `(height, width, 3)`."""
     field = store.fields.get("features")
     if field is None or field.is_ragged or field.numpy_dtype != np.uint8:
         return False
@@ -27,13 +27,37 @@ def gather_normalised(
     *,
     kernel: str = "auto",
 ) -> np.ndarray:
-    """The features of records `indices`, channels first and normalised: float32 of shape
-    `(len(indices), 3, height, width)`, the bits that `ChannelsFirst` and `Normalise` give.
+    """Gather the features of records, channels first and normalised.
 
-    Pixels are read once, from the mapped file, and written once, into `out` where that is given. `kernel` "numba"
-    is a compiled loop without the interpreter's lock, "numpy" the same in numpy; "auto" takes the former where it is
-    installed, once it is loaded. Raises `ValueError` for a store of other features, an `out` that does not fit or an
-    unknown kernel, `ImportError` for "numba" where that is missing, and as `Store.gather` does.
+    The result is bit for bit that of the stages `ChannelsFirst` and `Normalise`. Each pixel is read once, from the
+    mapped file, and written once.
+
+    Parameters
+    ----------
+    store : presave.Store
+        A store whose features are uint8 of shape `(height, width, 3)`.
+    indices : sequence of int
+        The records, in any order. A record may come more than once.
+    normalise : Normalise
+        The stage, with a mean for each channel.
+    out : float32 array of shape (len(indices), 3, height, width), optional
+        Contiguous memory to write into.
+    kernel : {"auto", "numba", "numpy"}
+        "numba" is a compiled loop that releases the GIL; "numpy" gives the same bits without numba. "auto" begins to
+        load numba in the background, and uses numpy until numba is loaded, or if it is not installed.
+
+    Returns
+    -------
+    float32 array of shape (len(indices), 3, height, width)
+
+    Raises
+    ------
+    ValueError
+        If the store has other features, `out` does not fit, or the kernel is unknown.
+    ImportError
+        If `kernel` is "numba" and numba is not installed.
+    IndexError, StoreError
+        As for `Store.gather`.
     """
     if not can_gather_normalised(store, normalise):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How many steps each record has, known without loading it."""
+"""Lengths: the number of steps of each record, known before the record is loaded."""
 
 from __future__ import annotations
 
@@ -10,60 +10,77 @@ from typing import Any
 import numpy as np
 
 import presave
-from etl.padding import Padding
-from etl.pipeline import Pipeline
-from etl.record import RecordSequence, source_name
-from etl.several import MASKS, batch_fields, group_of
+from etl.loading.padding import Padding
+from etl.sources.record import RecordSequence, source_name
+from etl.stages.fields import MASKS, batch_fields, group_of
+from etl.stages.pipeline import Pipeline
 from etl.stages.stage import AnyStage, changes_length
 
-# Records whose shapes are read from a store at once.
+# Records whose shapes are read from a store in one call.
 CHUNK_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """The steps of each finished record: for a field, or all arrays of a tuple, int64 of shape `(records,)`.
+    """The number of steps of each record after the pipeline.
 
-    `told_by` is what messages call the one who says so.
+    Attributes
+    ----------
+    fields : mapping of str to int64 array of shape (records,)
+        Steps by field name. The name of a tuple applies to all of its arrays.
+    origin : str
+        The origin of the lengths, for error messages.
     """
 
     fields: Mapping[str, np.ndarray]
-    told_by: str
+    origin: str
 
     def of(self, name: str) -> np.ndarray | None:
-        """Those of the field `name`; None where they are not known."""
+        """Return the steps of the field `name`, int64 of shape `(records,)`; None if they are unknown."""
         found = self.fields.get(name)
         return self.fields.get(group_of(name)) if found is None else found
 
     @cached_property
     def longest(self) -> np.ndarray | None:
-        """Of each record the steps of its longest input; None where they are not known."""
+        """The steps of each record's longest input, of shape `(records,)`; None if they are unknown."""
         inputs = [array for name, array in self.fields.items() if group_of(name) == "features"]
         return reduce(np.maximum, inputs) if inputs else None
 
 
 def source_lengths(source: RecordSequence, pipeline: Pipeline) -> Lengths | None:
-    """What `source.lengths` says: whole numbers of shape `(records,)` for all padded fields, or such an array for each
-    field; None where there is none, or a stage changes them. Raises `ValueError` for anything else.
+    """Return the lengths in `source.lengths`; None if the source has no such attribute, or a stage changes lengths.
+
+    `source.lengths` is an integer array of shape `(records,)` for all padded fields, or a mapping of field name to such
+    an array. Raises `ValueError` if it is anything else.
     """
-    told: Any = getattr(source, "lengths", None)
-    if told is None or _are_changed((*pipeline.preceding, *pipeline.stages)):
+    given: Any = getattr(source, "lengths", None)
+    if given is None or _are_changed((*pipeline.preceding, *pipeline.stages)):
         return None
     fields = {}
-    for name, values in told.items() if isinstance(told, Mapping) else ((name, told) for name in MASKS):
+    for name, values in given.items() if isinstance(given, Mapping) else ((name, given) for name in MASKS):
         array = np.asarray(values)
         if array.shape != (len(source),) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"the lengths of {source_name(source)} are {array.dtype} of shape {array.shape}; "
-                f"they must be whole numbers, one for each of its {len(source)} records"
+                f"they must be integers, one for each of its {len(source)} records"
             )
         fields[name] = array.astype(np.int64, copy=False)
     return Lengths(fields, f"the lengths of {source_name(source)}")
 
 
 def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) -> Lengths | None:
-    """What `store` says of the shapes of fields that are padded, read at once, 8 bytes a record and field; None where
-    a stage that is left changes them.
+    """Return the lengths of the padded fields of `store`; None if a stage of `pipeline` changes them.
+
+    All lengths are read in this call. They take 8 bytes for each record and field.
+
+    Parameters
+    ----------
+    store : presave.Store
+        The store, which has the shape of every record in its manifest or shards.
+    pipeline : Pipeline
+        The stages that are still to be applied.
+    padding : Padding
+        Chooses the fields to pad.
     """
     if _are_changed(pipeline.stages):
         return None
@@ -81,19 +98,33 @@ def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) ->
 def bucket_lengths(
     lengths: Lengths | None, padding: Padding | None, bucket_records: int | None, name: str
 ) -> np.ndarray | None:
-    """What records are sorted by into buckets; None where there are none. `name` is that of the data set.
+    """Return the lengths that records are sorted by into buckets; None if there are no buckets.
 
-    Raises `ValueError` for buckets without padding, or where lengths are not known.
+    Parameters
+    ----------
+    lengths : Lengths or None
+        Steps of every record, if known.
+    padding : Padding or None
+        How batches are padded.
+    bucket_records : int or None
+        Records in a window that is sorted by length; see `Sampler`. None if there are no buckets.
+    name : str
+        Name of the data set, for error messages.
+
+    Raises
+    ------
+    ValueError
+        If there are buckets, and there is no padding or lengths are unknown.
     """
     if bucket_records is None:
         return None
     if padding is None:
-        raise ValueError("bucket_records puts records of similar lengths together, to be padded: pass padding, too")
+        raise ValueError("bucket_records puts records of similar lengths into a batch, which pads them: pass padding")
     longest = None if lengths is None else lengths.longest
     if longest is None:
         raise ValueError(
-            f"bucket_records needs lengths before records are loaded, and {name} does not say them, or a stage changes "
-            "them: give the source `lengths` (whole numbers, the steps of each record), or presave it after that stage"
+            f"bucket_records needs lengths before records are loaded, but {name} has none, or a stage changes them: "
+            "give the source an attribute `lengths` (the steps of each record), or presave it after that stage"
         )
     return longest
 

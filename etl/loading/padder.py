@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from etl.loading.batch_plan import Fields
 from etl.loading.lengths import Lengths
-from etl.loading.loading import Layout
-from etl.padding import Padding
-from etl.record import Record
-from etl.several import MASKS, batch_fields, check_as_many, group_of, mask_of, masked_by
-from etl.slot import check, find_value, store
+from etl.loading.padding import Padding
+from etl.stages.collate import FieldError, check_no_more, check_value, write_value
+from etl.stages.fields import MASKS, batch_fields, check_same_places, group_of, mask_of, masked_by
+from presave import Record
 
 NOTHING = np.array(None)
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What becomes of a field: it is padded with `filling`, is the mask of the padded field `masks`, or is as it is."""
+class _Role:
+    """The role of a field: it is padded with `filling`, it masks the padded field `masks`, or neither."""
 
     is_padded: bool = False
     filling: Any = None
@@ -28,8 +28,18 @@ class _Part:
 
 
 class Padder:
-    """Pads as `padding` says. `ragged` are the fields that the data set says to vary, `lengths` what it says of their
-    steps, None where it says nothing. Generated masks have `dtype`.
+    """Pads the fields of a batch and writes their masks.
+
+    Parameters
+    ----------
+    padding : Padding
+        Fields to pad, padding values, and the length of a batch.
+    ragged : collection of str
+        Fields whose size varies from record to record, according to the data set.
+    lengths : Lengths or None
+        Steps of every record, if the data set has them.
+    dtype : numpy dtype
+        The dtype of a mask if records have none of their own.
     """
 
     def __init__(self, padding: Padding, ragged: Collection[str], lengths: Lengths | None, dtype: np.dtype) -> None:
@@ -37,22 +47,26 @@ class Padder:
         self._ragged = frozenset(ragged)
         self._lengths = lengths
         self._dtype = dtype
-        # Looked at once, as records are many and the names and dtypes of a data set's batches the same.
-        self._parts: dict[str, _Part] = {}
+        # Found once: all batches of a data set have the same names and dtypes.
+        self._roles: dict[str, _Role] = {}
 
-    def lay_out(self, record: Layout, steps: Mapping[str, int]) -> Layout:
-        """The layout of a batch with so many steps of each padded field, before rounding; `record` is that of one."""
-        layout = dict(record)
+    def plan(self, record: Fields, steps: Mapping[str, int]) -> Fields:
+        """Return the fields of a batch, masks included.
+
+        `record` are the fields of one record. `steps` has the steps of the longest record, by padded field;
+        `Padding.steps` makes the batch's length of it.
+        """
+        fields = dict(record)
         for name in self._padded(record):
             (_, *rest), dtype = record[name]
             size = self._padding.steps(steps[name])
-            layout[name] = ((size, *rest), dtype)
+            fields[name] = ((size, *rest), dtype)
             (_, *rest), dtype = record.get(mask_of(name), ((0,), self._dtype))
-            layout[mask_of(name)] = ((size, *rest), dtype)
-        return {name: layout[name] for name in batch_fields(layout)}
+            fields[mask_of(name)] = ((size, *rest), dtype)
+        return {name: fields[name] for name in batch_fields(fields)}
 
-    def check(self, record: Layout) -> None:
-        """Raise `ValueError` where records of that layout cannot be padded."""
+    def check(self, record: Fields) -> None:
+        """Raise `ValueError` if records with these fields cannot be padded."""
         for name in self._padded(record):
             self._padding.filling(name, record[name][1])
             masks = MASKS[group_of(name)]
@@ -61,8 +75,11 @@ class Padder:
                     f"it has one {masks!r} for a tuple; give a tuple of masks, with None where there is none"
                 )
 
-    def longest(self, record: Layout, numbers: np.ndarray) -> dict[str, int] | None:
-        """The most steps of the records `numbers`, by padded field; None where they must be loaded to know that."""
+    def longest(self, record: Fields, indices: np.ndarray) -> dict[str, int] | None:
+        """Return the steps of the longest of the records `indices`, by padded field.
+
+        None if they are unknown until the records are loaded.
+        """
         padded = self._padded(record)
         if self._padding.length is not None:
             return dict.fromkeys(padded, 0)
@@ -71,74 +88,97 @@ class Padder:
             lengths = None if self._lengths is None else self._lengths.of(name)
             if lengths is None:
                 return None
-            longest[name] = int(lengths[numbers].max())
+            longest[name] = int(lengths[indices].max())
         return longest
 
-    def longest_of(self, record: Layout, finished: Iterable[Record]) -> dict[str, int]:
-        """The most steps of the flat records `finished`, by padded field."""
+    def longest_of(self, record: Fields, finished: Iterable[Record]) -> dict[str, int]:
+        """Return the steps of the longest of the flat records `finished`, by padded field."""
         return {
             name: max((len(each[name]) for each in finished if name in each and np.ndim(each[name])), default=0)
             for name in self._padded(record)
         }
 
-    def write(self, fields: Record, slots: Mapping[str, np.ndarray], number: int) -> None:
-        """Write the flat record `fields`, number `number`, into `slots`, and the padding after it.
+    def write(self, fields: Record, out: Mapping[str, np.ndarray], row: int, index: int) -> None:
+        """Write a record, its padding and its masks into one row of a batch.
 
-        Raises `ValueError` for one that does not fit.
+        Parameters
+        ----------
+        fields : mapping of str to array
+            The record after the pipeline, with flat fields.
+        out : mapping of str to array of shape (rows, ...)
+            One array for each field and mask.
+        row : int
+            The row to write.
+        index : int
+            The record's index in the data set, to look up its length.
+
+        Raises
+        ------
+        ValueError
+            If a field or a mask does not fit, or its length differs from the one that the data set gives.
         """
-        for name, slot in slots.items():
-            part = self._parts.get(name)
-            if part is None:
-                part = self._parts[name] = self._part(name, slots)
-            if part.masks:
-                self._write_mask(fields, name, slot, len(fields[part.masks]))
+        for name, array in out.items():
+            role = self._roles.get(name)
+            if role is None:
+                role = self._roles[name] = self._find_role(name, out)
+            if role.masks:
+                self._write_mask(fields, name, array[row], len(fields[role.masks]))
                 continue
             if name not in fields:
-                check_as_many(fields, slots)
-            if part.is_padded:
-                self._write_padded(fields, name, slot, number, part.filling)
+                check_same_places(fields, out)
+            if role.is_padded:
+                self._write_padded(fields, name, array[row], index, role.filling)
             else:
-                store(name, find_value(fields, name), slot)
+                write_value(name, _find(fields, name), array[row, ...])
+        if not fields.keys() <= out.keys():
+            check_no_more(fields, out)
 
-    def _part(self, name: str, slots: Mapping[str, np.ndarray]) -> _Part:
+    def _find_role(self, name: str, out: Mapping[str, np.ndarray]) -> _Role:
         field = masked_by(name)
-        if field not in slots or slots[field].ndim == 0 or not self._pads(field):
-            return _Part()
-        return _Part(masks=field) if field != name else _Part(True, self._padding.filling(name, slots[name].dtype))
+        if field not in out or out[field].ndim == 1 or not self._pads(field):
+            return _Role()
+        return _Role(masks=field) if field != name else _Role(True, self._padding.filling(name, out[name].dtype))
 
-    def _write_padded(self, fields: Record, name: str, slot: np.ndarray, number: int, filling: Any) -> None:
+    def _write_padded(self, fields: Record, name: str, out: np.ndarray, index: int, filling: Any) -> None:
         value = np.asarray(fields[name]) if name in fields else NOTHING
         steps = len(value) if value.ndim else 0
-        if steps <= len(slot):
-            # Before the length: whether it is there at all, and has the axes of the others.
-            check(name, find_value(fields, name), slot[:steps])
-        self._check_length(name, steps, number)
-        if steps > len(slot):
-            # Lengths are known, or found by the very same stages, unless one length was asked for.
-            do = "raise that length" if self._padding.length else "its stages do not give the same each time; seed them"
-            raise ValueError(f"field {name!r} has {steps} steps and is padded to {len(slot)}; {do}")
-        slot[:steps] = value
-        slot[steps:] = filling
+        if steps <= len(out):
+            # Before its length: the field must exist, and have the other axes of the batch.
+            check_value(name, _find(fields, name), out[:steps])
+        self._check_length(name, steps, index)
+        if steps > len(out):
+            # Unless one length was asked for, the batch is as long as its longest record: as the data set says, which
+            # was just checked, or as the same stages gave when the batch was planned.
+            do = "raise that length" if self._padding.length else "its stages give other lengths each time; seed them"
+            raise ValueError(f"field {name!r} has {steps} steps and is padded to {len(out)}; {do}")
+        out[:steps] = value
+        out[steps:] = filling
 
-    def _write_mask(self, fields: Record, name: str, slot: np.ndarray, steps: int) -> None:
+    def _write_mask(self, fields: Record, name: str, out: np.ndarray, steps: int) -> None:
         if name not in fields:
-            slot[:steps] = 1
+            out[:steps] = 1
         else:
             if len(fields[name]) != steps:
-                raise ValueError(f"field {name!r} has {len(fields[name])} steps, what it masks {steps}")
-            store(name, find_value(fields, name), slot[:steps])
-        slot[steps:] = 0
+                raise ValueError(f"field {name!r} has {len(fields[name])} steps, the field that it masks has {steps}")
+            write_value(name, _find(fields, name), out[:steps])
+        out[steps:] = 0
 
-    def _check_length(self, name: str, steps: int, number: int) -> None:
+    def _check_length(self, name: str, steps: int, index: int) -> None:
         lengths = None if self._lengths is None else self._lengths.of(name)
-        if self._lengths is not None and lengths is not None and lengths[number] != steps:
+        if self._lengths is not None and lengths is not None and lengths[index] != steps:
             raise ValueError(
-                f"field {name!r} has {steps} steps and {self._lengths.told_by} say {lengths[number]}; "
-                "a stage that changes that needs an attribute changes_length = True"
+                f"field {name!r} has {steps} steps and {self._lengths.origin} say {lengths[index]}; "
+                "a stage that changes lengths needs an attribute changes_length = True"
             )
 
-    def _padded(self, record: Layout) -> list[str]:
+    def _padded(self, record: Fields) -> list[str]:
         return [name for name, (shape, _) in record.items() if shape and self._pads(name)]
 
     def _pads(self, name: str) -> bool:
         return group_of(name) in MASKS and self._padding.pads(name, self._ragged)
+
+
+def _find(fields: Record, name: str) -> np.ndarray:
+    if name not in fields:
+        raise FieldError(f"it has no field {name!r}, which the records before it have")
+    return np.asarray(fields[name])

@@ -1,4 +1,4 @@
-"""Records of a store: gathered many at a time, and finished by what is left of the pipeline."""
+"""Loaders for the records of a store: the cheapest one that can apply the rest of the pipeline."""
 
 from __future__ import annotations
 
@@ -9,125 +9,16 @@ from typing import Any
 import numpy as np
 
 import presave
+from etl.loading.batch_plan import NONE_FINISHED, BatchSpec, Finished, Granularity, Loader
 from etl.loading.gather_normalised import can_gather_normalised, gather_normalised
-from etl.loading.loading import Layout, Where
 from etl.loading.padder import Padder
-from etl.loading.record_loader import OnError, RecordLoader, batch_dtype
-from etl.pipeline import READING, Pipeline
-from etl.record import Record, RecordError
-from etl.several import batch_fields, put_together
+from etl.loading.record_loader import OnError, RecordLoader, batch_dtype, check_on_error
+from etl.sources.record import RecordError, record_error
 from etl.stages import ChannelsFirst, Normalise
-
-
-class StoreLoader(RecordLoader):
-    """Gathers records from a store many at a time, and applies what is left of the pipeline to each."""
-
-    def __init__(
-        self,
-        store: presave.Store,
-        pipeline: Pipeline,
-        dtype: np.dtype,
-        seed: int,
-        on_error: OnError,
-        padder: Padder | None = None,
-    ) -> None:
-        super().__init__(store, pipeline, dtype, seed, on_error, padder)
-        self._store = store
-        self._fields = batch_fields(store.fields)
-        self._has_tuples = list(put_together(dict.fromkeys(self._fields))) != self._fields
-        self._gathered = _Buffers()
-
-    def task_records(self, records: int, workers: int) -> int:  # noqa: ARG002 - other loaders go by them
-        """One, or all of them where parts of a batch cost more than the whole."""
-        return 1 if self._store.is_mapped else records
-
-    def reader(self, numbers: np.ndarray, lasting: bool = False) -> Callable[[int], Record]:
-        """Gives each of the records `numbers`, gathered at once, into memory that this thread has for that unless they
-        are to be `lasting`.
-        """
-        buffers = {name: None if lasting else self._buffer(name, len(numbers)) for name in self._fields}
-        arrays = self._store.gather(numbers, buffers)
-        if self._has_tuples:
-            return lambda row: put_together({name: array[row] for name, array in arrays.items()})
-        return lambda row: {name: array[row] for name, array in arrays.items()}
-
-    def _buffer(self, name: str, records: int) -> np.ndarray | None:
-        """Where to gather a field before the pipeline reads it; None for a ragged one, which takes another amount each
-        time.
-        """
-        field = self._store.fields[name]
-        if field.is_ragged:
-            return None
-        if len(self._gathered.arrays.get(name, ())) < records:
-            self._gathered.arrays[name] = field.empty(records)
-        return self._gathered.arrays[name][:records]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gathered": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_gathered": _Buffers()})
-
-
-class WholeLoader(StoreLoader):
-    """Nothing to do and nothing to convert: the gather itself writes the batch, with `normalise` normalised on the way.
-
-    Bound by memory: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
-    """
-
-    def __init__(
-        self,
-        store: presave.Store,
-        pipeline: Pipeline,
-        dtype: np.dtype,
-        seed: int,
-        on_error: OnError,
-        normalise: Normalise | None,
-    ) -> None:
-        super().__init__(store, pipeline, dtype, seed, on_error)
-        self._normalise = normalise
-
-    def lay_out(self, numbers: np.ndarray, epoch: int, where: Where) -> Layout:  # noqa: ARG002 - the same for all
-        """What batches look like, as the store says."""
-        layout = {}
-        for name in self._fields:
-            field = self._store.fields[name]
-            layout[name] = (field.sizes, batch_dtype(field.numpy_dtype, self._dtype))
-        if self._normalise is not None:
-            height, width, channels = self._store.fields["features"].sizes
-            layout["features"] = ((channels, height, width), np.dtype(np.float32))
-        return layout
-
-    def task_records(self, records: int, workers: int) -> int:
-        """An even share each, where parts of a batch cost no more than the whole."""
-        return -(-records // workers) if self._store.is_mapped else records
-
-    def load(
-        self,
-        numbers: np.ndarray,
-        epoch: int,  # noqa: ARG002 - nothing here is random
-        arrays: Mapping[str, np.ndarray],
-        where: Where,
-    ) -> dict[int, RecordError]:
-        """Gather the records `numbers` into `arrays`."""
-        where[0], where[1] = int(numbers[0]), READING
-        plain: dict[str, np.ndarray | None] = {}
-        for name, array in arrays.items():
-            if name == "features" and self._normalise is not None:
-                gather_normalised(self._store, numbers, self._normalise, array)
-            else:
-                plain[name] = array if array.dtype == self._store.fields[name].numpy_dtype else None
-        for name, values in self._store.gather(numbers, plain).items():
-            if plain[name] is None:
-                arrays[name][...] = values
-        return {}
-
-
-class _Buffers(threading.local):
-    """Arrays by field, for each thread its own."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, np.ndarray] = {}
+from etl.stages.cursor import READING, Cursor
+from etl.stages.fields import batch_fields, unflatten
+from etl.stages.pipeline import READ, Pipeline
+from presave import Record
 
 
 def choose_loader(
@@ -137,30 +28,173 @@ def choose_loader(
     seed: int,
     on_error: OnError,
     padder: Padder | None = None,
-) -> RecordLoader:
-    """The one that does the least for what `pipeline` leaves to do."""
-    if padder is not None:
-        return StoreLoader(store, pipeline, dtype, seed, on_error, padder)
-    fields = [store.fields[name] for name in batch_fields(store.fields)]
-    is_finished = not pipeline.stages and not any(field.is_ragged for field in fields)
-    normalise = find_normalise(store, pipeline, dtype)
+) -> Loader:
+    """Return the cheapest loader that can apply `pipeline` to the records of `store`.
+
+    Parameters
+    ----------
+    store : presave.Store
+        The records.
+    pipeline : Pipeline
+        The stages that are still to be applied.
+    dtype, seed, on_error, padder
+        See `RecordLoader`.
+    """
+    check_on_error(on_error)
     has_features = "features" in store.fields or "features.0" in store.fields
-    if has_features and (is_finished or normalise is not None):
-        return WholeLoader(store, pipeline, dtype, seed, on_error, normalise)
-    return StoreLoader(store, pipeline, dtype, seed, on_error)
+    if padder is None and has_features:
+        normalise = find_normalise(store, pipeline, dtype)
+        fields = [store.fields[name] for name in batch_fields(store.fields)]
+        is_finished = not pipeline.stages and not any(field.is_ragged for field in fields)
+        if is_finished or normalise is not None:
+            return GatherLoader(store, dtype, normalise)
+    # Without a memory map, reading a batch in chunks costs more than reading it at once.
+    granularity: Granularity = "record" if store.is_mapped else "batch"
+    return RecordLoader(StoreRecords(store), pipeline, dtype, seed, on_error, padder, granularity)
 
 
 def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) -> Normalise | None:
-    """The stage that the gather itself can do: where all that is left is to turn stored uint8 pixels channels first and
-    to normalise them to float32. None where there is more or less to do.
+    """Return the `Normalise` stage that the gather can apply itself; None if it cannot.
+
+    It can if all that is left is to make uint8 pixels channels first and to normalise them to float32.
+
+    Parameters
+    ----------
+    store : presave.Store
+        The records.
+    pipeline : Pipeline
+        The stages that are still to be applied.
+    dtype : numpy dtype
+        The dtype of floating fields in the batch.
     """
     # Subclasses may do something else.
     if [type(stage) for stage in pipeline.stages] != [ChannelsFirst, Normalise] or dtype != np.float32:
         return None
-    if store.reads_whole_shards:  # once for the features and again for the labels
+    if store.reads_whole_shards:  # it would read each shard twice, for the features and for the labels
         return None
     normalise = pipeline.stages[-1]
     fixed = not any(store.fields[name].is_ragged for name in batch_fields(store.fields))
     if isinstance(normalise, Normalise) and fixed and can_gather_normalised(store, normalise):
         return normalise
     return None
+
+
+class GatherLoader:
+    """A `Loader` that gathers records straight into the batch.
+
+    Bound by memory bandwidth: benchmarks/end_to_end.py measures it as `presaved`, benchmarks/gather.py against `fill`.
+
+    Parameters
+    ----------
+    store : presave.Store
+        The records, complete except for `normalise`.
+    dtype : numpy dtype
+        The dtype of floating fields in the batch.
+    normalise : Normalise or None
+        Applied to the features while they are gathered.
+    """
+
+    def __init__(self, store: presave.Store, dtype: np.dtype, normalise: Normalise | None) -> None:
+        # A chunk of a mapped store costs no more than its share of the batch.
+        self.granularity: Granularity = "share" if store.is_mapped else "batch"
+        self._store = store
+        self._normalise = normalise
+        fields = {}
+        for name in batch_fields(store.fields):
+            field = store.fields[name]
+            fields[name] = (field.sizes, batch_dtype(field.numpy_dtype, dtype))
+        if normalise is not None:
+            height, width, channels = store.fields["features"].sizes
+            fields["features"] = ((channels, height, width), np.dtype(np.float32))
+        self._spec = BatchSpec(fields)
+
+    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:  # noqa: ARG002 - all are the same
+        """Return the arrays for a batch, which are the same for all batches.
+
+        Parameters
+        ----------
+        indices, epoch, cursor
+            Ignored.
+        """
+        return self._spec
+
+    def load(
+        self,
+        indices: np.ndarray,
+        epoch: int,  # noqa: ARG002 - nothing here is random
+        out: Mapping[str, np.ndarray],
+        cursor: Cursor,
+        finished: Mapping[int, Finished] = NONE_FINISHED,  # noqa: ARG002 - planning loads none
+    ) -> dict[int, RecordError]:
+        """Gather the records `indices` into `out`.
+
+        Parameters
+        ----------
+        indices, epoch, out, cursor, finished
+            See `Loader`.
+        """
+        cursor.record, cursor.stage = int(indices[0]), READING
+        plain: dict[str, np.ndarray | None] = {}
+        for name, array in out.items():
+            if name == "features" and self._normalise is not None:
+                gather_normalised(self._store, indices, self._normalise, array)
+            else:
+                plain[name] = array if array.dtype == self._store.fields[name].numpy_dtype else None
+        for name, values in self._store.gather(indices, plain).items():
+            if plain[name] is None:
+                out[name][...] = values
+        return {}
+
+    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
+        """Return an error for `cause` that names the record at `cursor`."""
+        return record_error(self._store, cursor.record, READ, cause)
+
+
+class StoreRecords:
+    """The records of a store as a source, which can read many records at once."""
+
+    def __init__(self, store: presave.Store) -> None:
+        self.path = store.path
+        self._store = store
+        self._fields = batch_fields(store.fields)
+        self._has_tuples = list(unflatten(dict.fromkeys(self._fields))) != self._fields
+        self._buffers = _Buffers()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.read_rows(np.array([index]), True)(0)
+
+    def read_rows(self, indices: np.ndarray, lasting: bool) -> Callable[[int], Record]:
+        """Gather the records `indices` at once, and return a function from row to record.
+
+        Unless `lasting`, the records are in a buffer of this thread that the next call overwrites.
+        """
+        buffers = {name: None if lasting else self._buffer(name, len(indices)) for name in self._fields}
+        arrays = self._store.gather(indices, buffers)
+        if self._has_tuples:
+            return lambda row: unflatten({name: array[row] for name, array in arrays.items()})
+        return lambda row: {name: array[row] for name, array in arrays.items()}
+
+    def _buffer(self, name: str, records: int) -> np.ndarray | None:
+        """Return memory to gather a field into; None for a ragged field, whose size differs each time."""
+        field = self._store.fields[name]
+        if field.is_ragged:
+            return None
+        if len(self._buffers.arrays.get(name, ())) < records:
+            self._buffers.arrays[name] = field.empty(records)
+        return self._buffers.arrays[name][:records]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_buffers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _buffers=_Buffers())
+
+
+class _Buffers(threading.local):
+    """Arrays by field name, separate for each thread."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}

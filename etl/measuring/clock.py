@@ -1,9 +1,9 @@
 """The clock: one epoch of an iterable, with the time of every wait and every step.
 
-A training loop on a device does not wait for it after every batch: while the device computes on one batch, the loop
-asks for the next. So the clock has two hands. The loop waits for a batch from asking for it until it is readable at
-memory speed; the device stalls only as far as it has nothing to do in that time. On a CPU, where the loop itself
-computes, both are the same.
+A training loop does not wait for its device after every batch: while the device computes on one batch, the loop
+requests the next. So two durations are measured. The host wait lasts from the request for a batch until the batch can
+be read at memory speed. The stall is the part of that wait in which the device is idle. If the loop itself computes, on
+a CPU, the two are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from .arrays import touch
 from .values import JsonValues
 
-# Is called with each batch.
+# Called with each batch.
 Step = Callable[[Any], object]
 # Seconds of `time.perf_counter` at which a step began and ended.
 Span = tuple[float, float]
@@ -26,10 +26,10 @@ Span = tuple[float, float]
 
 @runtime_checkable
 class DeviceStep(Protocol):
-    """A step that goes on after the call has returned, at most one at a time."""
+    """A step that continues after its call has returned, with at most one in flight."""
 
     def __call__(self, batch: Any) -> object:
-        """Wait until the step before is done, start this one, and return as soon as `batch` may be let go."""
+        """Wait until the previous step is done, start this one, and return as soon as `batch` may be released."""
 
     def finish(self) -> list[Span]:
         """Wait until the last step is done, and return the spans of all steps since `finish` was last called."""
@@ -37,7 +37,15 @@ class DeviceStep(Protocol):
 
 @dataclass(frozen=True)
 class Split(JsonValues):
-    """Seconds of the first batch, from asking for the iterator on, and of all that came after it."""
+    """Seconds of an epoch, split after the first batch.
+
+    Attributes
+    ----------
+    first : float
+        From the call of `iter` until the first batch is done.
+    rest : float
+        From then until the end of the epoch.
+    """
 
     first: float
     rest: float
@@ -50,7 +58,7 @@ class Split(JsonValues):
     def scaled(self, measured_batches: float, batches: float) -> float:
         """Return the seconds of an epoch of `batches` batches, of which `measured_batches` were measured.
 
-        What comes after the first batch grows with their number; the first has the start-up in it, once.
+        The time after the first batch is proportional to the number of batches; the first includes the start-up, once.
         """
         if measured_batches <= 1:
             return self.total * batches
@@ -58,22 +66,22 @@ class Split(JsonValues):
 
 
 @dataclass(frozen=True)
-class EpochFigures(JsonValues):
-    """What one epoch took; seconds.
+class EpochMetrics(JsonValues):
+    """The times of one epoch, in seconds.
 
     Attributes
     ----------
     batches, samples : int
-        How many there were. Samples are records.
+        Batches and records of the epoch.
     wall : Split
         The whole epoch, until the last step is done.
     compute : Split
-        Steps, while the device was at work on them.
+        Time in which the device worked on steps.
     stall : Split
-        Time in which nothing was computed since the next batch was not there yet, the iterator's start and end
-        included.
+        Time in which nothing was computed because the next batch was not ready, including the start and the end of the
+        iterator.
     host_wait : Split
-        Time in which the loop waited for batches, beside compute or not.
+        Time in which the loop waited for batches, whether or not the device computed meanwhile.
     """
 
     batches: int
@@ -86,18 +94,18 @@ class EpochFigures(JsonValues):
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """When things happened in one epoch, in seconds of `time.perf_counter`.
+    """The moments of one epoch, in seconds of `time.perf_counter`.
 
     Attributes
     ----------
     started, ended : float
-        When the iterator was asked for, and when it had said that it was at its end and the last step was done.
+        When `iter` was called, and when the iterator was exhausted and the last step was done.
     asked, loaded : float64 arrays of shape (batches,)
-        For each batch when it was asked for, and when it could be read at memory speed.
+        When each batch was requested, and when it could be read at memory speed.
     began, done : float64 arrays of shape (batches,)
-        For each batch when its step began, and when it was done.
+        When the step of each batch began, and when it was done.
     last_asked, exhausted : float
-        When the batch was asked for that did not come, and when that was known.
+        When the last request, which found the iterator exhausted, was made, and when it returned.
     samples : int
         Records in all batches.
     """
@@ -124,54 +132,52 @@ class EpochTimes:
 
     @property
     def host_wait(self) -> Split:
-        """Waits of the loop for a batch, until every page had been read, the iterator's start and end included."""
+        """Waits of the loop until every page of a batch was read, including the start and the end of the iterator."""
         waits = self.loaded - self.asked
         return Split(float(waits[0]), float(waits[1:].sum() + self.exhausted - self.last_asked))
 
     @property
     def stalled(self) -> np.ndarray:
-        """For each batch from when on nothing was computed, until it was loaded: float64 of shape (batches,)."""
+        """When the stall before each batch began: float64 of shape (batches,), equal to `loaded` if there was none."""
         free = np.concatenate([[self.started], self.done[:-1]])
         stalled: np.ndarray = np.minimum(self.loaded, np.maximum(self.asked, free))
         return stalled
 
     @property
     def stall(self) -> Split:
-        """Of these waits what the step before did not cover."""
+        """The part of `host_wait` in which no step was running."""
         waits = self.loaded - self.stalled
         at_end = max(0.0, self.exhausted - max(self.last_asked, float(self.done[-1])))
         return Split(float(waits[0]), float(waits[1:].sum()) + at_end)
 
     @property
     def compute(self) -> Split:
-        """Steps."""
+        """Durations of the steps."""
         steps = self.done - self.began
         return Split(float(steps[0]), float(steps[1:].sum()))
 
     @property
-    def figures(self) -> EpochFigures:
-        """The sums of all that."""
-        return EpochFigures(self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait)
+    def metrics(self) -> EpochMetrics:
+        """The durations that follow from these moments."""
+        return EpochMetrics(self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait)
 
 
 def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     """Run one epoch of `iterable` through `step`, and time it.
 
-    Each batch is touched, one byte of every page, inside the time of loading: a batch that is only mapped has not been
-    loaded.
+    One byte of every page of a batch is read, which counts as loading: a batch that is only mapped is not loaded yet.
 
     Parameters
     ----------
     iterable : iterable of batches
-        One epoch an iteration. A batch has `len()` and `arrays()`.
+        Each iteration is an epoch. A batch has `len()` and `arrays()`.
     step : callable, DeviceStep or None
-        Is called with each batch. If it is not a `DeviceStep`, it is done when it returns. None loads without
-        computing.
+        Called with each batch. Unless it is a `DeviceStep`, it is done when it returns. None loads without computing.
 
     Raises
     ------
     ValueError
-        If there was no batch.
+        If the iterable has no batches.
     """
     now = time.perf_counter
     asked: list[float] = []
@@ -196,7 +202,7 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
         samples += len(batch)
         asked.append(request)
         loaded.append(arrived)
-        # Let go before the next is asked for, as a training script does: its memory may serve again.
+        # Released before the next request, as in a training script, so that its memory can be reused.
         del batch
         request = now()
     exhausted = ended = now()
@@ -209,17 +215,25 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     return EpochTimes(started, np.array(asked), np.array(loaded), began, done, request, exhausted, ended, samples)
 
 
-def seconds_of_step(step: Step, batches: Sequence[Any], at_least: float, fewest: int = 1) -> float:
-    """Return the seconds of a step on a batch that is in memory, with nothing else at work.
+def seconds_of_step(step: Step, batches: Sequence[Any], seconds: float, min_steps: int = 1) -> float:
+    """Return the mean seconds of a step on batches in memory, while nothing else runs.
 
-    It is the mean over whole passes through `batches`: at least `fewest` steps, and as many as begin within `at_least`
-    seconds.
+    Parameters
+    ----------
+    step : callable or DeviceStep
+        Called with each batch.
+    batches : sequence of batches
+        All of them are passed through, again and again.
+    seconds : float
+        Minimum duration.
+    min_steps : int
+        Minimum number of steps.
     """
     finish = step.finish if isinstance(step, DeviceStep) else None
     if finish is not None:
         finish()  # one may be in flight
     steps, started = 0, time.perf_counter()
-    while steps < fewest or time.perf_counter() - started < at_least:
+    while steps < min_steps or time.perf_counter() - started < seconds:
         for batch in batches:
             step(batch)
         steps += len(batches)

@@ -10,13 +10,13 @@ from .clock import Span, Step
 
 
 class Event(Protocol):
-    """A mark among the work that was given to a device; `torch.cuda.Event(enable_timing=True)` is one."""
+    """A mark in the queue of a device, such as `torch.cuda.Event(enable_timing=True)`."""
 
     def record(self) -> None:
-        """Put the mark after all work that was given to the device so far."""
+        """Put the mark after all work that the device was given so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device has come to the mark."""
+        """Wait until the device has reached the mark."""
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds from this mark to another one."""
@@ -25,17 +25,17 @@ class Event(Protocol):
 class OneInFlight:
     """A `DeviceStep` that runs `step` on a device, with at most one step in flight.
 
-    That is a training loop that reads its loss every few steps: it loads the next batch while the device computes, and
-    does not queue one step behind another.
+    This is how a training loop behaves that reads its loss every few steps: it loads the next batch while the device
+    computes, and does not queue steps.
 
     Parameters
     ----------
     step : callable
-        Gives the work on a batch to the device. The batch may be let go when it returns.
+        Gives the work on a batch to the device. The batch may be released when it returns.
     make_event : callable
         Returns a new `Event` of the device.
     waits : bool
-        Wait until each step is done, as a loop does that reads its loss after every one.
+        Wait until each step is done, like a loop that reads its loss after every step.
     """
 
     def __init__(self, step: Step, make_event: Callable[[], Event], waits: bool = False) -> None:
@@ -45,7 +45,7 @@ class OneInFlight:
         self._marks: list[tuple[Event, Event]] = []
         # When each step was known to be done.
         self._known: list[float] = []
-        # A mark of the device, and when the clock of this process was read as it was reached.
+        # A mark of the device, and the time of this process's clock when the device reached it.
         self._zero: tuple[Event, float] | None = None
 
     def __call__(self, batch: Any) -> None:
@@ -70,7 +70,8 @@ class OneInFlight:
             return []
         zero, at = self._zero
         marks = [(zero.elapsed_time(began) / 1e3, zero.elapsed_time(ended) / 1e3) for began, ended in self._marks]
-        # A mark is known a little after it was reached: the first one, too.
+        # This process learns of each mark, the zero included, a little after the device has reached it. So the zero was
+        # reached at the earliest time that any mark implies.
         at = min([at, *(known - ended for known, (_, ended) in zip(self._known, marks, strict=True))])
         self._marks, self._known, self._zero = [], [], None
         return [(at + began, at + ended) for began, ended in marks]
@@ -82,12 +83,12 @@ class OneInFlight:
 
 
 class SimulatedDevice:
-    """A `DeviceStep` that takes so many `seconds` and no CPU, with one step running and none queued.
+    """A `DeviceStep` that takes a fixed time and no CPU, with one step running and none queued.
 
     Parameters
     ----------
     seconds : float
-        Of a step.
+        Duration of a step.
     waits : bool
         Wait until each step is done.
     """
@@ -117,14 +118,14 @@ class SimulatedDevice:
         if time.perf_counter() >= ends:
             return
         wait_until(ends)
-        # What the system is late by is the step's: it was waited for.
+        # A late wake-up counts as part of the step, since the loop waited for it.
         self._spans[-1] = began, time.perf_counter()
 
 
 def wait_until(moment: float) -> None:
-    """Sleep until `time.perf_counter` has come to `moment`, and no less."""
+    """Sleep until `time.perf_counter` has reached `moment`, never less."""
     left = moment - time.perf_counter()
     if left > 0:
         time.sleep(left)
-    while time.perf_counter() < moment:  # a sleep may end early by the clock's grain
+    while time.perf_counter() < moment:  # a sleep may end early by the resolution of the clock
         pass

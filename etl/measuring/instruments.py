@@ -1,4 +1,4 @@
-"""The instruments that take a sample: this package, told by where it is and what is in it."""
+"""The identity of the instruments that take a sample: path and digest of this package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from .values import JsonValues
 
 @dataclass(frozen=True)
 class Instruments(JsonValues):
-    """Where the package lies, and 128 bits of the names and bytes of its modules, as hexadecimal digits."""
+    """The path of the package, and a digest of its modules.
+
+    Attributes
+    ----------
+    path : str
+        The folder.
+    digest : str
+        128 bits of the names and bytes of its modules, as hexadecimal digits.
+    """
 
     path: str
     digest: str
@@ -24,7 +32,7 @@ class Instruments(JsonValues):
 
 @functools.cache
 def instruments() -> Instruments:
-    """Return those of this process."""
+    """Return the instruments of this process."""
     folder = Path(__file__).resolve().parent
     digest = xxhash.xxh3_128()
     for module in sorted(folder.glob("*.py")):

@@ -1,9 +1,9 @@
-"""Memory layout randomization: where a process's objects and buffers lie is drawn anew.
+"""Memory layout randomization: the addresses of a process's objects and buffers are drawn at random.
 
-That decides about several percent of its speed, for as long as it lives, and a change of the code can change it without
-changing what is done (Mytkowicz et al. 2009, doi:10.1145/1508244.1508275): servers of the same commit were seen to
-differ by up to 12% in decoding, and all that were forked from them. Drawn anew it becomes noise, which more repetitions
-average out; the same for both sides, it would hide in a constant.
+The layout decides several percent of the speed of a process, for its whole life. A change of the code can change the
+layout without changing the work (Mytkowicz et al. 2009, doi:10.1145/1508244.1508275): servers of the same commit, and
+all processes forked from them, differed by up to 12% in decoding. A random layout is noise, which more repetitions
+average out; a fixed layout would be a constant error.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# Blocks of the heap below which everything else comes to lie: fewer and smaller than these.
+# Upper bounds for the number and size of the random blocks that are allocated before everything else on the heap.
 MAX_BLOCKS = 4000
 MAX_BLOCK_NBYTES = 4096
-# Arrays that are held during a turn: between what is used in one turn and in the next lie other distances.
+# Arrays held during a turn, so that the distances between buffers differ from turn to turn.
 GAPS = 5
 MAX_GAP_NBYTES = 200_000
-# Pillow keeps the memory of its images, and all threads have one heap. Otherwise the gaps are without effect: the same
-# free block, as large as the image, is found again in all turns of a process, which is faster or slower than others.
+# Pillow keeps the memory of its images, and all threads share one heap. Otherwise the gaps have no effect: every turn
+# of a process gets the same free block of an image's size, and some blocks are faster than others.
 ENVIRONMENT = {"PILLOW_BLOCKS_MAX": "4", "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
-# Environment variables lie above the stack of a process: their size moves all of it.
+# Environment variables are stored above the stack of a process, so their size moves the stack.
 PADDING_VARIABLE = "FAIR_ETL_PADDING"
 MAX_PADDING = 4000
 
@@ -32,21 +32,18 @@ _random = random.SystemRandom()
 
 
 def draw_hash_seed() -> int:
-    """Return a value of PYTHONHASHSEED, for a server that is to be started."""
+    """Return a random PYTHONHASHSEED for a new server."""
     return _random.randrange(2**32)
 
 
 def draw_environment() -> dict[str, str]:
-    """Return an environment variable of a length that is drawn anew, for a server that is to be started."""
+    """Return an environment variable of random length for a new server."""
     length = _random.randrange(MAX_PADDING + 1)
     return {PADDING_VARIABLE: "".join(_random.choices(string.ascii_letters, k=length))}
 
 
 def import_in_drawn_order(modules: Iterable[str]) -> None:
-    """Import `modules` in an order that is drawn anew.
-
-    What they have in common lies where the first of them needed it.
-    """
+    """Import `modules` in random order, which changes the addresses of what they share."""
     names = list(modules)
     _random.shuffle(names)
     for name in names:
@@ -54,10 +51,10 @@ def import_in_drawn_order(modules: Iterable[str]) -> None:
 
 
 def draw_blocks() -> list[bytearray]:
-    """Return blocks to be held from before packages are imported."""
+    """Return random blocks, to be held from before packages are imported."""
     return [bytearray(_random.randrange(1, MAX_BLOCK_NBYTES)) for _ in range(_random.randrange(MAX_BLOCKS))]
 
 
 def draw_gaps() -> list[np.ndarray]:
-    """Return arrays to be held during a turn."""
+    """Return arrays of random size, to be held during a turn."""
     return [np.empty(_random.randrange(1, MAX_GAP_NBYTES), np.uint8) for _ in range(GAPS)]

@@ -1,4 +1,4 @@
-"""What else the machine does while something is timed."""
+"""The noise on a machine during a measurement: other processes, the hypervisor and the clock frequency."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ PROBES = 5
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds since the system started, all CPUs together: in total, stolen by the hypervisor, and at work."""
+    """Times of all CPUs together since the system started, in seconds.
+
+    Attributes
+    ----------
+    total : float
+        All of it, idle time included.
+    steal : float
+        Taken by the hypervisor.
+    busy : float
+        Used by processes and the kernel.
+    """
 
     total: float
     steal: float
@@ -32,16 +42,16 @@ class CpuTimes:
 
 
 class NoiseWatch:
-    """A context manager that watches who had the CPUs.
+    """A context manager that measures how the CPUs were shared during the block.
 
     Attributes
     ----------
     own_seconds : float
         CPU seconds of this process and its children.
     steal : float
-        The share of all CPUs' time that the hypervisor gave to others.
+        The share of the time of all CPUs that the hypervisor took.
     other_processes : float
-        The share of all CPUs' time that other processes had.
+        The share of the time of all CPUs that other processes used.
     """
 
     def __init__(self) -> None:
@@ -62,7 +72,7 @@ class NoiseWatch:
         if total > 0:
             self.steal = (system.steal - self._system.steal) / total
             others = system.busy - self._system.busy - self.own_seconds
-            # The system counts in ticks, which a short time has few of.
+            # The system counts in ticks, which are coarse for a short block.
             self.other_processes = max(0.0, others / total)
 
 
@@ -77,9 +87,9 @@ def cpu_times() -> CpuTimes:
 
 
 def probe_speed() -> float:
-    """Return the seconds of one fixed calculation in the CPU's registers and caches, the fastest of a few.
+    """Return the seconds of a fixed calculation in the registers and caches of the CPU, the fastest of a few.
 
-    It takes longer when the clock frequency falls, or when a neighbour shares the core.
+    It takes longer if the clock frequency falls, or if another process shares the core.
     """
     fastest = float("inf")
     for _ in range(PROBES):
@@ -90,7 +100,7 @@ def probe_speed() -> float:
 
 
 def frequencies() -> list[float]:
-    """Return the clock frequency of each CPU in MHz, as far as the system tells."""
+    """Return the clock frequency of each CPU in MHz, or an empty list if the system does not report it."""
     try:
         return [float(each) for each in re.findall(r"cpu MHz\s*:\s*([\d.]+)", CPU_INFO.read_text())]
     except OSError:

@@ -1,4 +1,4 @@
-"""Files in and out of the page cache, which decides whether a read waits for the disk."""
+"""Control of the page cache, which decides whether a read waits for the disk."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ MAPS = Path("/proc/self/maps")
 
 
 def drop_from_page_cache(paths: Iterable[Path]) -> int:
-    """Ask the kernel to forget the pages of these files, and return how many stayed; 0 if all reads will be cold.
+    """Drop these files from the page cache, and return how many pages stayed; 0 means that all reads will be cold.
 
-    Pages that are not on the disk yet are written first, and those that this process maps are taken out of its maps.
-    Those that another process has read through a map stay: `release_pages` there lets go of them. The disk's own cache,
-    or that of the host of a virtual machine, is out of reach.
+    Dirty pages are written to the disk first, and pages that this process maps are released. Pages that another process
+    maps stay, until it calls `release_pages`. The cache of the disk itself, or of the host of a virtual machine, is out
+    of reach.
 
     Raises
     ------
     PermissionError
-        For a file whose pages the kernel does not tell this process of.
+        If the kernel does not tell this process which pages of a file are in memory.
     """
     release_pages()
     stayed = 0
     for path in paths:
         if not reports_pages(path):
             raise PermissionError(
-                f"{path}: the kernel tells only its owner, and users who may write to it, which of its pages are in "
-                "memory; compare a copy of your own, or with --cache warm"
+                f"{path}: the kernel shows which of its pages are in memory only to its owner and to users who may "
+                "write to it; compare a copy of your own, or use --cache warm"
             )
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -47,20 +47,20 @@ def drop_from_page_cache(paths: Iterable[Path]) -> int:
 
 
 def release_pages() -> None:
-    """Take the pages of all files that this process maps out of its maps, so that they can be dropped from the cache.
+    """Release the pages of all files that this process maps, so that they can be dropped from the page cache.
 
-    The maps stay, and read the pages again when they are used. Those that may be written to, and private ones, which
-    may have been, are left alone.
+    The maps stay valid, and read the pages again when they are used. Writable and private maps are left alone, since
+    their pages may have been written to.
     """
     for line in MAPS.read_text(errors="surrogateescape").splitlines():
-        place, permissions, *_ = line.split(maxsplit=2)
+        addresses, permissions, *_ = line.split(maxsplit=2)
         if permissions == "r--s":
-            first, end = (int(each, 16) for each in place.split("-"))
+            first, end = (int(each, 16) for each in addresses.split("-"))
             _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
 def read_into_page_cache(paths: Iterable[Path]) -> None:
-    """Read the files once."""
+    """Read the files, so that they are in the page cache."""
     buffer = bytearray(READ_NBYTES)
     for path in paths:
         with path.open("rb", buffering=0) as file:
@@ -71,13 +71,13 @@ def read_into_page_cache(paths: Iterable[Path]) -> None:
 def reports_pages(path: Path) -> bool:
     """Return whether the kernel tells this process which pages of a file are in memory.
 
-    Of another user's file that this process may not write to, mincore(2) says that all pages are.
+    For a file of another user that this process may not write to, mincore(2) says that all pages are in memory.
     """
     return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK, effective_ids=True)
 
 
 def pages_outside(paths: Iterable[Path]) -> int:
-    """Return how many pages of these files are not in the page cache, as far as the kernel tells."""
+    """Return how many pages of these files are not in the page cache, according to the kernel."""
     outside = 0
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
@@ -89,7 +89,7 @@ def pages_outside(paths: Iterable[Path]) -> int:
 
 
 def absent_pages(array: np.ndarray) -> int:
-    """Return how many pages of a contiguous array are not in memory: its first reader will wait for the disk."""
+    """Return how many pages of a contiguous array are not in memory: reading these waits for the disk."""
     first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     nbytes = array.ctypes.data + array.nbytes - first
     return 0 if array.nbytes == 0 else -(-nbytes // mmap.PAGESIZE) - _count_resident(first, nbytes)
@@ -100,7 +100,7 @@ def _resident_pages(descriptor: int) -> int:
     if nbytes == 0:
         return 0
     libc = _libc()
-    # Python's own mmap does not give its address for a file that may only be read. Mapping reads nothing.
+    # Python's own mmap does not reveal its address if the file is read-only. Mapping reads nothing.
     address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap failed")
@@ -111,7 +111,7 @@ def _resident_pages(descriptor: int) -> int:
 
 
 def _count_resident(address: int, nbytes: int) -> int:
-    """Return how many pages from `address` on, the start of one, are in memory according to mincore(2)."""
+    """Return how many pages are in memory, according to mincore(2), from `address`, the start of a page."""
     pages = (ctypes.c_ubyte * -(-nbytes // mmap.PAGESIZE))()
     if _libc().mincore(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), pages) != 0:
         raise OSError(ctypes.get_errno(), "mincore failed")

@@ -1,4 +1,4 @@
-"""Resources of this process and its children: memory, CPU time and bytes read."""
+"""Memory, CPU time and bytes read of this process and its children."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INTERVAL_SECONDS = 0.01
 class PeakMemory:
     """A context manager that samples the memory of this process and its children; `nbytes` is the peak.
 
-    Children count with their proportional set size (PSS), in which a page shared by n processes counts 1/n, so that
-    shared memory is counted once; the peak that the kernel keeps counts it for each process, and sees no children. This
-    process counts with all its resident pages except shared memory, of which its share: it was forked from a server and
-    shares the pages of the imports with that, which a process of its own would have for itself. Samples are taken
-    every 10 ms, which costs time: keep it out of what is timed.
+    A child counts with its proportional set size (PSS), in which a page shared by n processes counts 1/n, so that
+    shared memory is counted once. (The kernel's own peak counts it for each process, and ignores children.) This
+    process counts with all its resident pages, but only with its share of shared memory. The pages of imports count
+    fully: they are shared with the server that it was forked from, but a stand-alone process would have its own.
+    A sample is taken every 10 ms, which costs time: do not use it around code that is timed.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class PeakMemory:
         self.look()
 
     def look(self) -> None:
-        """Take a sample now, too."""
+        """Take an additional sample now."""
         own = _value("/proc/self/status", "VmRSS") - _value("/proc/self/status", "RssShmem")
         total = (own + _value("/proc/self/smaps_rollup", "Pss_Shmem")) * 1024
         for child in _children():
@@ -59,8 +59,8 @@ class PeakMemory:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of all its descendants, those that have ended included."""
-    # Which does not count in ticks, as os.times does.
+    """Return the CPU seconds of this process and of all its descendants, including those that have ended."""
+    # Unlike os.times, getrusage does not count in ticks.
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
     for child in _children():
@@ -71,7 +71,7 @@ def cpu_seconds() -> float:
 
 
 def read_nbytes() -> int:
-    """Return the bytes that this process and its children have asked the system to read; not what they have mapped."""
+    """Return the bytes that this process and its children have read through system calls, without mapped files."""
     total = 0
     for process in ("self", *(str(child.pid) for child in _children())):
         with contextlib.suppress(OSError):  # it has ended
@@ -84,7 +84,7 @@ def _children() -> Iterator[psutil.Process]:
 
 
 def _value(file: str, name: str) -> int:
-    """Return a number that the kernel tells; memory is in kilobytes."""
+    """Return the number called `name` in a file of /proc; memory is in kilobytes."""
     for line in Path(file).read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""The client side of fresh processes: a server (see `server.py`) as the process that measures sees it."""
+"""The client side of fresh processes: starts a server (see `server.py`), and sends it requests."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ from .server import Answer, Failure, Request
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Of what a server wrote to standard error, so much is in the error that it ended with.
+# An error quotes at most this much of what the server wrote to standard error.
 TAIL_NBYTES = 4000
-# Before libraries start their thread pools: a server with threads could not be forked. How many compute has is set in
-# the fork.
+# Set before libraries start their thread pools, because a server with threads cannot fork. The forked process then sets
+# its number of compute threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class MeasurementError(RuntimeError):
-    """A measurement could not be taken.
+    """An error that made a measurement impossible.
 
-    `text` is all that is known of it, a traceback if there is one. `is_input` says that the user's input is wrong, and
-    `reason` what is wrong with it.
+    Parameters
+    ----------
+    message : str
+        The error in one line.
+    text : str
+        All details, such as a traceback; by default the message.
+    is_input : bool
+        True if the user's input is wrong.
+    reason : str
+        The cause alone, without the name of what was measured; by default the message.
     """
 
     def __init__(self, message: str, text: str = "", is_input: bool = False, reason: str = "") -> None:
@@ -43,23 +51,23 @@ class MeasurementError(RuntimeError):
 class Server:
     """A context manager around a server process, in a session of its own.
 
-    It is started at once, and prepares itself while the caller does something else. All methods raise
-    `MeasurementError` if the process has ended, does not answer in time, or answers with a failure.
+    The process starts at once, and prepares itself while the caller continues. All methods raise `MeasurementError` if
+    the process has ended, does not answer in time, or answers with a failure.
 
     Parameters
     ----------
     name : str
-        Of what is measured; for errors.
+        What is measured; quoted in errors.
     command : sequence of str
         Starts the process, which calls `server.serve`.
     request : dict
-        JSON values; prepares the server.
+        JSON values that prepare the server.
     timeout : float
         Seconds that an answer may take.
     hash_seed : int
-        Of the strings in the process, which decides about the order of sets and dictionaries of them.
+        The value of PYTHONHASHSEED, which decides the order of sets of strings.
     environment : mapping of str to str or None
-        Beside that of this process; None removes a variable.
+        Changes to the environment that the server inherits: None removes a variable, a string sets it.
     """
 
     def __init__(
@@ -86,8 +94,8 @@ class Server:
         )
         self._is_ready = False
         self.can_fork = False
-        """True if it serves more than one session; False until it is ready."""
-        # How much it had written to standard error when the last session ended.
+        """True if the server can serve several sessions; False until it is ready."""
+        # The size of standard error when the last session ended.
         self._session_at = 0
         try:
             self.send(request)
@@ -97,7 +105,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The number of the process, which is that of its session, too."""
+        """The ID of the process, which is also the ID of its session."""
         return self._process.pid
 
     def wait_until_ready(self) -> Answer:
@@ -108,7 +116,7 @@ class Server:
         return ready
 
     def sample(self, request: Request) -> Answer:
-        """Return what a session of this one request answers."""
+        """Return the answer of a session with this single request."""
         if not self._is_ready:
             self.wait_until_ready()
         answer = self.ask(request)
@@ -116,17 +124,17 @@ class Server:
         return answer
 
     def ask(self, request: Request) -> Answer:
-        """Return the answer to `request`, which opens a session or is for the one that is open."""
+        """Send `request`, which opens a session or belongs to the open one, and return the answer."""
         self.send(request)
         return self.receive()
 
     def end_session(self) -> None:
-        """End the open session and wait until its process has."""
+        """End the open session and wait until its process has ended."""
         self.ask({})
         self._session_at = self._written()
 
     def end(self, seconds: float) -> None:
-        """Let the process end in order, which may take so many `seconds`, while no session is open."""
+        """Let the process end by itself within `seconds`. No session may be open."""
         with contextlib.suppress(MeasurementError):  # it has ended
             self.send({})
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -143,7 +151,7 @@ class Server:
             raise self._ended() from None
 
     def receive(self) -> Answer:
-        """Return the answer to what was sent."""
+        """Return the answer to the last request."""
         answer: Answer = self._receive()["answer"]
         return answer
 
@@ -170,9 +178,9 @@ class Server:
         return message
 
     def close(self) -> None:
-        """End the process and everything that it has started."""
-        # The whole session: what hangs is a child of the server.
-        with contextlib.suppress(ProcessLookupError):  # all of it has ended
+        """Kill the process and all processes that it has started."""
+        # The whole session is killed, since a process that hangs may be a child of the server.
+        with contextlib.suppress(ProcessLookupError):  # all of its processes have ended
             os.killpg(self.pid, signal.SIGKILL)
         self._process.communicate()
         self._errors.close()
@@ -192,24 +200,24 @@ class Server:
         return self._error(_describe_exit(code))
 
     def _written(self) -> int:
-        """Return how many bytes it has written to standard error."""
+        """Return how many bytes the process has written to standard error."""
         return os.fstat(self._errors.fileno()).st_size
 
-    def _error(self, what: str) -> MeasurementError:
-        """Return an error that says `what` the process did, and the last that its session wrote."""
+    def _error(self, event: str) -> MeasurementError:
+        """Return an error that says what happened (`event`), and quotes the last line that the session wrote."""
         errors = self._errors.fileno()
-        # The place of reading in an open file is that of the process's writing, too, so it must not move.
+        # Both processes share the position in the file, so reading must not move it.
         start = max(self._session_at, self._written() - TAIL_NBYTES)
         tail = os.pread(errors, TAIL_NBYTES, start).decode(errors="replace").strip()
         last = f": {tail.splitlines()[-1]}" if tail else ""
-        message = f"the process of {self.name} {what}{last}"
+        message = f"the process of {self.name} {event}{last}"
         return MeasurementError(message, f"{message}\n{tail}" if tail else "")
 
 
 class FreshServers:
-    """A context manager around a server that is started when it is needed, and replaced after an error.
+    """A context manager around a server that is started when needed, and replaced after an error.
 
-    What failed may have left anything behind, and what was interrupted may answer later. A server that cannot fork is
+    A server that failed may be in any state, and one that was interrupted may answer late. A server that cannot fork is
     replaced after each sample.
 
     Parameters
@@ -229,7 +237,7 @@ class FreshServers:
             pass
 
     def sample(self, name: str, request: Request) -> Answer:
-        """Return what a session of this one request answers; errors are of `name`."""
+        """Return the answer of a session with this single request. Errors say that `name` was measured."""
         with self._ready() as server:
             server.name = name
             answer = server.sample(request)

@@ -1,4 +1,4 @@
-"""Shuffled rounds: in each every variant is measured once, so that whatever the machine does meets all of them."""
+"""Shuffled rounds: each measures every variant once, so that noise of the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ Sample = TypeVar("Sample")
 
 
 class Rounds(Generic[Variant, Sample]):
-    """Measures variants round by round. A variant that cannot be measured is left out from then on.
+    """The samples of variants that are measured round by round. A variant that fails is left out of further rounds.
 
     Parameters
     ----------
     variants : iterable of hashable
-        What is measured.
+        The variants to measure.
     take : callable
-        Is called with a variant and the number of the round, and returns the sample. It raises `MeasurementError` if
-        the variant cannot be measured.
+        Called with a variant and the number of the round; returns the sample. Raises `MeasurementError` if the variant
+        cannot be measured.
     seed : int
-        Of the order in each round.
+        Decides the order in each round.
     taken : mapping or None
-        Samples by variant and round that exist already, of an interrupted run.
+        Samples of an interrupted run, by variant and round.
     begin : callable or None
-        Is called with the number of a round that has something to measure, and returns a context manager around it.
+        Called with the number of a round in which there is something to measure; returns a context manager around it.
     progress : callable or None
-        Is called with a variant and the number of the round before each sample.
+        Called with a variant and the number of the round before each sample.
     on_failure : callable or None
-        Is called with a variant and the error that it failed with.
+        Called with a variant and the error that it failed with.
 
     Attributes
     ----------
     samples : dict
         Samples by variant and round.
     failed : dict
-        The reason, by variant that was left out. Its samples are kept.
+        Why each variant that was left out had failed, by variant. Its samples are kept.
     finished : int
-        Rounds that were measured to their end.
+        Complete rounds.
     """
 
     def __init__(
@@ -58,27 +58,27 @@ class Rounds(Generic[Variant, Sample]):
     ) -> None:
         self._take = take
         self._seed = seed
-        self._begin = begin or _nothing_to_begin
-        self._progress = progress or _nothing_to_show
-        self._on_failure = on_failure or _nothing_to_show
+        self._begin = begin or _begin_nothing
+        self._progress = progress or _show_nothing
+        self._on_failure = on_failure or _show_nothing
         self.samples: dict[Variant, dict[int, Sample]] = {each: dict((taken or {}).get(each, {})) for each in variants}
         self.failed: dict[Variant, str] = {}
         self.finished = 0
 
     @property
     def variants(self) -> list[Variant]:
-        """Those that are still measured, in the order that was given."""
+        """The variants that have not failed, in the given order."""
         return [each for each in self.samples if each not in self.failed]
 
     def run(self, rounds: int) -> None:
-        """Measure until there were `rounds`."""
+        """Measure until `rounds` rounds are finished."""
         while self.finished < rounds:
             self.take_round()
 
     def take_round(self, variants: Iterable[Variant] | None = None) -> None:
         """Measure each of `variants`, by default all, that has no sample of this round yet.
 
-        If it is interrupted, the round is not finished, and calling it again goes on with it.
+        After an interruption the round is unfinished, and another call continues it.
         """
         number = self.finished
         chosen = self.variants if variants is None else variants
@@ -100,9 +100,9 @@ class Rounds(Generic[Variant, Sample]):
             samples.pop(self.finished, None)
 
 
-def _nothing_to_begin(number: int) -> AbstractContextManager[object]:  # noqa: ARG001 - there is nothing
+def _begin_nothing(number: int) -> AbstractContextManager[object]:  # noqa: ARG001
     return contextlib.nullcontext()
 
 
-def _nothing_to_show(variant: object, told: object) -> None:
+def _show_nothing(variant: object, detail: object) -> None:
     pass

@@ -1,13 +1,14 @@
 """The server side of fresh processes: it imports everything once, and forks a process for each session.
 
-Importing torch or numba takes longer than most measurements. So they are imported once, in a process where nothing else
-is ever done, and every measurement runs in a child forked from that clean state: no batch, thread, model or setting of
-another measurement has been in it. Whatever is peculiar to the server, above all where its objects lie in memory, is so
-to all of its children: the samples of one server are one independent repetition.
+Importing torch or numba takes longer than most measurements. So a server imports them once and does nothing else, and
+every measurement runs in a child forked from that clean state, free of batches, threads, models and settings of other
+measurements. The peculiarities of a server, above all the addresses of its objects, are shared by all of its children:
+the samples of one server count as one independent repetition.
 
-Requests and answers are lines of JSON. The first request prepares the server. Each further one opens a session in a
-forked process, which answers, takes the requests that follow, and ends at an empty one. Every answer tells which
-instruments took it: a server of another commit must not measure with that commit's clock.
+Requests and answers are lines of JSON. The first request prepares the server. The next one opens a session in a forked
+process, which answers it and the requests that follow, until an empty request ends the session. Then another session
+can be opened. Every answer names the instruments that took it: a server of another commit must not measure with that
+commit's clock.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from .values import JsonValues
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
-# Takes the requests of a session, one after the other.
+# Answers the next request of a session.
 Turn = Callable[[Request], Answer]
-# Opens a session: its first answer, and what takes its further requests.
+# Opens a session: returns its first answer, and a function for its further requests.
 OpenSession = Callable[[Request], AbstractContextManager[tuple[Answer, Turn]]]
-# Imports and makes ready what all sessions need.
+# Imports and prepares everything that all sessions need.
 Prepare = Callable[[Request], tuple[Answer, OpenSession]]
 
 REQUESTS = 0
@@ -41,15 +42,20 @@ REQUESTS = 0
 ENDED, FAILED = 0, 70
 # How long the threads of imports may take to end.
 ENDING_SECONDS = 1.0
-# What wrong input makes loading raise: for these the message says all.
+# Loading raises these for wrong input; their messages need no traceback.
 INPUT_ERRORS = (ValueError, OSError, MemoryError, LookupError)
 
 
 @dataclass(frozen=True)
 class Failure(JsonValues):
-    """An exception that a server or a session answers with.
+    """An exception, as a server or a session sends it.
 
-    `is_input` says that the user's input is wrong: the message says all. Otherwise `traceback` is needed.
+    Attributes
+    ----------
+    kind, message, traceback : str
+        The name of its class, its text, and the formatted traceback.
+    is_input : bool
+        True if the user's input is wrong, so that the message suffices.
     """
 
     kind: str
@@ -59,7 +65,7 @@ class Failure(JsonValues):
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return what `error` says."""
+        """Return `error` in the form that can be sent."""
         message = str(error) or type(error).__name__
         if isinstance(error, LookupError):  # the message of a missing key is the key
             message = f"{type(error).__name__}: {message}"
@@ -68,7 +74,7 @@ class Failure(JsonValues):
 
 
 def one_answer(answer: Callable[[Request], Answer]) -> OpenSession:
-    """Return sessions of a single request each, which `answer` answers."""
+    """Return a function that opens sessions of a single request, which `answer` answers."""
 
     @contextmanager
     def open_session(request: Request) -> Iterator[tuple[Answer, Turn]]:
@@ -78,22 +84,22 @@ def one_answer(answer: Callable[[Request], Answer]) -> OpenSession:
 
 
 def _refuse(request: Request) -> Answer:
-    raise ValueError(f"a session has one request here, and not {request}, too")
+    raise ValueError(f"a session of one request cannot answer another, {request}")
 
 
 def main() -> None:
-    """Serve with the function that the last argument names, as `module:function`."""
+    """Serve with the `module:function` that is the last argument of the command line."""
     serve(sys.argv[-1])
 
 
 def serve(name: str) -> None:
-    """Answer requests with the `Prepare` called `name` until standard input ends.
+    """Answer requests with the `Prepare` that `name` (`module:function`) refers to, until standard input ends.
 
-    Its module is imported above blocks of memory that are drawn anew.
+    Random blocks of memory are allocated before that module is imported.
     """
     answers = _claim_output()
     blocks = draw_blocks()
-    # Without a buffer: a forked process goes on reading where this one stopped.
+    # Without a buffer, a forked process continues to read where this one stopped.
     with open(REQUESTS, "rb", buffering=0, closefd=False) as requests:
 
         def receive() -> Request:
@@ -119,12 +125,12 @@ def serve(name: str) -> None:
                 return  # the next session gets a new server
             child = os.fork()
             if child == 0:
-                # Nothing of the server's is the child's to clean up.
+                # The child must not clean up what belongs to the server.
                 os._exit(_run_session(request, open_session, receive, send))
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             if code == ENDED:
-                send({"answer": {}})  # now, and not before: its end is not to be beside the next session's work
+                send({"answer": {}})  # only now: the end of one session must not overlap with the next
             elif code != FAILED:
                 send({"ended": code})
                 return
@@ -134,7 +140,7 @@ def serve(name: str) -> None:
 def _run_session(
     request: Request, open_session: OpenSession, receive: Callable[[], Request], send: Callable[[Answer], None]
 ) -> int:
-    """Serve a session, and return `ENDED`, or `FAILED` if an answer said why."""
+    """Serve a session, and return `ENDED`, or `FAILED` if it has sent a failure."""
     try:
         with open_session(request) as (ready, turn):
             send({"answer": ready})
@@ -147,14 +153,14 @@ def _run_session(
 
 
 def _claim_output() -> int:
-    """Return a descriptor for answers; what anything prints goes to standard error from now on."""
+    """Redirect everything that is printed to standard error, and return a descriptor for answers."""
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers
 
 
 def _has_one_thread() -> bool:
-    """Return whether this is the only thread of the process, which the system may take a moment to notice."""
+    """Return whether the process has one thread, after waiting a moment for others to end."""
     until = time.monotonic() + ENDING_SECONDS
     while len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
         if time.monotonic() > until:

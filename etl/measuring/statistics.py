@@ -1,4 +1,4 @@
-"""Ratios and how sure they are: one interval for everything that is compared."""
+"""Intervals of ratios: the same method for every comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.95
-# With fewer rounds there is no signed-rank interval of 95%: of five, the widest holds the centre with 1 - 2 / 2**5.
+# Fewer rounds have no signed-rank interval of 95%: the widest of five covers the centre with 1 - 2 / 2**5 = 94%.
 MIN_ROUNDS = 6
 
 
@@ -24,7 +24,7 @@ class Interval:
     low, high : float or None
         The ends of the interval; None if there are too few values for the confidence.
     count : int
-        Independent values that it rests on.
+        Independent values behind it.
     """
 
     estimate: float
@@ -39,7 +39,7 @@ class Interval:
 
     @property
     def excludes_one(self) -> bool:
-        """True if a difference was shown."""
+        """True if the interval shows a difference."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
 
@@ -63,20 +63,20 @@ def ratio_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> I
 
 
 def signed_rank_interval(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
-    """Return the low end, the centre and the high end of where `values` are centred.
+    """Return an interval for the centre of `values`: its low end, the estimate of the centre, and its high end.
 
-    The centre is the Hodges-Lehmann estimate, the median of the means of all pairs, each value paired with itself, too.
+    The estimate is that of Hodges and Lehmann: the median of the means of all pairs, including each value with itself.
     The interval inverts Wilcoxon's signed-rank test with its exact distribution (Hodges and Lehmann 1963,
     doi:10.1214/aoms/1177704172). It assumes that the values are independent and symmetric about their centre, and
-    nothing else of how they spread; up to three in ten may be anything. The bootstrap that it replaces gave intervals
-    that were too narrow for few rounds.
+    nothing else about their distribution; up to three in ten may be outliers. The bootstrap, which it replaces, gave
+    intervals that were too narrow for few rounds.
 
     Parameters
     ----------
     values : sequence of float
         At least one.
     confidence : float
-        Between 0 and 1. With too few values for it the ends are infinite.
+        Between 0 and 1. The ends are infinite if there are too few values for it.
     """
     array = np.asarray(values, np.float64)
     rows, columns = np.triu_indices(len(array))
@@ -89,14 +89,14 @@ def signed_rank_interval(values: Sequence[float], confidence: float) -> tuple[fl
 
 
 def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
-    """Return `above` over `below` for each round, by number, in which both were measured."""
+    """Return `above / below` for each round in which both were measured; the keys are the numbers of the rounds."""
     return [above[number] / below[number] for number in sorted(above.keys() & below.keys())]
 
 
 def central_mean(values: Sequence[float], by: Sequence[float]) -> float:
-    """Return the mean of the `values` whose `by` lies in the middle half.
+    """Return the mean of the `values` whose `by` is in the middle half.
 
-    It is robust as a median is, and yet the means of parts add up to the mean of their sum.
+    It is as robust as a median. Unlike medians, the central means of parts add up to the central mean of their sum.
     """
     cut = len(by) // 4
     order = np.argsort(np.asarray(by), kind="stable")[cut : len(by) - cut]

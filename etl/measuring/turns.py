@@ -1,4 +1,4 @@
-"""Alternating turns: two arms take turns of milliseconds, A B B A, so that whatever the machine does meets both."""
+"""Alternating turns: two arms take turns of milliseconds, A B B A, so that noise of the machine affects both alike."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# One arm is A, the other B; every second pair begins with the other one. A drift that is steady cancels.
+# The order of A (0) and B (1); every second pair of processes begins with B. A steady drift cancels.
 BLOCKS = ((0, 1, 1, 0), (1, 0, 0, 1))
-# Of how long a thread has waited, twice; usually a tenth of that.
+# `seconds_of` reads twice how long the thread has waited. Both readings together usually take a tenth of this.
 MAX_READING_SECONDS = 0.0005
 
 # Seconds of A, and of B, in one block of turns: geometric means.
 Block = tuple[float, float]
 
 
-class DifferentWork(Exception):  # noqa: N818 - the word that the reader looks for
-    """Variants did not do the same work; their times say nothing about each other."""
+class DifferentWork(Exception):  # noqa: N818 - names the condition
+    """An error: variants did not do the same work, so their times cannot be compared."""
 
 
 @dataclass
@@ -31,12 +31,12 @@ class Pairs:
 
     @property
     def log_ratios(self) -> list[float]:
-        """For every pair log(B / A), the median of its blocks."""
+        """Median of log(B / A) over the blocks of each pair of processes."""
         return [statistics.median(math.log(b / a) for a, b in pair) for pair in self.blocks]
 
     @property
     def medians(self) -> Block:
-        """Seconds of A and of B, over all blocks."""
+        """Median seconds of A and of B over all blocks."""
         every = [block for pair in self.blocks for block in pair]
         return statistics.median(a for a, _ in every), statistics.median(b for _, b in every)
 
@@ -51,7 +51,7 @@ def take_blocks(take: Callable[[int], float], number: int, seconds: float, min_b
     number : int
         The number of the pair, which decides which arm begins.
     seconds : float
-        How long to go on.
+        Duration.
     min_blocks : int
         Blocks to take even if there is no time for them.
     """
@@ -66,10 +66,10 @@ def take_blocks(take: Callable[[int], float], number: int, seconds: float, min_b
 
 
 def seconds_of(run: Callable[[], object], is_one_thread: bool) -> float:
-    """Return the seconds that `run` takes, without those in which something else had the CPU of this thread.
+    """Return the seconds that `run` takes, without the time in which another thread or process had the CPU.
 
-    If `run` works with other threads, these may have been what had the CPU: then all seconds count. `run` is called
-    again if it was not clear.
+    If `run` works with several threads, the time is not reduced, since the CPU may have been used by one of them. `run`
+    is called again if the reading of the waiting time was itself interrupted.
     """
     while True:
         started = time.perf_counter()
@@ -82,20 +82,20 @@ def seconds_of(run: Callable[[], object], is_one_thread: bool) -> float:
         wall = ended - began
         if not is_one_thread:
             return wall
-        # A wait while the waits were read is in one of the two, and not in the other.
+        # A wait during a reading is included in `waited` but not in `wall`.
         if outside < MAX_READING_SECONDS and waited < wall:
             return wall - waited
 
 
 def settle_on(cpus: Sequence[int]) -> None:
-    """Run on the first of `cpus`, from which the system may move threads to the others.
+    """Move this thread to the first of `cpus`, and then allow it on all of them.
 
-    Left alone, it keeps one arm beside some other busy process for seconds, and not the other arm.
+    Otherwise the system may leave one of the arms, for seconds, on the same CPU as another busy process.
     """
     os.sched_setaffinity(0, cpus[:1])
     os.sched_setaffinity(0, cpus)
 
 
 def _waited_seconds() -> float:
-    """Return for how long this thread has been ready to run while something else had the CPU."""
+    """Return how long this thread has been ready to run without a CPU, in seconds."""
     return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) * 1e-9

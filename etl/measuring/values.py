@@ -1,4 +1,4 @@
-"""Dataclasses as JSON values and back: what measuring processes say to each other, and what is kept of it."""
+"""Conversion of dataclasses to JSON values and back, for messages between processes and for files."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ T = TypeVar("T")
 
 
 class JsonValues:
-    """A base of dataclasses that can be sent to another process.
+    """A base class of dataclasses that can be sent to another process.
 
     Fields hold numbers, text, None, other such dataclasses, or lists, tuples and mappings of these. The keys of a
     mapping are text.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, from which `from_json` makes an equal object."""
+        """Return JSON values from which `from_json` makes an equal object."""
         values: dict[str, Any] = to_json(self)
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the object that `to_json` told of.
+        """Return the object from which `to_json` made `values`.
 
         Raises
         ------
         TypeError
-            If a field without a default is missing, or there is one that the class does not have.
+            If a field without a default is missing, or the class has no such field.
         """
         made: Self = from_json(cls, values)
         return made
@@ -51,7 +51,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """Return the object of type `kind` that the JSON values `value` tell of."""
+    """Return the object of type `kind` from which `to_json` made `value`."""
     if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{name: from_json(hints.get(name), each) for name, each in value.items()})

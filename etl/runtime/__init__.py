@@ -2,8 +2,8 @@
 
 from etl.runtime.audit import Audit
 from etl.runtime.boundaries import batch_boundary
-from etl.runtime.collections import Collections, CollectionWatch
 from etl.runtime.gc_policy import GcPolicy
+from etl.runtime.gc_watch import Collections, CollectionWatch
 from etl.runtime.heap_policy import HeapPolicy
 from etl.runtime.thread_policy import ThreadPolicy
 

@@ -1,4 +1,4 @@
-"""What became of a runtime setting."""
+"""The report on a runtime setting: was it put in force, and what does it do?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Audit:
-    """One setting: what was `requested`, what is `in_force` as read back, and the `effect` that was observed.
+    """A runtime setting: the requested value, the value that was read back, and the observed effect.
 
-    `alarm` is empty if the setting is in force. Otherwise it says what was requested, what is in force instead, and
-    what to do about it.
+    Attributes
+    ----------
+    setting : str
+        "gc", "heap" or "threads".
+    requested : str
+        The policy that was asked for.
+    in_force : str
+        The state that was read back.
+    effect : str
+        The effect that was observed.
+    alarm : str
+        Empty if the setting is in force; otherwise what was requested, what is in force instead, and what to do.
     """
 
     setting: str

@@ -1,4 +1,4 @@
-"""Between two batches: where work is done that would disturb either."""
+"""Batch boundaries: the time between two batches, for work that would disturb loading or training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _thread = _Thread()
 
 
 def batch_boundary() -> None:
-    """Say that the caller is done with one batch and has not asked for the next.
+    """Announce that the caller is done with one batch and has not asked for the next.
 
-    The iterators of etl and `etl.fit` do so; a loop of your own over other iterators may call it.
+    The iterators of etl and `etl.fit` call this. Call it yourself in a loop over any other iterator.
     """
     if _thread.is_loop_announcing:
         return
@@ -30,7 +30,7 @@ def batch_boundary() -> None:
 
 @contextmanager
 def announced_by_loop() -> Iterator[None]:
-    """Silence the batch boundaries of the iterators that this thread advances: the loop around them has its own."""
+    """Silence the batch boundaries of iterators in this thread, because the loop around them announces its own."""
     before = _thread.is_loop_announcing
     _thread.is_loop_announcing = True
     try:
@@ -41,7 +41,7 @@ def announced_by_loop() -> Iterator[None]:
 
 @contextmanager
 def at_batch_boundaries(listener: Callable[[], None]) -> Iterator[None]:
-    """Call `listener` at every batch boundary of this process, in the thread that is at it."""
+    """Call `listener` at every batch boundary of this process, in the thread that announces it."""
     _listeners.append(listener)
     try:
         yield

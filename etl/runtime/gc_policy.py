@@ -1,4 +1,4 @@
-"""When CPython's garbage collector runs."""
+"""A policy for CPython's garbage collector: when it runs."""
 
 from __future__ import annotations
 
@@ -13,27 +13,36 @@ from typing import TYPE_CHECKING
 
 from etl.runtime.audit import Audit
 from etl.runtime.boundaries import at_batch_boundaries
-from etl.runtime.collections import CollectionWatch
+from etl.runtime.gc_watch import CollectionWatch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 KINDS = ("default", "off", "freeze", "window:MS", "thresholds:A,B,C")
-# Container objects that are made to see whether that starts a collection; several times the threshold, if that is low.
-LEAST_PROBE, MOST_PROBE = 3_000, 300_000
+# The audit makes this many container objects to find out if that starts a collection: several times the threshold.
+MIN_PROBE_OBJECTS, MAX_PROBE_OBJECTS = 3_000, 300_000
 SWITCHED_ON = "and automatic collection is on: something in this process calls gc.enable(). Remove that."
 
 
 class GcPolicy:
-    """A context manager that sets the garbage collector and restores what it found.
+    """A context manager that configures the garbage collector and restores the former state.
 
-    `default` leaves it as it is; `off` stops automatic collections; `freeze` collects once and then takes every object
-    alive out of later collections (`gc.freeze`), so that they walk only what is new; `window:MS` stops automatic ones
-    and makes a full one between two batches where the last is at least MS milliseconds ago; `thresholds:A,B,C` is
-    `gc.set_threshold`. Reference counting goes on in all. It is about this process alone, not its worker processes.
+    It affects this process only, not its worker processes. Reference counting goes on under every policy.
 
-    Raises `ValueError` for another name or number, and `RuntimeError` when entered twice and for what this Python's
-    collector cannot do.
+    Parameters
+    ----------
+    policy : str
+        "default" changes nothing. "off" stops automatic collections. "freeze" collects once and then excludes all live
+        objects from later collections (`gc.freeze`), so that these walk new objects only. "window:MS" stops automatic
+        collections, and runs a full collection between two batches if the last one was at least MS milliseconds ago.
+        "thresholds:A,B,C" calls `gc.set_threshold`.
+
+    Raises
+    ------
+    ValueError
+        If the policy is unknown or its number is invalid.
+    RuntimeError
+        On entering, if the policy is in force already or this Python's collector does not support it.
     """
 
     def __init__(self, policy: str = "default") -> None:
@@ -42,15 +51,16 @@ class GcPolicy:
         self._window_seconds = 0.0
         self._thresholds: tuple[int, ...] = ()
         if self._kind == "window":
-            self._window_seconds = _milliseconds(policy, argument) / 1e3
+            self._window_seconds = _parse_window(policy, argument) / 1e3
         elif self._kind == "thresholds":
-            self._thresholds = _three(policy, argument)
+            self._thresholds = _parse_thresholds(policy, argument)
         elif policy not in KINDS:
             raise ValueError(f"unknown GC policy {policy!r}; known: {', '.join(KINDS)}")
         self._entered: ExitStack | None = None
-        # What a full collection took before everything was frozen.
+        # Duration of a full collection before objects were frozen.
         self._full_seconds = 0.0
-        # Of a window: when the last collection was, how many were made here, and all that there were.
+        # For "window": the thread that entered, the time of the last collection, and the number of collections made
+        # here; the watch counts all.
         self._thread = 0
         self._collected_at = 0.0
         self._own = 0
@@ -83,8 +93,9 @@ class GcPolicy:
             entered.close()
 
     def audit(self) -> Audit:
-        """What is in force, and what that does; only while it is. Makes some thousand objects, for `freeze` a full
-        collection. Raises `RuntimeError` where it is not in force.
+        """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.
+
+        Makes some thousand objects, or for "freeze" a full collection.
         """
         if self._entered is None:
             raise RuntimeError("this GcPolicy is not in force")
@@ -107,7 +118,7 @@ class GcPolicy:
         self._full_seconds = _full_collection()
         gc.freeze()
         if not was_frozen:
-            # What somebody else had frozen cannot be told apart from what was frozen here, so all of it stays frozen.
+            # Otherwise all objects stay frozen: those that other code froze before cannot be distinguished from ours.
             stack.callback(gc.unfreeze)
 
     def _begin_window(self, stack: ExitStack) -> None:
@@ -124,13 +135,14 @@ class GcPolicy:
         if sys.version_info >= (3, 14) and self._thresholds[2] != before[2]:
             raise RuntimeError(
                 f"GC policy {self.policy}: the collector of Python 3.14 has no third threshold; give it {before[2]}, "
-                "as it stands"
+                "its present value"
             )
         stack.callback(gc.set_threshold, *before)
         gc.set_threshold(*self._thresholds)
 
     def _at_boundary(self) -> None:
-        # A loader's thread that iterates something of its own is between its batches, not between the caller's.
+        # Other threads, such as a loader thread that runs an iterator, announce boundaries that are not the training
+        # loop's.
         if threading.get_ident() != self._thread:
             return
         self._saw_boundary = True
@@ -158,7 +170,7 @@ class GcPolicy:
                 "and no collection was made, since no batch boundary was seen: iterate with an iterator of etl or "
                 "etl.fit, in the thread that set this, or call etl.runtime.batch_boundary() after each batch."
             )
-        # Those that other code asks for are made whatever the policy.
+        # Other code may ask for collections under any policy.
         others = self._watch.count - self._own
         return f"{self._own} collections between batches, {others} others", SWITCHED_ON if gc.isenabled() else ""
 
@@ -175,8 +187,11 @@ class GcPolicy:
 
 
 def _probe() -> tuple[str, int, int]:
-    """Make objects, several times as many as the threshold; what to say of that, the collections, and the objects."""
-    count = min(MOST_PROBE, max(LEAST_PROBE, 3 * gc.get_threshold()[0]))
+    """Make several times as many objects as the threshold.
+
+    Returns a sentence on what happened, the number of collections, and the number of objects.
+    """
+    count = min(MAX_PROBE_OBJECTS, max(MIN_PROBE_OBJECTS, 3 * gc.get_threshold()[0]))
     with CollectionWatch() as watch:
         kept = [[] for _ in range(count)]  # type: ignore[var-annotated]
         made = watch.count
@@ -190,13 +205,13 @@ def _disable(stack: ExitStack) -> None:
 
 
 def _full_collection() -> float:
-    """Seconds of one."""
+    """Run a full collection and return its duration in seconds."""
     started = time.perf_counter()
     gc.collect()
     return time.perf_counter() - started
 
 
-def _milliseconds(policy: str, text: str) -> float:
+def _parse_window(policy: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -206,7 +221,7 @@ def _milliseconds(policy: str, text: str) -> float:
     return value
 
 
-def _three(policy: str, text: str) -> tuple[int, ...]:
+def _parse_thresholds(policy: str, text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
         raise ValueError(f"GC policy {policy!r}: thresholds are three whole numbers, such as thresholds:700,10,10")

@@ -1,4 +1,4 @@
-"""glibc's allocator, where that is what `malloc` is."""
+"""glibc's allocator: a check that this process uses it, its options, and the freed memory that it keeps."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Parameters of mallopt (glibc's malloc.h, mallopt(3)) and what leaving sets them to.
+# Parameters of mallopt (glibc's malloc.h, mallopt(3)), and the values that a policy sets when it ends.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 M_MMAP_MAX = -4
 DEFAULT_MMAP_MAX = 65536
-# glibc raises its mapping threshold to each mapped block that is freed, up to this, and the trim threshold to twice
-# as much; the first mallopt ends that for good. The 128 KiB it starts from would map every small array afresh.
-LARGEST_MMAP_THRESHOLD = 32 << 20
-ADJUSTED_TRIM_THRESHOLD = 2 * LARGEST_MMAP_THRESHOLD
-LARGEST_INT = 2**31 - 1
-# So many pages are looked for at once.
-PAGES_AT_ONCE = 4096
+# glibc raises its mapping threshold to the size of each mapped block that is freed, up to this maximum, and the trim
+# threshold to twice that. The first mallopt ends this adjusting for good, and the initial 128 KiB would map every small
+# array afresh.
+MAX_MMAP_THRESHOLD = 32 << 20
+ADJUSTED_TRIM_THRESHOLD = 2 * MAX_MMAP_THRESHOLD
+MAX_INT = 2**31 - 1
+# Pages in one call of mincore.
+_PAGES_PER_CALL = 4096
 
 
 class _Symbol(ctypes.Structure):
-    """What dladdr(3) tells: `Dl_info`."""
+    """`Dl_info`, the result of dladdr(3)."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -35,16 +36,17 @@ class _Symbol(ctypes.Structure):
 
 
 def c_library() -> Any:
-    """The C library of this process, with the types of malloc and free."""
+    """Load the C library of this process, with the types of malloc and free declared."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.restype, libc.free.argtypes = None, (ctypes.c_void_p,)
     return libc
 
 
-def glibc(setting: str) -> Any:
-    """The C library. Raises `RuntimeError`, naming `setting`, where it is not glibc, and where `malloc` is that of
-    another library, on which mallopt has no effect.
+def require_glibc(setting: str) -> Any:
+    """Load the C library; raise `RuntimeError` that names `setting` if glibc does not provide `malloc`.
+
+    On the `malloc` of another library mallopt has no effect.
     """
     libc = c_library()
     if not (hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version")):
@@ -56,14 +58,29 @@ def glibc(setting: str) -> Any:
 
 
 def set_option(libc: Any, parameter: int, value: int) -> None:
-    """mallopt; raises `RuntimeError` where it refuses."""
+    """Call mallopt.
+
+    Parameters
+    ----------
+    libc : ctypes library
+        The C library.
+    parameter : int
+        One of the M_ constants.
+    value : int
+        Its new value.
+
+    Raises
+    ------
+    RuntimeError
+        If mallopt refuses the value.
+    """
     if libc.mallopt(parameter, value) != 1:
         raise RuntimeError(f"mallopt refused parameter {parameter} = {value}")
 
 
 @contextmanager
 def block(libc: Any, nbytes: int) -> Iterator[int]:
-    """So many bytes of the heap, every page written to; the address. Raises `MemoryError`."""
+    """Allocate `nbytes` bytes, write to every page, yield the address, and free them; may raise `MemoryError`."""
     address = libc.malloc(nbytes)
     if not address:
         raise MemoryError(f"{nbytes:,} bytes cannot be had")
@@ -77,19 +94,19 @@ def block(libc: Any, nbytes: int) -> Iterator[int]:
 def freed_and_resident(libc: Any, nbytes: int) -> int:
     """Return how many bytes of a block of `nbytes` are still in memory after it was written to and freed.
 
-    The pages of the block itself are asked for (mincore(2)): what other threads take and free meanwhile, and memory
-    that the process had before, make no difference. Raises `MemoryError`.
+    mincore(2) is asked for the pages of the block itself, so memory that other threads allocate and free meanwhile, or
+    that the process had before, makes no difference. Raises `MemoryError`.
     """
     with block(libc, nbytes) as address:
         pass
     first, end = address // mmap.PAGESIZE, -(-(address + nbytes) // mmap.PAGESIZE)
-    places = range(first, end, PAGES_AT_ONCE)
-    pages = sum(_resident_pages(libc, place, min(PAGES_AT_ONCE, end - place)) for place in places)
+    starts = range(first, end, _PAGES_PER_CALL)
+    pages = sum(_resident_pages(libc, start, min(_PAGES_PER_CALL, end - start)) for start in starts)
     return min(nbytes, pages * mmap.PAGESIZE)
 
 
 def _resident_pages(libc: Any, first: int, count: int) -> int:
-    """How many of `count` pages are in memory; none where some of them have been unmapped."""
+    """Return how many of `count` pages are in memory; 0 if some of them have been unmapped."""
     resident = (ctypes.c_ubyte * count)()
     if libc.mincore(ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t(count * mmap.PAGESIZE), resident) != 0:
         return 0

@@ -1,4 +1,4 @@
-"""What the C library's allocator does with memory that is freed, and how much there may be."""
+"""A policy for the heap: whether glibc keeps freed memory, and how much the process may allocate."""
 
 from __future__ import annotations
 
@@ -9,42 +9,59 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
-from etl.nbytes import parse_nbytes
+from etl.arguments import parse_nbytes
 from etl.runtime import glibc
 from etl.runtime.audit import Audit
-from etl.runtime.memory import available_nbytes
+from etl.runtime.resources import available_nbytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 KINDS = ("default", "retain", "preallocate:SIZE", "limit:SIZE")
-# Above what glibc maps on its own at most, so that without a policy it is given back when it is freed.
-PROBE_NBYTES = 2 * glibc.LARGEST_MMAP_THRESHOLD
+# Above glibc's largest mapping threshold, so that without a policy the block is unmapped when it is freed.
+PROBE_NBYTES = 2 * glibc.MAX_MMAP_THRESHOLD
 
 
 class HeapPolicy:
-    """A context manager that sets glibc's allocator, or limits the process's memory.
+    """A context manager that configures glibc's allocator, or limits the process's memory.
 
-    `default` leaves it as it is: an allocation above M_MMAP_THRESHOLD is mapped afresh and given back when freed, so
-    that every new batch costs a page fault for each 4 KiB of it. `retain` keeps freed pages in the process: M_MMAP_MAX
-    = 0 (no allocation is mapped on its own; the threshold itself cannot be raised above 32 MiB, and batches can) and
-    the largest M_TRIM_THRESHOLD. `preallocate:SIZE`, such as 2GB, takes so much at once, touches every page, and
-    retains. mallopt has no way to ask what was in force, so the last of these that is left sets what glibc's own
-    adjusting ends at, allocations above 32 MiB mapped afresh, and gives free pages back to the system.
+    To both limit and retain, nest two policies.
 
-    A thread in which malloc has once found no memory has another arena from then on, which maps blocks of 64 MiB and
-    more afresh whatever the policy: `audit` then says that it is inert.
+    Parameters
+    ----------
+    policy : str
+        "default" changes nothing. An allocation above M_MMAP_THRESHOLD gets a fresh mapping, which is unmapped when it
+        is freed, so that every new batch costs a page fault for each 4 KiB.
 
-    `limit:SIZE` has every allocation fail, with `MemoryError`, that would make the process's data larger (RLIMIT_DATA:
-    heap, stacks of threads and private mappings; neither shared memory nor mapped files), rather than have the system
-    kill it. To limit and retain, enter one in the other.
+        "retain" keeps freed pages in the process. It sets M_MMAP_MAX to 0, so that no allocation gets a mapping of its
+        own, and M_TRIM_THRESHOLD to its maximum. (M_MMAP_THRESHOLD cannot be raised above 32 MiB, and batches may be
+        larger.)
 
-    Raises `ValueError` for another name or size, `MemoryError` where there is not as much to preallocate,
-    `RuntimeError` when entered twice, where `malloc` is not glibc's or mallopt refuses, where the process has more data
-    than the limit already, and for a limit on another system than Linux.
+        "preallocate:SIZE", with a size such as 2GB, allocates that much at once, touches every page, and retains it.
+
+        "limit:SIZE" sets RLIMIT_DATA (heap, stacks of threads and private mappings, but neither shared memory nor
+        mapped files). Allocations beyond it fail with `MemoryError`, instead of the system killing the process.
+
+    Raises
+    ------
+    ValueError
+        If the policy is unknown or its size is invalid.
+    MemoryError
+        On entering, if less memory is available than has to be preallocated.
+    RuntimeError
+        On entering, if the policy is in force already, `malloc` is not glibc's, mallopt refuses, or the process already
+        has more data than the limit; for a limit, if the system is not Linux.
+
+    Notes
+    -----
+    mallopt cannot report the former values. The last policy to end therefore sets the values that glibc reaches by
+    adjusting itself, with fresh mappings for allocations above 32 MiB, and returns free pages to the system.
+
+    Once malloc has found no memory in a thread, that thread uses another arena, which maps blocks of 64 MiB and more
+    afresh under any policy. `audit` then reports the policy as inert.
     """
 
-    # How many are in force that retain: the allocator is the whole process's.
+    # Number of retaining policies in force: the allocator is shared by the whole process.
     _retaining: ClassVar[int] = 0
 
     def __init__(self, policy: str = "default") -> None:
@@ -81,14 +98,15 @@ class HeapPolicy:
             entered.close()
 
     def audit(self) -> Audit:
-        """What is in force, and what that does; only while it is. Allocates 64 MiB. Raises `RuntimeError` where it is
-        not in force.
+        """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.
+
+        Allocates 64 MiB.
         """
         if self._entered is None:
             raise RuntimeError("this HeapPolicy is not in force")
         if self._kind == "limit":
             return self._audit_limit()
-        # Of any allocator.
+        # This works with any allocator.
         keeps = glibc.freed_and_resident(glibc.c_library(), PROBE_NBYTES) > PROBE_NBYTES // 2
         effect = f"a block of {PROBE_NBYTES:,} bytes {'stays in the process' if keeps else 'is given back'} when freed"
         if self._kind == "preallocate":
@@ -97,7 +115,7 @@ class HeapPolicy:
         return Audit("heap", self.policy, in_force, effect, self._alarm(keeps))
 
     def _alarm(self, keeps: bool) -> str:
-        """Say that freed memory is not kept, which all policies but the default are for, or was not preallocated."""
+        """Return an alarm if freed memory is not retained or was not preallocated, else an empty string."""
         if self._kind == "default":
             return ""
         asked = f"heap policy {self.policy} was asked for"
@@ -109,14 +127,14 @@ class HeapPolicy:
         if self._resident_nbytes < 0.9 * self._nbytes:
             return (
                 f"{asked}, and {self._resident_nbytes:,} bytes of that stayed in memory: preallocate at most "
-                f"{glibc.LARGEST_INT:,} bytes, beyond which glibc gives free memory back."
+                f"{glibc.MAX_INT:,} bytes, beyond which glibc gives free memory back."
             )
         return ""
 
     def _retain(self, stack: ExitStack) -> None:
-        libc = glibc.glibc(f"heap policy {self.policy!r}")
+        libc = glibc.require_glibc(f"heap policy {self.policy!r}")
         glibc.set_option(libc, glibc.M_MMAP_MAX, 0)
-        glibc.set_option(libc, glibc.M_TRIM_THRESHOLD, glibc.LARGEST_INT)
+        glibc.set_option(libc, glibc.M_TRIM_THRESHOLD, glibc.MAX_INT)
         HeapPolicy._retaining += 1
         stack.callback(_stop_retaining)
 
@@ -124,9 +142,11 @@ class HeapPolicy:
         if not self._nbytes:
             return
         available = available_nbytes()
-        if self._nbytes > available:  # touching it would have the system kill a process
+        if self._nbytes > available:  # touching so much would make the system kill a process
             raise MemoryError(f"heap policy {self.policy!r}: of {self._nbytes:,} bytes {available:,} are available")
-        self._resident_nbytes = glibc.freed_and_resident(glibc.glibc(f"heap policy {self.policy!r}"), self._nbytes)
+        self._resident_nbytes = glibc.freed_and_resident(
+            glibc.require_glibc(f"heap policy {self.policy!r}"), self._nbytes
+        )
 
     def _limit(self, stack: ExitStack) -> None:
         if sys.platform != "linux":
@@ -163,15 +183,15 @@ class HeapPolicy:
 def _stop_retaining() -> None:
     HeapPolicy._retaining -= 1
     if HeapPolicy._retaining == 0:
-        libc = glibc.glibc("heap policy")
+        libc = glibc.require_glibc("heap policy")
         glibc.set_option(libc, glibc.M_MMAP_MAX, glibc.DEFAULT_MMAP_MAX)
-        glibc.set_option(libc, glibc.M_MMAP_THRESHOLD, glibc.LARGEST_MMAP_THRESHOLD)
+        glibc.set_option(libc, glibc.M_MMAP_THRESHOLD, glibc.MAX_MMAP_THRESHOLD)
         glibc.set_option(libc, glibc.M_TRIM_THRESHOLD, glibc.ADJUSTED_TRIM_THRESHOLD)
         libc.malloc_trim(0)
 
 
 def _data_nbytes() -> int:
-    """What RLIMIT_DATA counts."""
+    """Return the size that RLIMIT_DATA limits, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""How many threads compute, and how many load."""
+"""A policy for threads: the numbers of compute threads and of loader threads."""
 
 from __future__ import annotations
 
@@ -12,46 +12,62 @@ from typing import TYPE_CHECKING
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from etl.arguments import whole_number
 from etl.runtime.audit import Audit
-from etl.runtime.cpus import available_cpus
-from etl.whole_number import whole_number
+from etl.runtime.resources import available_cpus
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# A product of square matrices of this side, for so long, shows how many CPUs it takes.
+# The audit multiplies square matrices of this side for this time, and measures how many CPUs that takes.
 PROBE_SIDE = 512
 PROBE_SECONDS = 0.05
-# So many CPUs more than threads: something was not limited.
+# If a product takes more CPUs than there are threads, by this margin, some pool was not limited.
 CPUS_TOLERANCE = 0.5
-# How `pool_threads` calls the pools that are not found by threadpoolctl.
+# Names in `pool_threads` of the pools that threadpoolctl does not find.
 TORCH, OPENCV = "torch", "opencv"
 
-# The policies in force in this process, the last entered at the end.
+# The policies in force in this process, the innermost last.
 _in_force: list[ThreadPolicy] = []
 
 
 def compute_threads_in_force() -> int:
-    """The compute threads of the policy in force; 0 where there is none."""
+    """Return the number of compute threads of the policy in force; 0 if there is none."""
     return _in_force[-1].compute if _in_force else 0
 
 
-def loader_threads_by_default() -> int:
-    """How many threads load where nobody says: those of the policy in force; otherwise as many as there are CPUs for
-    this process, less those that it gives to compute, and at least 1.
+def default_loader_threads() -> int:
+    """Return the number of loader threads if the user gives none.
+
+    It is the `loaders` of the policy in force. If there is no policy, or it does not say, it is the number of CPUs that
+    this process may use, less the compute threads of the policy, and at least 1.
     """
     loaders = _in_force[-1].loaders if _in_force else None
     return loaders or max(1, available_cpus() - compute_threads_in_force())
 
 
 class ThreadPolicy:
-    """A context manager: `compute` threads for BLAS, OpenMP and torch's operations, at most as many for OpenCV, all
-    restored on leaving; and `loaders` threads for asynchronous iterators that are not told how many.
+    """A context manager that sets the number of compute threads and of loader threads, and restores the former ones.
 
-    None for `compute` is as many as there are CPUs for this process, by its affinity and its control group, less
-    `loaders`, and at least 1. Only libraries that are loaded already are set. OpenCV keeps fewer threads than
-    `compute` if it has been given fewer: `decoder="turbo"` gives it one, since its own threads resize one image each.
-    Raises `ValueError` for fewer than 1, `RuntimeError` when entered twice.
+    Parameters
+    ----------
+    compute : int, optional
+        Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default the CPUs that this
+        process may use, by its affinity and its control group, less `loaders`, and at least 1.
+    loaders : int, optional
+        Threads of each `AsyncIterator` whose `threads` is not given. By default the CPUs that `compute` leaves.
+
+    Raises
+    ------
+    ValueError
+        If a number is less than 1.
+    RuntimeError
+        On entering, if the policy is in force already.
+
+    Notes
+    -----
+    Only libraries that are already loaded are limited. OpenCV keeps fewer threads than `compute` if it was set to fewer
+    before: `decoder="turbo"` sets one, since loader threads resize one image each.
     """
 
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:
@@ -60,7 +76,7 @@ class ThreadPolicy:
             compute = max(1, available_cpus() - (self.loaders or 0))
         self.compute = whole_number("compute threads", compute, least=1)
         self._entered: ExitStack | None = None
-        # The pools that entering has set.
+        # The pools that were limited on entering.
         self._set: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -71,7 +87,7 @@ class ThreadPolicy:
             if torch is not None:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(self.compute)
-            # Before cv2, whose pool may be OpenMP's: leaving goes the other way.
+            # Before cv2, whose pool may be OpenMP's: they are restored in reverse order.
             stack.callback(threadpool_limits(limits=self.compute).restore_original_limits)
             if cv2 is not None:
                 stack.callback(cv2.setNumThreads, cv2.getNumThreads())
@@ -90,8 +106,9 @@ class ThreadPolicy:
             entered.close()
 
     def audit(self) -> Audit:
-        """The threads of every pool as read back, and how many CPUs a product of matrices takes; only while it is in
-        force, otherwise `RuntimeError`. Takes a tenth of a second.
+        """Report the threads of every pool and the CPUs that a matrix product takes, in a tenth of a second.
+
+        Raises `RuntimeError` outside of the `with` block.
         """
         if self._entered is None:
             raise RuntimeError("this ThreadPolicy is not in force")
@@ -105,9 +122,9 @@ class ThreadPolicy:
         return Audit("threads", str(self.compute), in_force, effect, self._alarm(pools, used))
 
     def _alarm(self, pools: Mapping[str, int], used: float) -> str:
-        """Say which of `pools` has another number of threads, or that a product of matrices `used` more CPUs.
+        """Return an alarm if one of `pools` has another number of threads, or a matrix product `used` more CPUs.
 
-        Pools that were loaded since entering may have fewer threads: none computes with more than were asked for.
+        Pools that were loaded after entering may have fewer threads, but not more.
         """
         changed = {
             name: count for name, count in pools.items() if name in {*self._set, TORCH} and count != self.compute
@@ -125,7 +142,7 @@ class ThreadPolicy:
                 f"{asked}, and {_listed(late)}, loaded or set later. Import that library before, or give it "
                 f"{self.compute} yourself."
             )
-        # Fewer CPUs than threads may be the doing of another process.
+        # Another process may be the reason if it takes fewer CPUs than threads.
         if not found and used > self.compute + CPUS_TOLERANCE:
             found.append(
                 f"{asked} and every library says so, but a product of numpy's takes {used:.1f} CPUs: it computes with "
@@ -136,8 +153,9 @@ class ThreadPolicy:
 
 
 def pool_threads() -> dict[str, int]:
-    """The threads of every pool that computes in this process: those of BLAS and OpenMP by library and file name,
-    torch's and OpenCV's.
+    """Return the threads of every compute pool in this process.
+
+    Keys are "torch", "opencv", and the library and file name of each pool of BLAS and OpenMP.
     """
     found = {
         f"{pool['internal_api']} ({pool['filepath'].rpartition('/')[2]})": pool["num_threads"]
@@ -156,7 +174,7 @@ def _listed(pools: Mapping[str, int]) -> str:
 
 
 def _cpus_of_product() -> float:
-    """Return how many CPUs a product of matrices takes, without those that other threads of this process take."""
+    """Return how many CPUs a matrix product uses, less those that other threads of this process use."""
     others = _cpus_during(lambda: time.sleep(PROBE_SECONDS))
     matrix = np.ones((PROBE_SIDE, PROBE_SIDE), np.float32)
     _ = matrix @ matrix
@@ -164,7 +182,7 @@ def _cpus_of_product() -> float:
 
 
 def _cpus_during(step: Callable[[], object]) -> float:
-    """Return the CPU seconds of this process for each second in which `step` is repeated."""
+    """Return the CPU seconds that this process takes for each second in which `step` is repeated."""
     wall, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - wall < PROBE_SECONDS:
         step()

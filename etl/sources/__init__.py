@@ -2,10 +2,10 @@
 
 from etl.sources.cifar10 import Cifar10
 from etl.sources.csv import Csv
+from etl.sources.detect import default_pipeline, open_source
 from etl.sources.idx import Idx
 from etl.sources.image_folder import ImageFolder
 from etl.sources.map_dataset import MapDataset
-from etl.sources.open_source import open_source, usual_pipeline
 from etl.sources.sequences import Sequences
 from etl.sources.tar import Tar
 
@@ -18,5 +18,5 @@ __all__ = [
     "Sequences",
     "Tar",
     "open_source",
-    "usual_pipeline",
+    "default_pipeline",
 ]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
-from etl.sources.class_names import read_names
+from etl.sources.labels import read_class_names
+from etl.sources.record import Record
 
 # A record is its label and three planes, red, green and blue.
 PLANES_SHAPE = (3, 32, 32)
@@ -22,13 +22,31 @@ CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 class Cifar10:
-    """Images and labels of CIFAR-10: the `train` set (the default) or `test` set in a folder, or files of your choice.
+    """Images and labels of CIFAR-10's binary version.
 
-    A record has `features`, uint8 of shape `(32, 32, 3)`, a read-only view of the planes as they are stored, which the
-    stage `channels_first` turns back for nothing, and `label`. `classes` are the names in `batches.meta.txt`, where
-    that lies beside the files, otherwise those that it publishes. Files are memory-mapped when first read from, so
-    that a pickled `Cifar10` is small and shares no handle. Raises `ValueError` that names the file that is missing or
-    of a wrong size, and the record whose label is above 9.
+    A record has `features`, uint8 of shape `(32, 32, 3)`, and `label`, an int from 0 to 9. Features are a read-only
+    view of the planes in the file, and the stage `channels_first` turns the axes back without a copy.
+
+    Parameters
+    ----------
+    path : str, Path, or several
+        The folder of the data set, or the files to read.
+    split : str, optional
+        "train" (the default) or "test", if `path` is a folder.
+
+    Attributes
+    ----------
+    classes : list of str
+        Names in the file `batches.meta.txt` beside the data, if there is one; otherwise the published names.
+
+    Raises
+    ------
+    ValueError
+        If a file is missing or has a wrong size, or a label is above 9. The error names the file and the image.
+
+    Notes
+    -----
+    Files are memory-mapped on the first read, so a pickled `Cifar10` is small and shares no file handle.
     """
 
     def __init__(self, path: str | Path | Sequence[str | Path], split: str | None = None) -> None:
@@ -55,7 +73,7 @@ class Cifar10:
         return {"features": rows[row, 1:].reshape(PLANES_SHAPE).transpose(1, 2, 0), "label": label}
 
     def describe(self, index: int) -> str:
-        """The file of record `index` and its place there, for messages."""
+        """Return the file of record `index` and the record's index in that file, for messages."""
         file, row = self._locate(index)
         return f"{file.name}, image {row}"
 
@@ -79,12 +97,12 @@ def _find_files(path: str | Path | Sequence[str | Path], split: str | None) -> l
         files = [Path(path, name) for name in SPLIT_FILES[split or "train"]]
         missing = [file.name for file in files if not file.is_file()]
         if missing:
-            others = Path(path, missing[0]).with_suffix("").is_file()
-            advice = "; it holds the version for Python, this reads cifar-10-binary.tar.gz, unpacked" if others else ""
-            raise ValueError(f"{path} has no {', '.join(missing)}{advice}")
+            is_pickled = Path(path, missing[0]).with_suffix("").is_file()
+            advice = "; it holds CIFAR-10's Python version: unpack cifar-10-binary.tar.gz, the binary version, instead"
+            raise ValueError(f"{path} has no {', '.join(missing)}{advice if is_pickled else ''}")
         return files
     if split is not None:
-        raise ValueError(f"split={split!r} chooses among the files of a folder; {path} is none")
+        raise ValueError(f"split={split!r} chooses among the files of a folder, and {path} is not a folder")
     files = [Path(file) for file in ([path] if isinstance(path, (str, Path)) else path)]
     if not files:
         raise ValueError("no files were given")
@@ -106,7 +124,7 @@ def _count_records(file: Path) -> int:
 def _read_classes(path: Path) -> list[str]:
     if not path.is_file():
         return CLASSES.copy()
-    names = read_names(path).split()
+    names = read_class_names(path).split()
     if len(names) != len(CLASSES):
         raise ValueError(f"{path} names {len(names)} classes, not {len(CLASSES)}")
     return names

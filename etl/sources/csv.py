@@ -1,4 +1,4 @@
-"""A table of numbers in a CSV file, a record a line."""
+"""A table of numbers in a CSV file, one record a line."""
 
 from __future__ import annotations
 
@@ -9,36 +9,59 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
-from etl.sources.csv_labels import LabelError, LabelFinder, Labels, Targets
 from etl.sources.csv_layout import QUOTE, CsvLayout, read_layout, unquote
 from etl.sources.csv_rows import Rows, scan_rows
+from etl.sources.labels import LabelError, LabelFinder, Labels, Targets
 from etl.sources.positioned_file import PositionedFile
+from etl.sources.record import Record
 
-# The index keeps where every sixteenth line begins: half a byte a record, and a read of a kilobyte or two.
-LINES_A_BLOCK = 16
-# One for each thread that reads on from where it was.
-BLOCKS_KEPT = 32
+# The index holds the offset of every sixteenth line, which takes half a byte for each record. A block of sixteen lines,
+# read at once, has a kilobyte or two.
+LINES_PER_BLOCK = 16
+# One for each thread that reads line after line.
+CACHED_BLOCKS = 32
 
 
 class Csv:
-    """The rows of a CSV file, quoted as RFC 4180 says, in UTF-8.
+    """The rows of a CSV file in UTF-8, quoted as in RFC 4180.
 
-    A record has `features`, of shape `(columns,)` and `dtype` (float32, or float64), and with a `label` column `label`.
-    Columns are called by their names in the first line, or by number from 0, from the end if negative; `header=False`
-    where the first line is a row. `features` are the columns to take, by default all but the label.
+    A record has `features`, an array of `dtype` and shape `(columns,)`, and `label` if a label column is named. Values
+    are parsed as float64 and rounded once.
 
-    Labels are those of classes unless `regression=True` makes them targets of `dtype`. If the first label is a whole
-    number, all must be, and are int64 as they are. Otherwise they are names: `classes` are the sorted ones and labels
-    their numbers; pass `classes=` for an order of your own, or to give a test set the numbers of the training set.
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    label : str or int, optional
+        Column with the label: its name in the first line, or its index, which counts from the end if negative.
+    header : bool
+        True if the first line names the columns, False if it is the first row.
+    features : sequence of str or int, optional
+        Columns that are features, by name or index. By default all but the label.
+    delimiter : str
+        One ASCII character.
+    classes : sequence of str, optional
+        Names of the classes, in the order of their numbers: for an order of your own, or to give a test set the numbers
+        of the training set. By default the first label decides: if it is a whole number, labels are class numbers
+        (int64, unchanged); otherwise they are names, and classes are numbered in sorted order.
+    regression : bool
+        If True, labels are targets of `dtype`, not classes.
+    dtype : str
+        "float32" or "float64".
+    missing : float, optional
+        Replacement for empty and NaN values. By default they are errors.
 
-    Values are parsed as float64 and rounded once. An empty or NaN value is an error, or replaced with `missing`. Rows
-    are read when asked for. Opening takes one pass, which checks the number of fields and the labels of classes, and
-    keeps half a byte a record; so cheap that the index is not kept on disk. May be pickled, forked and used by several
-    threads; the copies read their file again, so it must not change.
+    Raises
+    ------
+    ValueError
+        If a line is malformed. The error names file, line and column. Invalid class labels, unclosed quotes and wrong
+        numbers of fields are found when the file is opened, all else when the record is read.
 
-    Raises `ValueError` that names file, line and column where a line is not as described: when opened for labels,
-    quotes that are not closed in their line and wrong numbers of fields, and otherwise when the record is read.
+    Notes
+    -----
+    Opening takes one pass over the file. The index takes half a byte for each record, and is so cheap to make that it
+    is not kept on disk. Rows are read from the file on access. A source may be pickled, forked and used by several
+    threads. Copies read the same file, so it must not change.
     """
 
     def __init__(
@@ -55,7 +78,7 @@ class Csv:
         missing: float | None = None,
     ) -> None:
         if (regression or classes is not None) and label is None:
-            raise ValueError("regression and classes are about labels; pass label= to say which column holds them")
+            raise ValueError("regression and classes need labels; pass label= to name the column that holds them")
         if regression and classes is not None:
             raise ValueError("labels are either targets (regression=True) or names (classes=[...])")
         self.name = str(path)
@@ -75,16 +98,16 @@ class Csv:
         self._length = 0
         end = self.layout.begin
         for rows in scan_rows(self.layout):
-            starts.append(rows.starts[-self._length % LINES_A_BLOCK :: LINES_A_BLOCK] + rows.offset)
+            starts.append(rows.starts[-self._length % LINES_PER_BLOCK :: LINES_PER_BLOCK] + rows.offset)
             self._length += len(rows.starts)
             end = rows.offset + int(rows.ends[-1])
             if finder is not None:
-                _look_at_labels(finder, rows, self.layout)
+                _add_labels(finder, rows, self.layout)
         if not self._length:
             raise ValueError(f"{path} holds no rows")
-        # Where blocks of lines begin, and where the last one ends: int64 of shape `(blocks + 1,)`.
+        # Byte offsets of the blocks of lines, and the end of the last one: int64 of shape `(blocks + 1,)`.
         self._starts = np.concatenate([*starts, [end]])
-        self._labels: Labels | None = Targets(dtype) if regression else finder.found() if finder is not None else None
+        self._labels: Labels | None = Targets(dtype) if regression else finder.result() if finder is not None else None
         self.classes = None if self._labels is None else self._labels.classes
         self._file = PositionedFile(self.path)
         self._read_block = _block_reader(self._file, self._starts)
@@ -93,10 +116,9 @@ class Csv:
         return self._length
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`. Raises `ValueError` that names file, line and column."""
         if not 0 <= index < self._length:
             raise IndexError(f"record {index} of {self.name}, which holds {self._length}")
-        block, position = divmod(int(index), LINES_A_BLOCK)
+        block, position = divmod(int(index), LINES_PER_BLOCK)
         number = self.layout.first_line + index
         features, text = self.layout.parse(self._read_block(block)[position], number)
         if self._labels is None:
@@ -107,11 +129,11 @@ class Csv:
             raise self.layout.error(number, self.layout.label or 0, str(error)) from None
 
     def describe(self, index: int) -> str:
-        """Where record `index` is written, for messages."""
+        """Return the line of record `index`, for messages."""
         return f"line {self.layout.first_line + index}"
 
     def close(self) -> None:
-        """Give the file back; the next read opens it again."""
+        """Close the file; the next read opens it again."""
         self._file.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,24 +147,24 @@ class Csv:
 
 
 def _block_reader(file: PositionedFile, starts: np.ndarray) -> Callable[[int], list[bytes]]:
-    """A function that gives the lines of a block, without their ends."""
+    """Return a function that reads the lines of a block, without their ends."""
 
-    @lru_cache(BLOCKS_KEPT)
+    @lru_cache(CACHED_BLOCKS)
     def read_block(block: int) -> list[bytes]:
         start, end = starts[block : block + 2].tolist()
         text = file.read(start, end - start)
-        # Not splitlines, which splits at what names may hold.
+        # Not splitlines, which also splits at characters that names may contain.
         lines = text.split(b"\n")
         return [line.removesuffix(b"\r") for line in lines] if b"\r" in text else lines
 
     return read_block
 
 
-def _look_at_labels(finder: LabelFinder, rows: Rows, layout: CsvLayout) -> None:
+def _add_labels(finder: LabelFinder, rows: Rows, layout: CsvLayout) -> None:
     texts = rows.labels()
     if QUOTE in rows.text:
         texts = [unquote(text, f"{layout.path}, line {rows.first_line + row}") for row, text in enumerate(texts)]
     try:
-        finder.see(texts)
+        finder.add(texts)
     except LabelError as error:
         raise layout.error(rows.first_line + error.position, layout.label or 0, error.cause) from None

@@ -1,10 +1,9 @@
-"""The columns of a CSV file: which are features, which is the label, and how a line is taken apart."""
+"""The columns of a CSV file: its features, its label, and how a line is parsed."""
 
 from __future__ import annotations
 
 import codecs
 import math
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,27 +13,43 @@ from typing import Any
 
 import numpy as np
 
-# In the standard sizes of struct, which refuse what is too large; the native ones, like numpy, make it infinite.
+from etl.sources.labels import NUMBER
+
+# Type codes of struct. Its standard sizes refuse numbers that are too large; its native ones and numpy give infinity.
 DTYPES = {"float32": "f", "float64": "d"}
 QUOTE = b'"'
 UNCLOSED_QUOTE = "a quote is not closed; a field may not go on in the next line"
 GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# What goes on for longer is no line, and would be read into memory whole.
-LONGEST_LINE_NBYTES = 64 << 20
-MOST_COLUMNS = 1_000_000
-# Stricter than Python's float(), which takes underscores, "nan" and "infinity".
-# No digit can be of two parts of it: trying them all took the square of their number.
-NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
+# A longer line is not a line of a CSV file, and would be read into memory as a whole.
+MAX_LINE_NBYTES = 64 << 20
+MAX_COLUMNS = 1_000_000
 
 
 @dataclass(frozen=True)
 class CsvLayout:
-    """Of the file at `path`: the names of its columns, where its rows begin, and what is read of them.
+    """The columns of a CSV file, the place of its first row, and how values are read.
 
-    `features` are numbers of columns, `label` the label's or None. Rows begin at byte `begin`, in line `first_line`,
-    counted from 1. Features are parsed as float64 and rounded once to `dtype`; `missing` stands for values that are
-    empty or NaN, None forbids them.
+    Attributes
+    ----------
+    path : Path
+        The file.
+    names : tuple of str
+        Names of all columns.
+    features : tuple of int
+        Indices of the columns that are features.
+    label : int or None
+        Index of the column with the label, if there is one.
+    begin : int
+        Byte at which the first row begins.
+    first_line : int
+        Line number of the first row, counted from 1.
+    delimiter : bytes
+        One ASCII character.
+    dtype : str
+        "float32" or "float64". Values are parsed as float64 and rounded once.
+    missing : float or None
+        Replacement for empty and NaN values; None makes them errors.
     """
 
     path: Path
@@ -49,7 +64,7 @@ class CsvLayout:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What tells one way of reading the file from another, as JSON values."""
+        """Settings that change what is read from the file, as JSON values."""
         return {
             "features": [self.names[column] for column in self.features],
             "label": None if self.label is None else self.names[self.label],
@@ -60,8 +75,26 @@ class CsvLayout:
         }
 
     def parse(self, line: bytes, number: int) -> tuple[np.ndarray, bytes]:
-        """Line `number`, without its end: its features, `dtype` of shape `(columns,)`, read-only, and its label as it
-        is written, empty where there is none. Raises `ValueError` that names file, line and column.
+        """Return the features and the label in `line`.
+
+        Parameters
+        ----------
+        line : bytes
+            The line without its end.
+        number : int
+            Line number, for errors.
+
+        Returns
+        -------
+        features : array of `dtype`, shape (columns,)
+            Read-only.
+        label : bytes
+            The label as it is written; empty if the layout has none.
+
+        Raises
+        ------
+        ValueError
+            If the number of fields is wrong or a value is not a number. The error names file, line and column.
         """
         fields = self.split(line, number)
         # Bound by Python's float, a fifth of a microsecond a column.
@@ -77,16 +110,31 @@ class CsvLayout:
         return np.frombuffer(packed, self._array_dtype), b"" if self.label is None else fields[self.label]
 
     def split(self, line: bytes, number: int) -> list[bytes]:
-        """The fields of line `number`, without quotes; raises `ValueError` where there are not as many as names."""
+        """Return the fields of line `number` without quotes; raise `ValueError` unless there is one for each column."""
         fields = line.split(self.delimiter)
         if QUOTE in line:
-            fields = _unquoted(fields, self.delimiter, f"{self.path}, line {number}")
+            fields = _join_quoted(fields, self.delimiter, f"{self.path}, line {number}")
         if len(fields) != len(self.names):
             raise ValueError(f"{self.path}, line {number} has {len(fields)} fields, not {len(self.names)}")
         return fields
 
     def parse_number(self, field: bytes, number: int, column: int) -> float:
-        """The number that `field` is, or `missing`; raises `ValueError` that names file, line and column."""
+        """Return the number in `field`, or `missing` if it is empty or NaN.
+
+        Parameters
+        ----------
+        field : bytes
+            The field without quotes.
+        number : int
+            Line number, for errors.
+        column : int
+            Index of the column, for errors.
+
+        Raises
+        ------
+        ValueError
+            If `field` is not a number that `dtype` holds. It names file, line and column.
+        """
         text = field.decode(errors="replace")
         try:
             value = float(field) if field.strip() else math.nan
@@ -115,7 +163,17 @@ class CsvLayout:
         return np.dtype(self.dtype)
 
     def error(self, number: int, column: int, cause: str) -> ValueError:
-        """The error for `cause` in a column of line `number`."""
+        """Return the error for a value.
+
+        Parameters
+        ----------
+        number : int
+            Line number.
+        column : int
+            Index of the column.
+        cause : str
+            Reason, in words.
+        """
         return ValueError(f"{self.path}, line {number}, column {self.names[column]!r}: {cause}")
 
 
@@ -129,15 +187,38 @@ def read_layout(
     dtype: str,
     missing: float | None,
 ) -> CsvLayout:
-    """The layout of the file at `path`, from its first line; raises `ValueError` where that or an argument is wrong."""
+    """Read the layout of a CSV file from its first line.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    label : str, int or None
+        Column with the label: its name, or its index, which counts from the end if negative.
+    header : bool
+        True if the first line names the columns, False if it is the first row.
+    features : sequence of str or int, or None
+        Columns that are features; None means all but the label.
+    delimiter : str
+        One ASCII character.
+    dtype : str
+        "float32" or "float64".
+    missing : float or None
+        Replacement for empty and NaN values; None makes them errors.
+
+    Raises
+    ------
+    ValueError
+        If an argument or the first line is invalid.
+    """
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-        raise ValueError(f"delimiter must be one ASCII character, and no quote or line's end, not {delimiter!r}")
+        raise ValueError(f"delimiter must be one ASCII character, and not a quote or a line end, not {delimiter!r}")
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     mark_nbytes, line = _first_line(path)
-    if line.count(delimiter.encode()) >= MOST_COLUMNS:
-        raise ValueError(f"{path}, line 1 has more than {MOST_COLUMNS:,} columns; is this a CSV file?")
-    fields = _unquoted(line.rstrip(b"\r\n").split(delimiter.encode()), delimiter.encode(), f"{path}, line 1")
+    if line.count(delimiter.encode()) >= MAX_COLUMNS:
+        raise ValueError(f"{path}, line 1 has more than {MAX_COLUMNS:,} columns; is this a CSV file?")
+    fields = _join_quoted(line.rstrip(b"\r\n").split(delimiter.encode()), delimiter.encode(), f"{path}, line 1")
     is_named = any(isinstance(column, str) for column in (label, *(features or ())))
     if header and not is_named and all(map(NUMBER.fullmatch, fields)):
         raise ValueError(
@@ -171,7 +252,7 @@ def read_layout(
 
 
 def _first_line(path: Path) -> tuple[int, bytes]:
-    """The bytes of the byte order mark before it, and the first line with its end."""
+    """Return the size of the byte order mark, and the first line with its end."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     with path.open("rb") as file:
@@ -182,7 +263,7 @@ def _first_line(path: Path) -> tuple[int, bytes]:
             raise ValueError(f"{path} is UTF-16 text; convert it to UTF-8")
         mark_nbytes = len(start) if start == codecs.BOM_UTF8 else 0
         file.seek(mark_nbytes)
-        line = file.readline(LONGEST_LINE_NBYTES + 1)
+        line = file.readline(MAX_LINE_NBYTES + 1)
     if not line.strip(b"\r\n"):
         raise ValueError(f"{path}, line 1 is empty" if line else f"{path} is empty")
     check_line_length(path, 1, len(line))
@@ -192,9 +273,19 @@ def _first_line(path: Path) -> tuple[int, bytes]:
 
 
 def check_line_length(path: Path, number: int, nbytes: int) -> None:
-    """Raise `ValueError` where a line of `nbytes` bytes is none."""
-    if nbytes > LONGEST_LINE_NBYTES:
-        raise ValueError(f"{path}, line {number} is longer than {LONGEST_LINE_NBYTES >> 20} MiB; is this a CSV file?")
+    """Raise `ValueError` if a line is too long.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the error.
+    number : int
+        Line number, for the error.
+    nbytes : int
+        Length of the line in bytes.
+    """
+    if nbytes > MAX_LINE_NBYTES:
+        raise ValueError(f"{path}, line {number} is longer than {MAX_LINE_NBYTES >> 20} MiB; is this a CSV file?")
 
 
 def _find_column(path: Path, names: Sequence[str], column: str | int) -> int:
@@ -209,8 +300,11 @@ def _find_column(path: Path, names: Sequence[str], column: str | int) -> int:
     return column % len(names)
 
 
-def _unquoted(pieces: Sequence[bytes], delimiter: bytes, where: str) -> list[bytes]:
-    """The fields of a line that was split at every delimiter, without quotes; `where` is named in errors."""
+def _join_quoted(pieces: Sequence[bytes], delimiter: bytes, location: str) -> list[bytes]:
+    """Return the fields, without quotes, of a line that was split at every delimiter, even within quotes.
+
+    `location` is named in errors.
+    """
     fields: list[bytes] = []
     parts: list[bytes] = []
     is_open = False
@@ -218,20 +312,20 @@ def _unquoted(pieces: Sequence[bytes], delimiter: bytes, where: str) -> list[byt
         parts.append(piece)
         is_open ^= piece.count(QUOTE) % 2 == 1
         if not is_open:
-            fields.append(unquote(delimiter.join(parts), where))
+            fields.append(unquote(delimiter.join(parts), location))
             parts.clear()
     if is_open:
-        raise ValueError(f"{where}: {UNCLOSED_QUOTE}")
+        raise ValueError(f"{location}: {UNCLOSED_QUOTE}")
     return fields
 
 
-def unquote(field: bytes, where: str) -> bytes:
-    """What `field` says, as RFC 4180 quotes it; raises `ValueError` that names `where` for a quote in its middle."""
+def unquote(field: bytes, location: str) -> bytes:
+    """Return `field` without the quotes of RFC 4180; raise `ValueError` that names `location` for a quote inside it."""
     if QUOTE not in field:
         return field
     inner = field[1:-1]
     is_quoted = len(field) > 1 and field.startswith(QUOTE) and field.endswith(QUOTE)
     if not is_quoted or QUOTE in inner.replace(QUOTE * 2, b""):
         text = field.decode(errors="replace")
-        raise ValueError(f"{where}: a quote within {text!r}; write it twice and put the field in quotes")
+        raise ValueError(f"{location}: a quote within {text!r}; write it twice and put the field in quotes")
     return inner.replace(QUOTE * 2, QUOTE)

@@ -1,4 +1,4 @@
-"""Where the rows of a CSV file lie, found in one pass with little memory."""
+"""The byte offsets of a CSV file's rows, found in one pass with little memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ import numpy as np
 
 from etl.sources.csv_layout import QUOTE, UNCLOSED_QUOTE, CsvLayout, check_line_length
 
-# Large enough that numpy's calls cost nothing, small enough for the cache of a CPU and for many jobs.
+# Large enough that the overhead of numpy's calls does not matter, small enough for a CPU's cache and for many jobs.
 CHUNK_NBYTES = 2 << 20
-NEWLINE, CARRIAGE_RETURN = b"\n"[0], b"\r"[0]
+_NEWLINE, _CARRIAGE_RETURN = b"\n"[0], b"\r"[0]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some whole lines: `text`, which lies at byte `offset` of the file and begins with line `first_line`.
+    """A chunk of whole lines.
 
-    Row i lies in `text[starts[i]:ends[i]]`, without its end; its label, as it is written, in
-    `text[label_starts[i]:label_ends[i]]`. All are int64 of shape `(rows,)`.
+    Attributes
+    ----------
+    text : bytes
+        The lines.
+    offset : int
+        Byte offset of `text` in the file.
+    first_line : int
+        Line number of the first line, counted from 1.
+    starts, ends : int64 array of shape (rows,)
+        Row i is `text[starts[i]:ends[i]]`, without its line end.
+    label_starts, label_ends : int64 array of shape (rows,)
+        The label of row i is `text[label_starts[i]:label_ends[i]]`, with its quotes.
     """
 
     text: bytes
@@ -31,21 +41,26 @@ class Rows:
     label_ends: np.ndarray
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, without their ends."""
+        """Yield the lines without their ends."""
         for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
             yield self.text[start:end]
 
     def labels(self) -> list[bytes]:
-        """The labels as they are written, with their quotes."""
-        places = zip(self.label_starts.tolist(), self.label_ends.tolist(), strict=True)
-        return [self.text[start:end] for start, end in places]
+        """Return the labels of all rows, with their quotes."""
+        bounds = zip(self.label_starts.tolist(), self.label_ends.tolist(), strict=True)
+        return [self.text[start:end] for start, end in bounds]
 
 
 def scan_rows(layout: CsvLayout) -> Iterator[Rows]:
-    """All rows of the file, some at a time; empty lines at its end are left out.
+    """Yield all rows of the file in chunks, except for empty lines at its end.
 
-    Holds a few times `CHUNK_NBYTES`. Raises `ValueError` that names file and line where a line has not as many fields
-    as the first, is empty and not at the end, or ends within quotes.
+    Takes a few times `CHUNK_NBYTES` of memory.
+
+    Raises
+    ------
+    ValueError
+        If a line has more or fewer fields than the first, is empty but not at the end of the file, or ends within
+        quotes. The error names file and line.
     """
     # Bound by numpy's search for line ends and delimiters.
     offset, number, rest = layout.begin, layout.first_line, b""
@@ -63,7 +78,7 @@ def scan_rows(layout: CsvLayout) -> Iterator[Rows]:
             if not text:
                 continue
             lines = text if text.endswith(b"\n") else text + b"\n"  # the last one may lack its end
-            newlines = np.flatnonzero(np.frombuffer(lines, np.uint8) == NEWLINE)
+            newlines = np.flatnonzero(np.frombuffer(lines, np.uint8) == _NEWLINE)
             rows = _find_rows(layout, lines, offset, number, newlines)
             if len(rows.starts) and first_empty is not None:
                 raise ValueError(f"{layout.path}, line {first_empty} is empty; only lines at the end may be")
@@ -78,11 +93,11 @@ def scan_rows(layout: CsvLayout) -> Iterator[Rows]:
 def _find_rows(layout: CsvLayout, text: bytes, offset: int, first_line: int, newlines: np.ndarray) -> Rows:
     characters = np.frombuffer(text, np.uint8)
     starts = np.concatenate([[0], newlines[:-1] + 1])
-    ends = newlines - (characters[np.maximum(newlines - 1, 0)] == CARRIAGE_RETURN)
+    ends = newlines - (characters[np.maximum(newlines - 1, 0)] == _CARRIAGE_RETURN)
     delimiters = np.flatnonzero(characters == layout.delimiter[0])
     if QUOTE in text:
         quotes = np.flatnonzero(characters == QUOTE[0])
-        # Twice a quote within quotes opens and closes, so that an odd number of quotes before it is within them.
+        # A doubled quote closes and opens again, so a character is inside quotes if an odd number of quotes precede it.
         open_lines = np.flatnonzero(np.searchsorted(quotes, newlines) % 2)
         if len(open_lines):
             raise ValueError(f"{layout.path}, line {first_line + open_lines[0]}: {UNCLOSED_QUOTE}")
@@ -100,10 +115,10 @@ def _find_rows(layout: CsvLayout, text: bytes, offset: int, first_line: int, new
 def _find_labels(
     layout: CsvLayout, first_line: int, starts: np.ndarray, ends: np.ndarray, delimiters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the label of each line starts and ends, after each line was found to have as many fields as it should."""
+    """Return the start and the end of each line's label; raise `ValueError` if a line has a wrong number of fields."""
     columns = len(layout.names)
     table = delimiters.reshape(len(starts), columns - 1) if len(delimiters) == len(starts) * (columns - 1) else None
-    # With the right number in all, and the first and last of each line within it, each line has the right number.
+    # If the total is right and each line contains its first and last delimiter, every line has the right number.
     if table is None or (columns > 1 and ((table[:, 0] < starts) | (table[:, -1] >= ends)).any()):
         counts = np.searchsorted(delimiters, ends) - np.searchsorted(delimiters, starts) + 1
         wrong = np.flatnonzero(counts != columns)[0]

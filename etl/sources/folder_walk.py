@@ -1,39 +1,63 @@
-"""Going through a folder that others may have made: no link leads out of it, and no folder is listed twice."""
+"""Listing of an untrusted folder: links may not lead out of it, and files that are left out are counted."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
-from etl.sources.left_out import LeftOut
+from etl.arguments import printable
 
-SHOWN = 3
+# Files that file managers leave in folders; like names that begin with a dot, they hold no data.
+FILE_MANAGER_FILES = ("thumbs.db", "desktop.ini")
+MAX_FOLDERS_SHOWN = 3
+MAX_SUFFIXES_SHOWN = 6
+MAX_SUFFIX_CHARACTERS = 16
 
 
 class FolderWalk:
-    """The entries of `root` and of folders in it, but for names that begin with a dot.
+    """The entries of a folder and of its sub-folders, except for names that begin with a dot.
 
-    Links that are named with one of `suffixes`, or lead to folders, may lead to what is in `root`; with `follow_links`
-    anywhere. Raises `ValueError` that names the link for any other, and for a folder that is met twice, which links in
-    a circle would be for ever.
+    Links that end in one of `suffixes` or lead to a folder must not lead out of `root`, unless `follow_links`.
 
-    `left_out` counts the files that `files` has passed over, which are `other`.
+    Parameters
+    ----------
+    root : Path
+        The folder.
+    suffixes : tuple of str
+        Suffixes, in lower case, of the files to list.
+    follow_links : bool
+        Follow links that lead out of `root`.
+    reason : str
+        Reason for leaving out all other files, for the warning.
+
+    Attributes
+    ----------
+    left_out : LeftOut
+        Counts the files that `files` did not list.
+
+    Raises
+    ------
+    ValueError
+        If a link leads out of `root`, or a folder is met twice, since a cycle of links would never end. The error names
+        the link.
     """
 
-    def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool, other: str) -> None:
+    def __init__(self, root: Path, suffixes: tuple[str, ...], follow_links: bool, reason: str) -> None:
         self._root = root
         self._real = Path(os.path.realpath(root))
         self._suffixes = suffixes
         self._follow_links = follow_links
-        self._other = other
+        self._reason = reason
         self.left_out = LeftOut()
         self._seen: dict[tuple[int, int], str] = {}
 
     def entries(self, folder: str = "") -> list[os.DirEntry[str]]:
-        """What is in `folder`, a path below the root with forward slashes, sorted by name."""
+        """List `folder`, a path below the root with forward slashes, sorted by name."""
         path = f"{self._root}/{folder}" if folder else str(self._root)
-        status = os.stat(path)  # noqa: PTH116 - paths are text here, of which there may be a hundred thousand
+        status = os.stat(path)  # noqa: PTH116 - paths are strings here, since there may be a hundred thousand
         earlier = self._seen.setdefault((status.st_dev, status.st_ino), path)
         if earlier is not path:
             raise ValueError(f"{path} is the same folder as {earlier}: links lead there, remove one of them")
@@ -46,7 +70,7 @@ class FolderWalk:
         return entries
 
     def files(self, folder: str) -> Iterator[str]:
-        """Paths below the root of all with one of the suffixes but folders, in `folder` and in folders within it."""
+        """Yield all files with one of the suffixes in `folder` and in folders within it, as paths below the root."""
         folders = [folder]
         while folders:
             inner = folders.pop()
@@ -56,17 +80,21 @@ class FolderWalk:
                 elif entry.name.lower().endswith(self._suffixes):
                     yield f"{inner}/{entry.name}"
                 else:
-                    self.left_out.add(entry.name, self._other)
+                    self.left_out.add(entry.name, self._reason)
 
-    def refuse_empty(self, classes: dict[str, list[str]], what: str) -> None:
-        """Raise `ValueError` if a class folder has no files among `classes`, which maps folders to theirs."""
+    def refuse_empty(self, classes: dict[str, list[str]], kind: str) -> None:
+        """Raise `ValueError` if a folder in `classes`, which maps folders to their files, is empty.
+
+        `kind` is the word for the files in the error, such as "images".
+        """
         empty = [name for name, files in classes.items() if not files]
         if empty:
-            more = f" and {len(empty) - SHOWN:,} more" if len(empty) > SHOWN else ""
+            more = f" and {len(empty) - MAX_FOLDERS_SHOWN:,} more" if len(empty) > MAX_FOLDERS_SHOWN else ""
             left_out = f"; left out of all folders: {self.left_out}" if self.left_out else ""
             raise ValueError(
-                f"{self._root}: no {what} in class folder{'s' * (len(empty) > 1)} {', '.join(empty[:SHOWN])}{more}; "
-                f"remove what is no class, or pass allow_empty=True (--allow-empty){left_out}"
+                f"{self._root}: no {kind} in class folder{'s' * (len(empty) > 1)} "
+                f"{', '.join(empty[:MAX_FOLDERS_SHOWN])}{more}; remove what is no class, or pass allow_empty=True "
+                f"(--allow-empty){left_out}"
             )
 
     def _check(self, path: str) -> None:
@@ -74,5 +102,48 @@ class FolderWalk:
         if not target.is_relative_to(self._real):
             raise ValueError(
                 f"{path} is a link to {target}, out of {self._root}; pass follow_links=True (--follow-links) if "
-                "whoever made the folder may choose what is read"
+                "its author may choose which files are read"
             )
+
+
+class LeftOut:
+    """Counts, by reason and suffix, the files that a source does not read.
+
+    Hidden files, `Thumbs.db` and `desktop.ini` are not counted.
+    """
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, name: str, reason: str) -> None:
+        """Count the file named `name`, without its folders, under `reason`."""
+        if not name.startswith(".") and name.lower() not in FILE_MANAGER_FILES:
+            self._counts[reason][suffix_of(name)] += 1
+
+    def update(self, counts: Mapping[str, int], reason: str) -> None:
+        """Add counts by suffix under `reason`."""
+        if counts:
+            self._counts[reason].update(counts)
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def __str__(self) -> str:
+        return " and ".join(f"{_shown(counts)} ({reason})" for reason, counts in self._counts.items())
+
+    def warn(self, source: str, advice: str = "") -> None:
+        """Warn if anything was left out. The warning points at the caller of the source's constructor."""
+        if self:
+            text = f"{source} leaves out {self}{f'; {advice}' if advice else ''}"
+            warnings.warn(printable(text), UserWarning, stacklevel=3)
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix under which a file name is counted, in lower case."""
+    return PurePosixPath(name).suffix.lower()[:MAX_SUFFIX_CHARACTERS] or "without a suffix"
+
+
+def _shown(counts: Counter[str]) -> str:
+    shown = [f"{count:,} {suffix}" for suffix, count in counts.most_common(MAX_SUFFIXES_SHOWN)]
+    rest = counts.total() - sum(count for _, count in counts.most_common(MAX_SUFFIXES_SHOWN))
+    return ", ".join([*shown, f"{rest:,} others"] if rest else shown)

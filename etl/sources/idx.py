@@ -10,28 +10,46 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.
 IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-MOST_AXES = 16
-LONGEST_HEADER_NBYTES = 4 + 4 * MOST_AXES
-# A gzip file that unpacks to so much, and to so many times its size, was made to fill memory: DEFLATE reaches 1,032
-# times, images and their labels a few.
-LARGEST_UNPACKED_NBYTES, MOST_COMPRESSION = 256 << 20, 100
-MOST_CLASSES = 1_000_000
-# The names under which MNIST and its successors publish their files.
+MAX_AXES = 16
+MAX_HEADER_NBYTES = 4 + 4 * MAX_AXES
+# A gzip file that unpacks to more than this size, and to more than this multiple of its own size, was made to fill
+# memory.
+# DEFLATE compresses at most 1,032 times; images and labels compress a few times.
+MAX_UNPACKED_NBYTES, MAX_COMPRESSION = 256 << 20, 100
+MAX_CLASSES = 1_000_000
+# File name prefixes of MNIST and its successors.
 SPLIT_PREFIXES = {"train": "train", "test": "t10k"}
 
 
 class Idx:
     """Images and labels from a pair of IDX files, each plain or gzip.
 
-    A record has `features`, uint8 of shape `(height, width)` for MNIST, and `label`. Plain files are memory-mapped,
-    gzip files unpacked into memory, both when first read, so that a pickled `Idx` is small and shares no handle. Raises
-    `ValueError` that names the file where its header or length is wrong, or the two do not belong together, and for a
-    gzip file that unpacks to far more than images do.
+    A record has `features`, for MNIST uint8 of shape `(28, 28)`, and `label`, an int. Plain files are memory-mapped
+    and gzip files are unpacked into memory. A pickled `Idx` is small and shares no file handle: it maps or unpacks the
+    files again on its first read.
+
+    Parameters
+    ----------
+    images : str or Path
+        File of images; the first axis counts records.
+    labels : str or Path
+        File of labels: integers of shape `(records,)`.
+
+    Attributes
+    ----------
+    classes : list of str
+        The numbers from 0 to the largest label, as text.
+
+    Raises
+    ------
+    ValueError
+        If a header or length is wrong, the two files do not belong together, a label is out of range, or a gzip file
+        would unpack to far more than images do. The error names the file.
     """
 
     def __init__(self, images: str | Path, labels: str | Path) -> None:
@@ -49,17 +67,17 @@ class Idx:
             )
         if not self._images.size:
             raise ValueError(f"{images} holds no images")
-        if self._labels.min() < 0 or self._labels.max() >= MOST_CLASSES:
-            wrong = int(np.flatnonzero((self._labels < 0) | (self._labels >= MOST_CLASSES))[0])
+        if self._labels.min() < 0 or self._labels.max() >= MAX_CLASSES:
+            wrong = int(np.flatnonzero((self._labels < 0) | (self._labels >= MAX_CLASSES))[0])
             raise ValueError(
-                f"{labels}: record {wrong} has label {self._labels[wrong]}, not one from 0 to {MOST_CLASSES - 1:,}"
+                f"{labels}: record {wrong} has label {self._labels[wrong]}, not one from 0 to {MAX_CLASSES - 1:,}"
             )
         self._length = len(self._images)
         self.classes = [str(label) for label in range(int(self._labels.max()) + 1)]
 
     @classmethod
     def from_folder(cls, folder: str | Path, split: str = "train") -> Idx:
-        """The `train` or `test` set among MNIST's file names (`train-images-idx3-ubyte`, `t10k-...`; `.gz` or not)."""
+        """Open the "train" or "test" set by MNIST's file names: `train-images-idx3-ubyte`, `t10k-...`, `.gz` or not."""
         if split not in SPLIT_PREFIXES:
             raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLIT_PREFIXES)}")
         prefix = SPLIT_PREFIXES[split]
@@ -83,9 +101,9 @@ class Idx:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array in an IDX file, read-only: a memory map of a plain file, a copy of a gzip file.
+    """Return the array in an IDX file, read-only: a memory map of a plain file, a copy of a gzip file.
 
-    Raises `ValueError` that names the file where it is no IDX file, or longer or shorter than its header says.
+    Raises `ValueError` that names the file if it is not an IDX file, or longer or shorter than its header says.
     """
     if not path.is_file():
         raise ValueError(f"{path} does not exist")
@@ -99,26 +117,26 @@ def read_idx(path: Path) -> np.ndarray:
     else:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty")
-        # A plain view of the map, so that records are plain arrays, as those of a gzip file.
+        # A plain view of the map, so that records are plain arrays, as for a gzip file.
         content = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     return _parse(path, content)
 
 
 def _unpack(path: Path) -> bytes:
-    """No more of a gzip file than the array that its header tells of, and one byte; raises `ValueError` for a bomb."""
+    """Unpack at most one byte more than the file's IDX header announces; raise `ValueError` for a gzip bomb."""
     with gzip.open(path) as file:
-        start = file.read(LONGEST_HEADER_NBYTES)
+        start = file.read(MAX_HEADER_NBYTES)
         _, _, expected = _read_header(path, np.frombuffer(start, np.uint8))
         packed = path.stat().st_size
-        if expected > max(LARGEST_UNPACKED_NBYTES, packed * MOST_COMPRESSION):
+        if expected > max(MAX_UNPACKED_NBYTES, packed * MAX_COMPRESSION):
             raise ValueError(
-                f"{path}: its {packed:,} bytes are said to unpack to {expected:,}; gunzip it yourself if you trust it"
+                f"{path}: its {packed:,} bytes claim to unpack to {expected:,}; gunzip it yourself if you trust it"
             )
         return start + file.read(max(0, expected + 1 - len(start)))
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write `array` (uint8) as an IDX file, gzip where `path` ends in `.gz`; equal arrays give equal bytes."""
+    """Write `array` (uint8) as an IDX file, gzip if `path` ends in `.gz`; equal arrays give equal bytes."""
     header = bytes([0, 0, 0x08, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
     content = header + array.astype(np.uint8).tobytes()
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
@@ -133,14 +151,14 @@ def _parse(path: Path, content: np.ndarray) -> np.ndarray:
         )
     try:
         return content[expected - math.prod(shape) * dtype.itemsize :].view(dtype).reshape(shape)
-    except ValueError as error:  # where one size is 0 the others may be any, but not for numpy
+    except ValueError as error:  # if one size is 0, the others may be larger than numpy allows
         raise ValueError(f"{path}: no array is of shape {shape} ({error})") from None
 
 
 def _read_header(path: Path, content: np.ndarray) -> tuple[np.dtype, tuple[int, ...], int]:
-    """The dtype and shape of the array, and the bytes of the whole file."""
+    """Return the dtype and shape of the array, and the size of the whole file in bytes."""
     magic = content[:4].tobytes()
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_DTYPES or not 0 < magic[3] <= MOST_AXES:
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_DTYPES or not 0 < magic[3] <= MAX_AXES:
         raise ValueError(f"{path} is not an IDX file: it begins with {magic.hex(' ') or 'nothing'}")
     dtype = np.dtype(IDX_DTYPES[magic[2]])
     header_nbytes = 4 + 4 * magic[3]

@@ -9,37 +9,42 @@ from pathlib import Path
 import numpy as np
 
 from etl.images.pillow import suffixes
-from etl.record import Record
 from etl.sources.folder_walk import FolderWalk
+from etl.sources.record import Record
 
-# Whoever reads a file takes memory for as many bytes as it says to have.
-LARGEST_FILE_NBYTES = 1 << 30
+# A read allocates as many bytes as the file claims to have.
+MAX_FILE_NBYTES = 1 << 30
 
 
 class ImageFolder:
     """The images below `root/CLASS/`, sorted by path. Classes are the sorted folder names.
 
-    A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the number of its class.
-    Holds names only, no file is open between reads.
+    A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the index of its class. The
+    source holds file names only, and no file is open between reads.
 
-    Files are images if their suffix, in any case, is one of a format that the stage `decode` reads: JPEG, PNG, WebP,
-    GIF, BMP, TIFF or PPM. Of several frames or pages the first is decoded. A `UserWarning` counts, by suffix, the other
-    files of class folders, and the images outside of them. It does not count hidden files, `Thumbs.db` and
-    `desktop.ini`, nor what lies beside the class folders and is no image, such as a README.
+    A file is an image if its suffix, in upper or lower case, belongs to a format that the stage `decode` reads: JPEG,
+    PNG, WebP, GIF, BMP, TIFF or PPM. If a file has several frames or pages, the first is decoded.
 
     Parameters
     ----------
     root : str or Path
         The folder of class folders.
     follow_links : bool
-        Read what links lead to that lead out of `root`, which are refused otherwise.
+        Follow links that lead out of `root`. By default they are errors.
     allow_empty : bool
-        Accept class folders without images. They are in `classes` and have a number, as in torchvision.
+        Accept class folders without images. They are in `classes` and have an index, as in torchvision.
 
     Raises
     ------
     ValueError
-        If there is no image, a class folder has none, or for a link out of `root` or to a folder met before.
+        If there is no image, a class folder has none, or a link leads out of `root` or to a folder that was listed
+        already.
+
+    Warns
+    -----
+    UserWarning
+        If files in class folders are not images, or images are outside of class folders. It counts them by suffix, but
+        not hidden files, `Thumbs.db`, `desktop.ini`, and other files beside the class folders, such as a README.
     """
 
     ragged = ("features",)
@@ -73,14 +78,14 @@ class ImageFolder:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`; raises `OSError` where its file has gone, and `ValueError` where it is none."""
+        """Read record `index`; raise `OSError` if its file is gone, and `ValueError` if it is empty or not plain."""
         encoded = read_bytes(f"{self.root}/{self.files[index]}")
         if not encoded:
             raise ValueError("the file is empty")
         return {"features": np.frombuffer(encoded, dtype=np.uint8), "label": int(self.labels[index])}
 
     def describe(self, index: int) -> str:
-        """The path of record `index` below the root, for messages."""
+        """Return the path of record `index` below the root, for messages."""
         return self.files[index]
 
     def __repr__(self) -> str:
@@ -88,18 +93,20 @@ class ImageFolder:
 
 
 def read_bytes(path: str) -> bytes:
-    """All bytes of a file: four system calls. `np.fromfile` and `open` make more, and took three times as long for
-    photographs of 40 kB. Raises `ValueError` for pipes and the like, and for more than `LARGEST_FILE_NBYTES`.
+    """Read a whole file with four system calls.
+
+    `np.fromfile` and `open` make more, and took three times as long for photographs of 40 kB. Raises `ValueError` for
+    pipes and other special files, and for more than `MAX_FILE_NBYTES`.
     """
-    # Without waiting for somebody to write to it, should it be a pipe.
+    # O_NONBLOCK: opening a pipe must not wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no plain file")
+            raise ValueError("it is not a plain file")
         left = status.st_size
-        if left > LARGEST_FILE_NBYTES:
-            raise ValueError(f"the file has {left:,} bytes, and no image has more than {LARGEST_FILE_NBYTES:,}")
+        if left > MAX_FILE_NBYTES:
+            raise ValueError(f"the file has {left:,} bytes, and no image has more than {MAX_FILE_NBYTES:,}")
         parts = []
         while left > 0 and (part := os.read(descriptor, left)):
             parts.append(part)

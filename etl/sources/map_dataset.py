@@ -1,4 +1,4 @@
-"""A data set of torch's kind as a source: anything with `len` and `[i]` that gives pairs or mappings."""
+"""A map-style PyTorch data set as a source: anything with `len` and `[i]` whose items are pairs or mappings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from PIL import Image
 
 from etl.images import pillow
-from etl.record import Record, source_name
+from etl.sources.record import Record, source_name
 
 PAIR = ("features", "label")
 KEYS_SHOWN = 10
 
 
 class MapStyle(Protocol):
-    """What torch calls a map-style `Dataset`."""
+    """A map-style `torch.utils.data.Dataset`."""
 
     def __len__(self) -> int: ...
 
@@ -26,17 +26,37 @@ class MapStyle(Protocol):
 
 
 class MapDataset:
-    """The records of `dataset`, whose items are pairs `(features, label)`, or mappings with these under the keys
-    `features` and `label` (one of a Hugging Face data set: `MapDataset(dataset, features="image")`). A `UserWarning`
-    says once which further keys mappings have; with `label=None` records have no label.
+    """The records of a map-style data set, whose items are pairs `(features, label)` or mappings.
 
-    Tensors are taken without a copy, images of Pillow as uint8 pixels of shape `(height, width, 3)`, not turned by
-    their EXIF orientation; an image that is the label, such as a mask of segments, keeps its mode. `ragged` names the
-    fields whose size varies, for presaving. Transforms inside stay as they are: what they draw at random is not
-    repeated by equal seeds, and would be frozen by presaving. `AsyncIterator` takes items in several threads at once;
-    pass it `threads=1` where the data set does not allow that.
+    Tensors are taken without a copy. Pillow images become uint8 pixels of shape `(height, width, 3)`; their EXIF
+    orientation is not applied. A label that is an image, such as a segmentation mask, keeps its mode.
 
-    May be pickled if `dataset` may. Raises `ValueError` for what is no map-style data set.
+    Parameters
+    ----------
+    dataset : map-style data set
+        Anything with `len(dataset)` and `dataset[index]`.
+    features : str
+        Key of the features, if items are mappings. For a Hugging Face data set of images: `features="image"`.
+    label : str or None
+        Key of the label, if items are mappings. None leaves labels out.
+    ragged : sequence of str
+        Names of the fields whose size varies between records, for presaving.
+
+    Raises
+    ------
+    ValueError
+        If `dataset` is not a map-style data set.
+
+    Warns
+    -----
+    UserWarning
+        Once, if items have other keys as well, which are left out.
+
+    Notes
+    -----
+    Transforms inside the data set stay as they are. Their random numbers do not depend on the iterator's seed, and
+    presaving would repeat the same ones in every epoch. `AsyncIterator` reads items in several threads at once; pass it
+    `threads=1` if the data set does not support that. The source can be pickled if the data set can.
     """
 
     def __init__(
@@ -46,8 +66,8 @@ class MapDataset:
         is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
         if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise ValueError(
-                f"a {type(dataset).__name__} is not a map-style data set: records are taken by their number, which "
-                "needs __len__ and __getitem__; write a stream to a store first, with presave.write"
+                f"a {type(dataset).__name__} is not a map-style data set: records are read by index, which needs "
+                "__len__ and __getitem__; write a stream to a store first, with presave.write"
             )
         self.name = source_name(dataset)
         self.dataset = dataset
@@ -62,18 +82,18 @@ class MapDataset:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`; raises `ValueError` for an item of another form, and what the data set raises."""
+        """Read record `index`; raise `ValueError` for an item of another form, and any error of the data set."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
         try:
             item = self.dataset[index]
-        except IndexError as error:  # the record is there: what is not is something that it needs
+        except IndexError as error:  # not the record's index, which exists
             raise LookupError(f"IndexError: {error}") from error
         if isinstance(item, Mapping):
             missing = self._keys["features"] not in item
             values = {name: item[key] for name, key in self._keys.items() if key in item}
             if not missing:
-                self._warn_of_others(item)
+                self._warn_of_other_keys(item)
         else:
             missing = not (isinstance(item, (tuple, list)) and len(item) == len(PAIR))
             pair = {} if missing else dict(zip(PAIR, item, strict=True))
@@ -85,8 +105,8 @@ class MapDataset:
             )
         return {name: _as_array(name, value) for name, value in values.items()}
 
-    def _warn_of_others(self, item: Mapping[Any, Any]) -> None:
-        """Say once that items have keys which records do not, and no label if it may be one of them."""
+    def _warn_of_other_keys(self, item: Mapping[Any, Any]) -> None:
+        """Warn, once, of keys that records leave out, one of which may be the label's."""
         others = [key for key in item if key not in self._keys.values()]
         if self._has_warned or not others:
             return
@@ -97,7 +117,7 @@ class MapDataset:
         warnings.warn(f"MapDataset leaves out the keys {shown} of {self.name}{advice}", UserWarning, stacklevel=3)
 
     def describe(self, index: int) -> str:
-        """The file of record `index` in a data set that lists its `samples`, as those of torchvision; for messages."""
+        """Return the file of record `index` if the data set lists its `samples`, as in torchvision; for messages."""
         samples = getattr(self.dataset, "samples", None)
         sample = samples[index] if isinstance(samples, (list, tuple)) and index < len(samples) else None
         return str(sample[0]) if isinstance(sample, (tuple, list)) and sample else ""
@@ -107,9 +127,9 @@ class MapDataset:
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
-    torch = sys.modules.get("torch")  # whoever gives tensors has loaded it
+    torch = sys.modules.get("torch")  # a data set of tensors has loaded it
     if torch is not None and isinstance(value, torch.Tensor):
-        from etl.backends.tensors import as_array
+        from etl.training.backends.tensors import as_array
 
         return as_array(value)
     if isinstance(value, Image.Image):

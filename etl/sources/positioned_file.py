@@ -1,4 +1,4 @@
-"""A file of which pieces are read, wherever they lie."""
+"""A file that is read at given offsets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class PositionedFile:
-    """Reads pieces of the file at `path`, opened when first read from.
+    """Reads byte ranges of the file at `path`, which is opened on the first read.
 
-    It is closed by `close()` or when nothing refers to it any more, and pickled as its path. Threads and forked
-    processes may share it: no read moves a position that another would see.
+    The file is closed by `close()`, or when nothing refers to it any more. It is pickled as its path. Threads and
+    forked processes may share it, because no read moves a shared file position.
     """
 
     def __init__(self, path: Path) -> None:
@@ -19,13 +19,13 @@ class PositionedFile:
         self._open: _Descriptor | None = None
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """`nbytes` bytes from byte `offset` on; raises `ValueError` where the file ends before."""
-        # Kept here, so that a close in another thread takes effect after this read.
+        """Return `nbytes` bytes from byte `offset` on; raise `ValueError` if the file ends earlier."""
+        # This reference keeps the file open until the end of this read, even if another thread calls `close`.
         opened = self._open
         if opened is None:
             opened = self._open = _Descriptor(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
         found = os.pread(opened.number, nbytes, offset)
-        while len(found) < nbytes:  # Linux gives at most 2 GiB a call
+        while len(found) < nbytes:  # Linux reads at most 2 GiB a call
             more = os.pread(opened.number, nbytes - len(found), offset + len(found))
             if not more:
                 raise ValueError(f"{self.path} is shorter than when it was opened: it has changed, open it again")
@@ -33,7 +33,7 @@ class PositionedFile:
         return found
 
     def close(self) -> None:
-        """Give the file back; the next read opens it again."""
+        """Close the file; the next read opens it again."""
         self._open = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class PositionedFile:
 
 
 class _Descriptor:
-    """An open file's number, closed when the last reader has let go of it."""
+    """A file descriptor that is closed when the last reader has dropped it."""
 
     __slots__ = ("number",)
 

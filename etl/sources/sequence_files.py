@@ -1,4 +1,4 @@
-"""A folder of CSV files, one for each sequence."""
+"""A folder with one CSV file for each sequence: its files, their labels, and reading one of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
-from etl.sources.csv_labels import ClassNames, LabelError, LabelFinder, Labels, Targets
 from etl.sources.csv_layout import CsvLayout, read_layout
 from etl.sources.csv_rows import scan_rows
 from etl.sources.folder_walk import FolderWalk
+from etl.sources.labels import ClassNames, LabelError, LabelFinder, Labels, Targets
+from etl.sources.record import Record
 
 SUFFIX = ".csv"
 LABELS_FILE = "labels.csv"
 
 
 class SequenceFiles:
-    """Reads the sequences in `files`, paths below `root`, with `options` of `read_layout`.
+    """Reads the sequences in CSV files.
 
-    `labels`, one for each, or `step_labels`, which says what those in the files mean, are None until they are known.
+    Parameters
+    ----------
+    root : Path
+        The folder.
+    files : list of str
+        Paths below `root`, one for each sequence.
+    options : dict
+        Keyword arguments of `read_layout`.
+
+    Attributes
+    ----------
+    labels : list or None
+        One label for each sequence; None unless the caller sets it.
+    step_labels : Labels or None
+        Meaning of the labels in the files, one for each step; None unless the caller sets it.
     """
 
     def __init__(self, root: Path, files: list[str], options: dict[str, Any]) -> None:
@@ -38,7 +52,7 @@ class SequenceFiles:
         return len(self.files)
 
     def read(self, index: int) -> Record:
-        """Record `index`; raises `ValueError` that names file, line and column."""
+        """Read record `index`; raise `ValueError` that names file, line and column."""
         layout = self.layout(index)
         steps, labels = [], []
         for rows in scan_rows(layout):
@@ -60,15 +74,15 @@ class SequenceFiles:
         return record
 
     def count_steps(self, index: int) -> int:
-        """The steps of sequence `index`, without reading their numbers."""
+        """Count the steps of sequence `index` without parsing their numbers."""
         return sum(len(rows.starts) for rows in scan_rows(self.layout(index)))
 
     def describe(self, index: int) -> str:
-        """The path of file `index` below the root."""
+        """Return the path of file `index` below the root."""
         return self.files[index]
 
     def layout(self, index: int) -> CsvLayout:
-        """Of file `index`; raises `ValueError` where it has other columns than the first."""
+        """Read the layout of file `index`; raise `ValueError` if its columns differ from those of the first file."""
         layout = read_layout(self.root / self.files[index], **self.options)
         if index and layout.names != self.first_layout.names:
             raise ValueError(
@@ -79,7 +93,24 @@ class SequenceFiles:
 
 
 def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression: bool, dtype: str) -> Labels:
-    """What the labels of steps mean, as the first file tells; raises `ValueError` for texts without `classes`."""
+    """Infer the meaning of the labels of steps from the first file.
+
+    Parameters
+    ----------
+    files : SequenceFiles
+        The files, with a label column.
+    classes : sequence of str or None
+        Names of the classes.
+    regression : bool
+        Labels are targets of `dtype`.
+    dtype : str
+        "float32" or "float64".
+
+    Raises
+    ------
+    ValueError
+        If a label is invalid, or is a name and `classes` is None.
+    """
     if regression:
         return Targets(dtype)
     layout = files.first_layout
@@ -87,10 +118,10 @@ def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression:
     for rows in scan_rows(layout):
         texts = [layout.parse(line, number)[1] for number, line in enumerate(rows.lines(), rows.first_line)]
         try:
-            finder.see(texts)
+            finder.add(texts)
         except LabelError as error:
             raise layout.error(rows.first_line + error.position, layout.label or 0, error.cause) from None
-    found = finder.found()
+    found = finder.result()
     if isinstance(found, ClassNames) and classes is None:
         raise layout.error(layout.first_line, layout.label or 0, "labels are texts; name all of them in classes=[...]")
     return found
@@ -99,7 +130,31 @@ def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression:
 def label_sequences(
     files: SequenceFiles, classes: Sequence[str] | None, regression: bool, dtype: str
 ) -> tuple[list[Any], list[str] | None]:
-    """The label of each file, from `labels.csv` beside them, and the names of the classes."""
+    """Read one label for each file from `labels.csv`.
+
+    Parameters
+    ----------
+    files : SequenceFiles
+        The files; `labels.csv` is in their root.
+    classes : sequence of str or None
+        Names of the classes; None infers them from the labels.
+    regression : bool
+        Labels are targets of `dtype`.
+    dtype : str
+        "float32" or "float64".
+
+    Returns
+    -------
+    labels : list
+        One for each file, in the order of `files`.
+    classes : list of str or None
+        Names of the classes, if they have names.
+
+    Raises
+    ------
+    ValueError
+        If a label is invalid, or a file has none or more than one.
+    """
     layout = read_layout(
         files.root / LABELS_FILE,
         "label",
@@ -115,11 +170,11 @@ def label_sequences(
     for rows in scan_rows(layout):
         for number, line in enumerate(rows.lines(), rows.first_line):
             fields = layout.split(line, number)
-            called = fields[layout.features[0]].decode(errors="replace")
-            name = known.get(called)
+            written = fields[layout.features[0]].decode(errors="replace")
+            name = known.get(written)
             if name is None or name in texts:
-                why = "is no sequence here" if name is None else f"has a label in line {lines[name]} already"
-                raise layout.error(number, layout.features[0], f"{called!r} {why}")
+                reason = "is no sequence here" if name is None else f"has a label in line {lines[name]} already"
+                raise layout.error(number, layout.features[0], f"{written!r} {reason}")
             texts[name], lines[name] = fields[layout.label or 0], number
     missing = [name for name in files.files if name not in texts]
     if missing:
@@ -129,10 +184,10 @@ def label_sequences(
     if not regression:
         finder = LabelFinder(classes)
         try:
-            finder.see(list(texts.values()))
+            finder.add(list(texts.values()))
         except LabelError as error:
             raise layout.error([*lines.values()][error.position], layout.label or 0, error.cause) from None
-        labels = finder.found()
+        labels = finder.result()
     values = []
     for name in files.files:
         try:
@@ -144,9 +199,16 @@ def label_sequences(
 
 @dataclass(frozen=True)
 class FoundSequences:
-    """The files of sequences below a folder, paths with forward slashes.
+    """The files of sequences below a folder.
 
-    `folders` maps each sub-folder to its files, sorted; None if the files lie in the folder itself.
+    Attributes
+    ----------
+    files : list of str
+        Paths below the folder, with forward slashes.
+    folders : dict of str to list of str, or None
+        The sorted files of each sub-folder; None if the files are in the folder itself.
+    walk : FolderWalk
+        Counts the files that were left out.
     """
 
     files: list[str]
@@ -155,7 +217,7 @@ class FoundSequences:
 
 
 def find_sequences(root: Path, follow_links: bool) -> FoundSequences:
-    """Find all sequences below `root`; raises `ValueError` as `FolderWalk` does."""
+    """Find all sequences below `root`; raise `ValueError` as `FolderWalk` does."""
     walk = FolderWalk(root, (SUFFIX,), follow_links, f"not {SUFFIX} files")
     entries = walk.entries()
     folders = {
@@ -169,7 +231,7 @@ def find_sequences(root: Path, follow_links: bool) -> FoundSequences:
     if flat and nested:
         raise ValueError(
             f"{root} holds sequences, {flat[0]} for one, and so do its sub-folders, {nested[0]} for one; "
-            "put all into sub-folders, one for each class, or none"
+            "put all of them into sub-folders, one for each class, or none of them"
         )
     if nested:
         return FoundSequences(nested, folders, walk)
@@ -179,6 +241,6 @@ def find_sequences(root: Path, follow_links: bool) -> FoundSequences:
 
 
 def _natural(name: str) -> tuple[list[Any], str]:
-    """Sorts `2.csv` before `10.csv`; `02.csv` and `2.csv`, which are equal as numbers, by their text."""
+    """Return a key that sorts `2.csv` before `10.csv`, and breaks the tie of `02.csv` and `2.csv` by their text."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], name

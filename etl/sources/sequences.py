@@ -1,4 +1,4 @@
-"""Sequences of varying length: a CSV file for each, or arrays in memory."""
+"""Sequences of varying length: one CSV file for each, or arrays in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 from etl.sources.sequence_files import (
     LABELS_FILE,
     SUFFIX,
@@ -20,21 +20,58 @@ from etl.sources.sequence_files import (
 
 
 class Sequences:
-    """The CSV files in a folder, one for each sequence, a line a step; or arrays in memory, see `from_arrays`.
+    """A folder of CSV files, one file for each sequence and one line for each step. `from_arrays` takes arrays instead.
 
-    A record has `features`, of shape `(steps, columns)` and `dtype` (float32, or float64), and, where there are labels,
-    `label`: one, or of shape `(steps,)`. Sequences are sorted by name, numbers in names by value. All files have the
-    columns of the first. Columns, `header`, `features`, `delimiter`, `missing` and errors are as for `Csv`.
+    A record has `features`, an array of `dtype` and shape `(steps, columns)`, and, if there are labels, `label`: a
+    scalar, or an array of shape `(steps,)`. Sequences are sorted by name, with numbers in names by value. All files
+    must have the columns of the first.
 
-    Labels are, in this order: the column `label` of each file, one for each step; those in a file `labels.csv` in the
-    folder, with a first line `name,label`, one for each sequence (names with or without `.csv`); where files lie in
-    sub-folders, the number of the sub-folder, as for `ImageFolder`, with `allow_empty` as there. What they mean is as
-    for `Csv`, except that texts of a column need `classes=`, because it would take a pass over all files to find the
-    names.
+    Labels come from the first of these that exists:
 
-    Files with another suffix are counted in a `UserWarning`, hidden ones and those beside class folders are not. Files
-    are read when asked for, none is open in between. Links that lead out of the folder are refused, unless
-    `follow_links`. Raises `ValueError` that names the file, line and column.
+    1. the column `label` of each file, one label for each step;
+    2. the file `labels.csv` in the folder, whose first line is `name,label`, one label for each sequence (names with
+       or without `.csv`);
+    3. the index of the sub-folder with the file, as in `ImageFolder`.
+
+    Parameters
+    ----------
+    root : str or Path
+        The folder.
+    label : str or int, optional
+        Column with the labels of steps: its name, or its index, which counts from the end if negative.
+    header : bool
+        True if the first line of each file names the columns, False if it is the first step.
+    features : sequence of str or int, optional
+        Columns that are features. By default all but the label.
+    delimiter : str
+        One ASCII character.
+    classes : sequence of str, optional
+        Names of the classes, as for `Csv`. Needed if the labels of steps are names, because inferring them would take a
+        pass over all files.
+    regression : bool
+        If True, labels are targets of `dtype`, not classes.
+    dtype : str
+        "float32" or "float64".
+    missing : float, optional
+        Replacement for empty and NaN values. By default they are errors.
+    follow_links : bool
+        Follow links that lead out of `root`. By default they are errors.
+    allow_empty : bool
+        Accept class folders without sequences.
+
+    Raises
+    ------
+    ValueError
+        If there are no sequences, or a file is malformed. The error names file, line and column.
+
+    Warns
+    -----
+    UserWarning
+        If files with another suffix are left out. It counts them, but not hidden files and files beside class folders.
+
+    Notes
+    -----
+    A file is read on access, and no file is open between reads.
     """
 
     def __init__(
@@ -60,7 +97,9 @@ class Sequences:
             raise ValueError(f"{root} is not a folder" if folder.exists() else f"{root} does not exist")
         found = find_sequences(folder, follow_links)
         if not found.files:
-            raise ValueError(f"{root} holds no sequences: expected {SUFFIX} files, in it or in a sub-folder a class")
+            raise ValueError(
+                f"{root} holds no sequences: expected {SUFFIX} files, in it or in one sub-folder for each class"
+            )
         options: dict[str, Any] = {
             "label": label,
             "header": header,
@@ -78,7 +117,7 @@ class Sequences:
         elif (folder / LABELS_FILE).is_file():
             reader.labels, self.classes = label_sequences(reader, classes, regression, dtype)
         elif regression or classes is not None:
-            raise ValueError(f"{root} has no {LABELS_FILE}; regression and classes are for it or for a label column")
+            raise ValueError(f"{root} has no {LABELS_FILE}; regression and classes need that file or a label column")
         elif found.folders is not None:
             if not allow_empty:
                 found.walk.refuse_empty(found.folders, "sequences")
@@ -98,11 +137,23 @@ class Sequences:
         classes: Sequence[str] | None = None,
         name: str = "arrays",
     ) -> Sequences:
-        """Sequences of arrays of shape `(steps, columns)`, with a label for each: a number, or one for each step.
+        """Make a source of arrays in memory. An array is copied only if its dtype changes.
 
-        Features are kept as float32, unless all are float64; labels as int64, or, if any is floating, in the dtype of
-        features. Arrays are copied only where that changes them. Raises `ValueError` that names the sequence where
-        shapes do not go together.
+        Parameters
+        ----------
+        features : sequence of arrays of shape (steps, columns)
+            One for each sequence. They become float32, unless all of them are float64.
+        labels : sequence of scalars, or of arrays of shape (steps,), optional
+            One for each sequence. They become int64; or the dtype of the features, if any of them is floating-point.
+        classes : sequence of str, optional
+            Names of the classes.
+        name : str
+            Name of the source, for messages.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not match. It names the sequence.
         """
         source = cls.__new__(cls)
         reader = _Arrays(name, features, labels)
@@ -118,20 +169,20 @@ class Sequences:
         return len(self._reader)
 
     def __getitem__(self, index: int) -> Record:
-        """Record `index`."""
+        """Read record `index`."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {self.name}, which holds {len(self)}")
         return self._reader.read(index)
 
     @property
     def lengths(self) -> np.ndarray:
-        """The steps of each sequence, int64 of shape `(records,)`. Asked for first, this reads all files once."""
+        """The number of steps of each sequence: int64 of shape `(records,)`. The first access reads all files."""
         if self._lengths is None:
             self._lengths = np.array([self._reader.count_steps(index) for index in range(len(self))], np.int64)
         return self._lengths
 
     def describe(self, index: int) -> str:
-        """The path of record `index` below the root, for messages."""
+        """Return the path of record `index` below the root, for messages."""
         return self._reader.describe(index)
 
     def __repr__(self) -> str:
@@ -139,7 +190,7 @@ class Sequences:
 
 
 class _Reader(Protocol):
-    """Reads one sequence at a time, from wherever they are."""
+    """Reads one sequence at a time, from files or from memory."""
 
     def __len__(self) -> int: ...
 
@@ -151,7 +202,7 @@ class _Reader(Protocol):
 
 
 class _Arrays:
-    """Sequences that are in memory."""
+    """Sequences in memory."""
 
     def __init__(self, name: str, features: Sequence[np.ndarray], labels: Sequence[Any] | None) -> None:
         self.name = name
@@ -186,7 +237,7 @@ class _Arrays:
 
 
 def _as_labels(labels: Sequence[Any], features: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """One array for each label, of one dtype, of shape `()` or `(steps,)`."""
+    """Return one array for each label, all of one dtype, of shape `()` or `(steps,)`."""
     arrays = [np.asarray(label) for label in labels]
     if len(arrays) != len(features):
         raise ValueError(f"{len(features)} sequences and {len(arrays)} labels do not belong together")

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from etl.record import Record
-from etl.sources.class_names import read_names
-from etl.sources.csv_labels import ClassNames
-from etl.sources.image_folder import LARGEST_FILE_NBYTES
-from etl.sources.left_out import LeftOut
+from etl.sources.folder_walk import LeftOut
+from etl.sources.image_folder import MAX_FILE_NBYTES
+from etl.sources.labels import ClassNames, read_class_names
 from etl.sources.positioned_file import PositionedFile
+from etl.sources.record import Record
 from etl.sources.tar_index import TarIndex, index_tar
 from etl.sources.tar_labels import LabelMember
 
@@ -32,36 +31,43 @@ OPEN_SHARDS = 256
 
 
 class Tar:
-    """The samples in WebDataset shards: a tar file, several, all `*.tar` in a folder, or those that a pattern matches.
+    """The samples in WebDataset shards: one tar file, several, all `*.tar` in a folder, or all that match a pattern.
 
-    Members that stand one after another with one key (the path up to the first dot in the file's name) are a sample,
-    e.g. `0001.jpg` and `0001.cls`. A record has `features`, the bytes of the sample's image as uint8 of shape
-    `(bytes,)`, read-only, and `label`, if there are labels. Images are members with a suffix that `ImageFolder` takes;
-    beside `0001.jpg`, `0001.seg.png` is none. A `UserWarning` counts, by suffix, the members that are neither image nor
-    label, and says so if there are no labels; hidden members are not counted.
-
-    Opening reads the headers of all members once; an index of shards with many is kept in the user's cache. Images are
-    read where they lie when asked for. May be pickled, with the index, about 40 bytes a record; forked, and used by
-    several threads. Nothing is unpacked.
+    Consecutive members with the same key (the path up to the first dot in the file name) are a sample, e.g. `0001.jpg`
+    and `0001.cls`. A record has `features`, the bytes of the sample's image as read-only uint8 of shape `(bytes,)`,
+    and `label`, an int, if there are labels. A member is an image if it has a suffix that `ImageFolder` takes, except
+    that `0001.seg.png` does not count as an image beside `0001.jpg`.
 
     Parameters
     ----------
     path : str, Path, or several
-        The shards. Those found in a folder or by a pattern are sorted by name, others are in the order given.
+        The shards. Shards found in a folder or by a pattern are sorted by name; others keep the order given.
     label : str, optional
-        The member with the label of a sample. An extension, such as "cls", for a text that is a whole number; or
-        "json:key", for a whole number or the name of a class in a JSON object. The key may lead into inner objects, as
-        in "json:meta.class". By default the `.cls` members, if there are any.
+        The member with the label of a sample: an extension, such as "cls", whose text is a whole number; or "json:key",
+        for a whole number or a class name in a JSON object. The key may lead into inner objects, as in
+        "json:meta.class". By default the `.cls` members, if there are any.
     classes : sequence of str, optional
-        The names of the classes, in the order of their numbers. By default the lines of `classes.txt` beside the first
-        shard if that is there, otherwise the sorted names that are labels, or None if labels are numbers.
+        Names of the classes, in the order of their numbers. By default the lines of `classes.txt` beside the first
+        shard if there is one, otherwise the sorted names that are labels, or None if labels are numbers.
 
     Raises
     ------
     ValueError
-        For compressed, damaged or cut-off shards, links, sparse files, names that are absolute or have a part `..`, and
-        samples without exactly one image or with a label that is none, missing, or not among `classes`. It names shard,
-        member and key.
+        If a shard is compressed, damaged or cut off, has links, sparse files, or names that are absolute or have a part
+        `..`; or if a sample does not have exactly one image, or its label is missing, invalid or not among `classes`.
+        The error names shard, member and key.
+
+    Warns
+    -----
+    UserWarning
+        If members are neither image nor label. It counts them by suffix, but not hidden members, and adds if there are
+        no labels.
+
+    Notes
+    -----
+    Nothing is unpacked. Opening reads the headers of all members once; the index of a shard with many members is kept
+    in the user's cache folder. A source may be forked and used by several threads. It may be pickled, with its index of
+    about 40 bytes for each record.
     """
 
     ragged = ("features",)
@@ -104,9 +110,9 @@ class Tar:
         shard, sample = self._locate(index)
         found = self._indices[shard]
         nbytes = int(found.sizes[sample])
-        if nbytes > LARGEST_FILE_NBYTES:
-            raise ValueError(f"it has {nbytes:,} bytes, and no image has more than {LARGEST_FILE_NBYTES:,}")
-        # A file that the cache lets go of is closed once the last thread has read from it.
+        if nbytes > MAX_FILE_NBYTES:
+            raise ValueError(f"it has {nbytes:,} bytes, and no image has more than {MAX_FILE_NBYTES:,}")
+        # A file that the cache evicts is closed once the last thread has read from it.
         encoded = self._open(self.shards[shard]).read(int(found.offsets[sample]), nbytes)
         if not encoded:
             raise ValueError("the file is empty")
@@ -114,12 +120,12 @@ class Tar:
         return record if found.labels is None else {**record, "label": int(found.labels[sample])}
 
     def describe(self, index: int) -> str:
-        """The shard and the image's name of record `index`, for messages."""
+        """Return the shard and the image's name of record `index`, for messages."""
         shard, sample = self._locate(index)
         return f"{self.shards[shard].name}: {self._indices[shard].name(sample)}"
 
     def close(self) -> None:
-        """Give the files back; the next read opens them again."""
+        """Close the shards; the next read opens them again."""
         self._open.cache_clear()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,17 +144,17 @@ class Tar:
         return shard, int(index) - (self._ends[shard - 1] if shard else 0)
 
     def _number_names(self) -> None:
-        """Replace the places of names in each shard by the numbers of the classes."""
+        """Replace each shard's indices into its own names by class numbers."""
         if self.classes is None:
             self.classes = sorted({name for index in self._indices for name in index.label_names or ()})
         known = ClassNames(self.classes)
         for shard, index in enumerate(self._indices):
             numbers = []
-            for place, name in enumerate(index.label_names or ()):
+            for name_index, name in enumerate(index.label_names or ()):
                 try:
                     numbers.append(known.value(name.encode()))
                 except ValueError as error:
-                    image = index.name(int(np.flatnonzero(index.labels == place)[0]))
+                    image = index.name(int(np.flatnonzero(index.labels == name_index)[0]))
                     raise ValueError(f"{self.shards[shard]}: {image}: {error}") from None
             if index.labels is not None and numbers:
                 labels = np.array(numbers, np.int64)[index.labels]
@@ -207,4 +213,4 @@ def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> 
 
 
 def _read_classes(path: Path) -> list[str] | None:
-    return read_names(path).splitlines() if path.is_file() else None
+    return read_class_names(path).splitlines() if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Where the samples of a WebDataset shard lie in its tar file, found in one pass over its headers."""
+"""The offsets of the samples in a WebDataset shard, found in one pass over the headers of the tar file."""
 
 from __future__ import annotations
 
@@ -18,30 +18,44 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from etl.images.pillow import suffixes
-from etl.sources.left_out import suffix_of
+from etl.sources.folder_walk import suffix_of
 from etl.sources.tar_labels import LabelMember
 
-# Read if it is there, unless another is named.
-USUAL_LABEL = LabelMember("cls")
+# Read if there is one, unless the user names another.
+DEFAULT_LABEL = LabelMember("cls")
 BLOCK_NBYTES = tarfile.BLOCKSIZE
-# A scan takes about 35 microseconds a member, so that shards of ImageNet's size together take a minute and a half.
-CACHED_FROM_MEMBERS = 2_000
-# In the name of a cached index: whoever changes what is in one must change this.
+# Indices of shards with fewer members are not cached. A scan takes about 35 microseconds a member, and a minute and a
+# half for shards of ImageNet's size.
+MIN_CACHED_MEMBERS = 2_000
+# Part of the name of a cached index. Change it with the content of an index.
 CACHE_VERSION = 3
-# What tarfile reads at once, beside blocks of 512 bytes, are long names and pax headers.
-LARGEST_READ_NBYTES = 1 << 20
-# What tarfile's parsers raise for headers that nobody has written so.
+# Apart from blocks of 512 bytes, tarfile reads only long names and pax headers at once.
+MAX_READ_NBYTES = 1 << 20
+# Errors that tarfile's parsers raise for malformed headers.
 MALFORMED = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError)
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 
 @dataclass(frozen=True)
 class TarIndex:
-    """For each sample of a shard, in the order of the file: `offsets` and `sizes` of its image in bytes, and `labels`.
+    """The samples of a shard, in the order of the file.
 
-    All are int64 of shape `(samples,)`; `labels` are None where no sample has one. If they are names of classes,
-    `label_names` are these, and `labels` places among them. `names` are the images' names, one after another, each up
-    to its place in `name_ends`. `left_out` counts the members that are neither image nor label, by suffix.
+    Attributes
+    ----------
+    offsets : int64 array of shape (samples,)
+        Byte of the tar file at which each image begins.
+    sizes : int64 array of shape (samples,)
+        Size of each image in bytes.
+    labels : int64 array of shape (samples,), or None
+        Labels, if samples have them; indices into `label_names` if that is not None.
+    names : bytes
+        Names of the images, concatenated.
+    name_ends : int64 array of shape (samples,)
+        End of each name in `names`.
+    label_names : tuple of str or None
+        Class names, if labels are names.
+    left_out : mapping of str to int
+        Number of members that are neither image nor label, by suffix.
     """
 
     offsets: np.ndarray
@@ -53,41 +67,43 @@ class TarIndex:
     left_out: Mapping[str, int]
 
     def name(self, sample: int) -> str:
-        """The name of a sample's image in the tar file."""
+        """Return the name of a sample's image in the tar file."""
         start = int(self.name_ends[sample - 1]) if sample else 0
         return self.names[start : int(self.name_ends[sample])].decode("utf-8", "surrogateescape")
 
 
 def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
-    """The index of the shard at `path`: kept from an earlier time in the user's cache if the file's size and time of
-    change are the same, otherwise read from its headers, and kept where that takes long.
+    """Return the index of the shard at `path`.
 
-    Labels are read from `label`, or from members `.cls` if that is None and there are any. Raises `ValueError` that
-    names file and member where it is no whole tar file or not made of samples.
+    It is loaded from the user's cache if the file's size and modification time are those of the cached index. Otherwise
+    it is read from the headers, and cached if the shard has many members.
+
+    Labels are read from `label`; if that is None, from the `.cls` members, if there are any. Raises `ValueError` that
+    names file and member if the file is not a whole tar file or does not consist of samples.
     """
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     status = path.stat()
     key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {CACHE_VERSION} {suffixes()} {label}"
-    kept = user_cache_path("fair-etl") / "tar-index" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.npz"
-    index = _load(kept)
+    cached = user_cache_path("fair-etl") / "tar-index" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.npz"
+    index = _load(cached)
     if index is None:
         with path.open("rb") as file:
             index, members = _scan(path, file, status.st_size, label)
-        if members >= CACHED_FROM_MEMBERS:
-            _save(index, kept)
+        if members >= MIN_CACHED_MEMBERS:
+            _save(index, cached)
     return index
 
 
 def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -> tuple[TarIndex, int]:
-    """The index, and the number of members."""
+    """Return the index of a tar file of `nbytes` bytes, and its number of members."""
     offsets: list[int] = []
     sizes: list[int] = []
     labels: list[int | str] = []
     names: list[bytes] = []
     left_out: Counter[str] = Counter()
     members = 0
-    source = wanted or USUAL_LABEL
+    source = wanted or DEFAULT_LABEL
     for key, sample in _samples(path, _members(path, file, nbytes), left_out):
         members += len(sample)
         images = {name: each for name, each in sample.items() if f".{name.rpartition('.')[2]}" in suffixes()}
@@ -97,7 +113,7 @@ def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -
             found = "more than one image" if images else f"no image ({', '.join(suffixes())})"
             raise ValueError(
                 f"{path}: sample {key} has {found} among its members {', '.join(sample)}; the members of a sample "
-                "stand one after another"
+                "must follow one another"
             )
         member = sample.get(source.extension)
         if wanted is not None and member is None:
@@ -123,8 +139,8 @@ def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -
     label_names = None
     if labels and isinstance(labels[0], str):
         label_names = tuple(sorted({*map(str, labels)}))
-        places = {name: place for place, name in enumerate(label_names)}
-        labels = [places[str(name)] for name in labels]
+        name_indices = {name: index for index, name in enumerate(label_names)}
+        labels = [name_indices[str(name)] for name in labels]
     index = TarIndex(
         np.array(offsets, np.int64),
         np.array(sizes, np.int64),
@@ -140,10 +156,11 @@ def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -
 def _samples(
     path: Path, members: Iterator[tarfile.TarInfo], left_out: Counter[str]
 ) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """Members with one key that stand one after another, by their extensions.
+    """Yield the key of each sample, and its members by extension.
 
-    As WebDataset has it: the key is the path up to the first dot in the file's name, the extension what follows.
-    Files without extension belong to no sample and are counted in `left_out`, hidden ones, as those of macOS, are not.
+    A sample is a run of members with the same key. As in WebDataset, the key is the path up to the first dot in the
+    file name, and the extension is what follows. Files without an extension belong to no sample and are counted in
+    `left_out`. Hidden files, such as those of macOS, are ignored.
     """
     key = ""
     sample: dict[str, tarfile.TarInfo] = {}
@@ -166,7 +183,7 @@ def _samples(
 
 
 def _members(path: Path, file: BinaryIO, nbytes: int) -> Iterator[tarfile.TarInfo]:
-    """The plain files in a tar file; raises `ValueError` where it is none, or does not end as it should."""
+    """Yield the plain files in a tar file; raise `ValueError` if it is not a tar file, or does not end as it should."""
     start = file.read(2)
     if start in COMPRESSED:
         raise ValueError(
@@ -178,10 +195,10 @@ def _members(path: Path, file: BinaryIO, nbytes: int) -> Iterator[tarfile.TarInf
     for member in _headers(path, file):
         name = member.name
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
-            raise ValueError(f"{path}: member {name} leads out of the folder it is unpacked to; rename it")
+            raise ValueError(f"{path}: member {name} leads out of the folder it would be unpacked to; rename it")
         if not (member.isreg() or member.isdir()) or member.issparse():
             kind = "sparse" if member.issparse() else "a link" if member.islnk() or member.issym() else "special"
-            raise ValueError(f"{path}: member {name} is {kind}; only plain files can be read where they lie")
+            raise ValueError(f"{path}: member {name} is {kind}; only plain files can be read without unpacking")
         size = member.size if member.isreg() else 0
         end = member.offset_data + -(-size // BLOCK_NBYTES) * BLOCK_NBYTES
         if member.offset_data + size > nbytes:
@@ -189,7 +206,7 @@ def _members(path: Path, file: BinaryIO, nbytes: int) -> Iterator[tarfile.TarInf
         last = name
         if member.isreg():
             yield member
-    # tarfile takes a damaged header and the end of the file for the end of the archive.
+    # tarfile treats a damaged header, and the end of the file, as the end of the archive.
     file.seek(end)
     block = file.read(BLOCK_NBYTES)
     if len(block) < BLOCK_NBYTES or any(block):
@@ -201,26 +218,26 @@ def _members(path: Path, file: BinaryIO, nbytes: int) -> Iterator[tarfile.TarInf
 
 
 def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
-    """What tarfile makes of the headers; raises `ValueError` where that is nothing."""
+    """Yield the members that tarfile finds; raise `ValueError` for a malformed header."""
     last = "its beginning"
     try:
         with tarfile.open(fileobj=cast("BinaryIO", _BoundedFile(file)), mode="r:") as tar:
             while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all in memory
                 if member.size < 0:
                     raise tarfile.TarError(f"{member.name} has {member.size} bytes")
                 last = member.name
                 yield member
     except (tarfile.TarError, _HeaderError, *MALFORMED) as error:
-        raise ValueError(f"{path} is no tar file, or damaged after {last}: {error}") from None
+        raise ValueError(f"{path} is not a tar file, or is damaged after {last}: {error}") from None
 
 
 class _HeaderError(Exception):
-    """A header that no tar file has."""
+    """A tar header with an impossible size."""
 
 
 class _BoundedFile:
-    """`file` for tarfile, which takes memory for as many bytes as a header says that it has."""
+    """A file that refuses large reads: tarfile allocates as many bytes as a header claims to have."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -228,15 +245,15 @@ class _BoundedFile:
         self.seek = file.seek
 
     def read(self, nbytes: int) -> bytes:
-        if not 0 <= nbytes <= LARGEST_READ_NBYTES:
+        if not 0 <= nbytes <= MAX_READ_NBYTES:
             raise _HeaderError(f"a header of {nbytes:,} bytes")
         return self._file.read(nbytes)
 
 
-def _load(kept: Path) -> TarIndex | None:
-    """The index in the file at `kept`; None where there is none that can be read."""
+def _load(cached: Path) -> TarIndex | None:
+    """Return the cached index at `cached`, or None if there is none that can be read."""
     try:
-        with kept.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with cached.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             more = json.loads(arrays["more"].tobytes())
             return TarIndex(
                 arrays["offsets"],
@@ -247,25 +264,25 @@ def _load(kept: Path) -> TarIndex | None:
                 None if more["label_names"] is None else tuple(more["label_names"]),
                 more["left_out"],
             )
-    except Exception:  # noqa: BLE001 - whatever a damaged file makes of it, the headers say the same
+    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the headers can be read again
         return None
 
 
-def _save(index: TarIndex, kept: Path) -> None:
+def _save(index: TarIndex, cached: Path) -> None:
     arrays: dict[str, Any] = {"offsets": index.offsets, "sizes": index.sizes, "name_ends": index.name_ends}
     arrays["names"] = np.frombuffer(index.names, np.uint8)
     more = json.dumps({"label_names": index.label_names, "left_out": index.left_out})
     arrays["more"] = np.frombuffer(more.encode(), np.uint8)
     if index.labels is not None:
         arrays["labels"] = index.labels
-    # It only saves time, so that a cache that cannot be written to is nobody's mistake.
+    # The cache only saves time, so failing to write it is not an error.
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".npz", delete=False) as file:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".npz", delete=False) as file:
             try:
                 np.savez(file, **arrays)
                 file.flush()
-                Path(file.name).replace(kept)
+                Path(file.name).replace(cached)
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise

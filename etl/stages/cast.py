@@ -5,19 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from etl.dtypes import find_dtype
-from etl.record import Record
+from etl.sources.record import Record
+from etl.stages.dtypes import find_dtype
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Give `features` the floating dtype called `dtype`: presaved after this, float16 takes half the room of float32.
+    """Convert `features` to a floating-point dtype.
 
-    Raises `ValueError` for an unknown dtype. numpy's formats cannot hold bfloat16.
+    A store that is presaved after a cast to float16 takes half the space of float32.
+
+    Attributes
+    ----------
+    dtype : str
+        "float16", "bfloat16", "float32" or "float64". numpy's file formats cannot hold bfloat16.
+
+    Raises
+    ------
+    ValueError
+        If the dtype is unknown.
     """
 
     dtype: str
     name: ClassVar[str] = "cast"
+    fingerprint_kind: ClassVar[str] = "etl.stages.cast.Cast"
 
     def __post_init__(self) -> None:
         find_dtype(self.dtype)

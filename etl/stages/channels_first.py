@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from etl.record import Record
+from etl.sources.record import Record
 
 
 @dataclass(frozen=True)
 class ChannelsFirst:
-    """Turn `features` of shape `(height, width, channels)` into `(channels, height, width)`; `(height, width)` gains
-    one channel. A view: nothing is copied until the next stage reads it.
+    """Transpose `features` from `(height, width, channels)` to `(channels, height, width)`.
+
+    `(height, width)` becomes `(1, height, width)`. The result is a view: nothing is copied.
+
+    Raises
+    ------
+    ValueError
+        If features have another number of axes.
     """
 
     name: ClassVar[str] = "channels_first"
+    fingerprint_kind: ClassVar[str] = "etl.stages.channels_first.ChannelsFirst"
     changes_length: ClassVar[bool] = True
 
     def __call__(self, record: Record) -> Record:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 # The weights of red, green and blue in brightness (ITU-R BT.601, which Pillow and torchvision use).
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -15,17 +15,27 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 @dataclass(frozen=True)
 class ColourJitter:
-    """Multiply brightness, contrast and saturation of `features`, uint8 of shape `(height, width, 3)`, by random
-    factors, in this order.
+    """Multiply brightness, contrast and saturation, in this order, by random factors.
 
-    Each factor is drawn from `1 - strength` to `1 + strength`; strength 0 leaves that property alone. Comes before
-    "channels_first".
+    `features` are uint8 of shape `(height, width, 3)`, before "channels_first". Each factor is drawn uniformly from
+    `1 - strength` to `1 + strength`.
+
+    Attributes
+    ----------
+    brightness, contrast, saturation : float
+        Strengths from 0, which changes nothing, to 1.
+
+    Raises
+    ------
+    ValueError
+        If a strength is out of range, or features have another dtype or shape.
     """
 
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.4
     name: ClassVar[str] = "colour_jitter"
+    fingerprint_kind: ClassVar[str] = "etl.stages.colour_jitter.ColourJitter"
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -45,7 +55,7 @@ class ColourJitter:
         values *= brightness
         mean = np.float32((values.mean(axis=(0, 1), dtype=np.float64) * LUMA).sum())
         values += (mean - values) * (1 - contrast)
-        # Not a product of matrices: that would wake the threads of BLAS for each image.
+        # Not a matrix product, which would wake BLAS's threads for each image.
         grey = values[:, :, :1] * LUMA[0] + values[:, :, 1:2] * LUMA[1] + values[:, :, 2:] * LUMA[2]
         values += (grey - values) * (1 - saturation)
         np.rint(values, out=values)

@@ -1,4 +1,4 @@
-"""Stage "decode": the bytes of an image file to upright RGB pixels."""
+"""Stage "decode": from the bytes of an image file to upright RGB pixels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from PIL import Image
 
 from etl.images import pillow, turbo
-from etl.record import Record
+from etl.sources.record import Record
 from etl.stages.random_resized_crop import RandomResizedCrop
 from etl.stages.resize import Resize
 from etl.stages.stage import ADDED_LATER, AnyStage
 
-# From encoded bytes to an image of Pillow, or to an array of pixels.
+# Functions from encoded bytes to a Pillow image or an array of pixels.
 DECODERS: dict[str, Callable[[np.ndarray, tuple[int, int] | None], Any]] = {
     "pillow": pillow.open_image,
     "turbo": turbo.decode,
@@ -24,16 +24,33 @@ DECODERS: dict[str, Callable[[np.ndarray, tuple[int, int] | None], Any]] = {
 
 @dataclass(frozen=True)
 class Decode:
-    """Decode `features`, uint8 of shape `(bytes,)`, into uint8 of shape `(height, width, 3)`.
+    """Decode an image file to RGB pixels, upright according to its EXIF orientation.
 
-    `decoder` is "pillow", or "turbo" for libjpeg-turbo, which gives the same pixels. With `at_least`, a height and
-    width, JPEG files are scaled while they are decoded, to the smallest size the decoder offers that has these: other
-    pixels, and less work where a photograph is much larger.
+    `features` go from uint8 of shape `(bytes,)` to uint8 of shape `(height, width, 3)`.
+
+    Attributes
+    ----------
+    decoder : str
+        "pillow", or "turbo" for libjpeg-turbo, which is faster and gives the same pixels.
+    at_least : (int, int) or None
+        Height and width. JPEG files are scaled down while they are decoded, to the smallest size that the decoder
+        offers and that is at least this large. This is faster for large photographs, and gives other pixels than
+        decoding the whole image. None decodes at full size.
+
+    Raises
+    ------
+    ValueError
+        If the decoder is unknown, or the bytes are not a whole image.
+    OSError
+        If the file is damaged, in some cases.
+    ImportError
+        If simplejpeg is not installed, for "turbo".
     """
 
     decoder: str = "pillow"
     at_least: tuple[int, int] | None = field(default=None, metadata=ADDED_LATER)
     name: ClassVar[str] = "decode"
+    fingerprint_kind: ClassVar[str] = "etl.stages.decode.Decode"
     changes_length: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -47,12 +64,12 @@ class Decode:
         return {**record, "features": pillow.to_pixels(opened) if isinstance(opened, Image.Image) else opened}
 
     def open(self, encoded: np.ndarray) -> Any:
-        """The image as the decoder gives it: an array, or an image of Pillow."""
+        """Return the image in the decoder's own form: an array, or a Pillow image."""
         return DECODERS[self.decoder](encoded, self.at_least)
 
     def before(self, following: AnyStage) -> AnyStage:
-        """What does this stage's work where `following` comes next."""
-        # Subclasses may do something else.
+        """Return the stage to run in place of this one if `following` is next."""
+        # Exact types, since subclasses may do something else.
         takes_image = type(following) in (Resize, RandomResizedCrop)
         keeps_image = takes_image and getattr(following, "resizer", None) == self.decoder == "pillow"
         return _DecodeForResize(self) if keeps_image else self
@@ -60,10 +77,10 @@ class Decode:
 
 @dataclass(frozen=True)
 class _DecodeForResize:
-    """Leaves the image in the form in which the decoder gave it, which `Resize` takes, too.
+    """Leaves the image in the decoder's own form, which `Resize` accepts, too.
 
-    Two copies of the whole photograph less, made while holding the interpreter's lock: with Pillow a photograph of
-    514 x 358 took 0.6 of the time.
+    This saves two copies of the whole photograph, made while holding the GIL: with Pillow, a photograph of 514 x 358
+    took 0.6 times as long.
     """
 
     decode: Decode

@@ -1,4 +1,4 @@
-"""Stage "normalise": pixels from 0..255 to zero mean and unit variance."""
+"""Stage "normalise": from pixels in 0..255 to zero mean and unit variance."""
 
 from __future__ import annotations
 
@@ -9,29 +9,41 @@ from typing import ClassVar
 import numpy as np
 
 from etl.kernels import CHANNELS, find_normalise_rows
-from etl.record import Record
-from etl.slot import check_shape
+from etl.sources.record import Record
+from etl.stages.collate import check_shape
 
-# Mean and standard deviation of ImageNet's training images, in units of 1 (Krizhevsky's statistics as torchvision
-# publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).
+# Mean and standard deviation of ImageNet's training images, for pixels from 0 to 1 (Krizhevsky's statistics, as
+# torchvision publishes them with its pretrained models: https://pytorch.org/vision/stable/models.html).
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-# The first and only row.
-ONLY = np.zeros(1, np.int64)
+# The index of the only row.
+_ONLY_ROW = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
 class Normalise:
-    """`(features / 255 - mean) / std` per channel: uint8 of shape `(channels, height, width)` to float32.
+    """Normalise each channel: `(features / 255 - mean) / std`.
 
-    Computed in float32 as `(features - 255 mean) * (1 / (255 std))`, with both constants rounded once, so that every
-    strategy and every layout gives the same bits.
+    `features` go from uint8 to float32, both of shape `(channels, height, width)`. The result is computed in float32 as
+    `(features - 255 mean) * (1 / (255 std))`, with both constants rounded once, so that every strategy and every memory
+    layout gives the same bits.
+
+    Attributes
+    ----------
+    mean, std : tuple of float
+        One number for each channel, for pixels from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If the lengths of `mean` and `std` differ, `std` is not above 0, or features have another shape.
     """
 
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     name: ClassVar[str] = "normalise"
+    fingerprint_kind: ClassVar[str] = "etl.stages.normalise.Normalise"
     written_dtype: ClassVar[np.dtype] = np.dtype(np.float32)
 
     def __post_init__(self) -> None:
@@ -51,10 +63,10 @@ class Normalise:
             raise ValueError(f"features have shape {features.shape}, not ({len(self.mean)}, height, width)")
         check_shape("features", features.shape, out)
         if features.dtype == np.uint8 and len(features) == CHANNELS and out.flags.c_contiguous:
-            # As pixels lie in an image: one pass over them, which costs a tenth of two over transposed ones.
+            # One pass over the pixels in the memory order of an image costs a tenth of two passes over transposed ones.
             pixels = np.ascontiguousarray(features.transpose(1, 2, 0))
             pixels.flags.writeable = False
-            find_normalise_rows()(pixels[np.newaxis], ONLY, out[np.newaxis], ONLY, *self._rows)
+            find_normalise_rows()(pixels[np.newaxis], _ONLY_ROW, out[np.newaxis], _ONLY_ROW, *self._rows)
             return
         # Two passes over one image, which stays in the cache between them.
         np.subtract(features, self.offset, out=out)
@@ -66,10 +78,10 @@ class Normalise:
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """What is subtracted from pixels: float32 of shape `(channels, 1, 1)`."""
+        """The value to subtract from pixels, for each channel: float32 of shape `(channels, 1, 1)`."""
         return (np.array(self.mean) * 255).astype(np.float32)[:, None, None]
 
     @cached_property
     def scale(self) -> np.ndarray:
-        """What the difference is multiplied with: float32 of shape `(channels, 1, 1)`."""
+        """The factor to multiply the difference by, for each channel: float32 of shape `(channels, 1, 1)`."""
         return (1 / (np.array(self.std) * 255)).astype(np.float32)[:, None, None]

@@ -1,4 +1,4 @@
-"""Stage "random_crop": a part of the image of fixed size, at a random place."""
+"""Stage "random_crop": a crop of fixed size, at a random position."""
 
 from __future__ import annotations
 
@@ -7,21 +7,34 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Cut `self.height` x `self.width` out of `features` of shape `(height, width, ...)`, at a random place.
+    """Crop `features` of shape `(rows, columns, ...)` to `(height, width, ...)` at a random position.
 
-    `padding` pixels of 0 are thought around the image first (4 is usual for CIFAR-10: He et al. 2016, section 4.2).
-    Comes before "channels_first". Raises `ValueError` for an image that is too small.
+    Put this stage before "channels_first".
+
+    Attributes
+    ----------
+    height, width : int
+        Size of the crop in pixels.
+    padding : int
+        The image is zero-padded by this many pixels on each side first (4 is common for CIFAR-10: He et al. 2016,
+        section 4.2).
+
+    Raises
+    ------
+    ValueError
+        If an image with its padding is smaller than the crop.
     """
 
     height: int
     width: int
     padding: int = 0
     name: ClassVar[str] = "random_crop"
+    fingerprint_kind: ClassVar[str] = "etl.stages.random_crop.RandomCrop"
     fixes_size: ClassVar[bool] = True
     is_random: ClassVar[bool] = True
 
@@ -44,16 +57,19 @@ class RandomCrop:
         if self.padding == 0:
             return {**record, "features": pixels[row : row + self.height, column : column + self.width]}
         cropped = np.zeros((self.height, self.width, *pixels.shape[2:]), pixels.dtype)
-        inside, places = zip(
+        inside, target = zip(
             _overlap(row - self.padding, self.height, pixels.shape[0]),
             _overlap(column - self.padding, self.width, pixels.shape[1]),
             strict=True,
         )
-        cropped[places] = pixels[inside]
+        cropped[target] = pixels[inside]
         return {**record, "features": cropped}
 
 
 def _overlap(first: int, size: int, available: int) -> tuple[slice, slice]:
-    """Which of `available` pixels lie in the `size` from `first` on, and where in these they stand."""
+    """Intersect a crop of `size` pixels from `first` on with an axis of `available` pixels.
+
+    Returns the intersection as a slice of the axis, and as a slice of the crop.
+    """
     low, high = max(first, 0), max(min(first + size, available), max(first, 0))
     return slice(low, high), slice(low - first, high - first)

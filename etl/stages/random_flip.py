@@ -1,4 +1,4 @@
-"""Stage "random_flip": the image mirrored, or not."""
+"""Stage "random_flip": a random left-right flip."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from etl.record import Record
+from etl.sources.record import Record
 
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Mirror `features` of shape `(height, width, ...)` left to right with this `probability`: a view, no copy.
+    """Flip `features` of shape `(height, width, ...)` left to right at random, as a view.
 
-    Comes before "channels_first".
+    Put this stage before "channels_first".
+
+    Attributes
+    ----------
+    probability : float
+        Probability of a flip, from 0 to 1.
     """
 
     probability: float = 0.5
     name: ClassVar[str] = "random_flip"
+    fingerprint_kind: ClassVar[str] = "etl.stages.random_flip.RandomFlip"
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

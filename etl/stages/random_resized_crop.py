@@ -1,4 +1,4 @@
-"""Stage "random_resized_crop": a part of a photograph, of random place, size and proportions, resized."""
+"""Stage "random_resized_crop": a crop of random position, size and aspect ratio, resized."""
 
 from __future__ import annotations
 
@@ -10,20 +10,34 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from etl.record import Record
+from etl.sources.record import Record
 from etl.stages.resize import Resize
 
-TRIES = 10
+MAX_TRIES = 10
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Cut a random rectangle out of `features`, uint8 of shape `(height, width, 3)` or `(height, width)`, and resize it
-    to `self.height` x `self.width`, as `Resize` does.
+    """Crop `features`, uint8 of shape `(rows, columns, 3)` or `(rows, columns)`, at random and resize the crop.
 
-    Its area is a share of the image's between the two of `scale`, its width over height between the two of `ratio`;
-    where ten draws do not fit into the image, the largest rectangle in its middle. The augmentation of Inception
-    (Szegedy et al. 2015, arXiv:1409.4842), with the defaults of torchvision.
+    This is Inception's augmentation (Szegedy et al. 2015, arXiv:1409.4842) with torchvision's defaults. If ten random
+    crops do not fit into the image, the largest crop in its centre is taken.
+
+    Attributes
+    ----------
+    height, width : int
+        Size after resizing, in pixels.
+    resizer : str
+        "pillow" or "opencv", as for `Resize`.
+    scale : (float, float)
+        Smallest and largest area of the crop, as a share of the image's.
+    ratio : (float, float)
+        Smallest and largest aspect ratio of the crop, width over height.
+
+    Raises
+    ------
+    ValueError
+        If a setting is invalid.
     """
 
     height: int
@@ -32,12 +46,13 @@ class RandomResizedCrop:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     name: ClassVar[str] = "random_resized_crop"
+    fingerprint_kind: ClassVar[str] = "etl.stages.random_resized_crop.RandomResizedCrop"
     fixes_size: ClassVar[bool] = True
     is_random: ClassVar[bool] = True
     written_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
 
     def __post_init__(self) -> None:
-        _ = self._resize  # which refuses sizes and resizers that it cannot have
+        _ = self._resize  # checks the size and the resizer
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale {self.scale} must be two shares of the area, above 0, at most 1, the lower first")
         if not 0 < self.ratio[0] <= self.ratio[1]:
@@ -47,7 +62,17 @@ class RandomResizedCrop:
         return self._resize({**record, "features": self._cut(record["features"], random)})
 
     def write_into(self, features: Any, out: np.ndarray, random: np.random.Generator) -> None:
-        """Crop and resize `features` into `out`, uint8 of the new shape."""
+        """Crop and resize into an array.
+
+        Parameters
+        ----------
+        features : uint8 array of shape (rows, columns, 3) or (rows, columns), or Pillow image
+            The image.
+        out : uint8 array of shape (height, width, 3) or (height, width)
+            Receives the result.
+        random : numpy.random.Generator
+            Draws the crop.
+        """
         self._resize.write_into(self._cut(features, random), out)
 
     @cached_property
@@ -55,8 +80,20 @@ class RandomResizedCrop:
         return Resize(self.height, self.width, self.resizer)
 
     def draw(self, height: int, width: int, random: np.random.Generator) -> tuple[int, int, int, int]:
-        """First row, first column, height and width of a rectangle in an image of `height` x `width`."""
-        for _ in range(TRIES):
+        """Draw a crop.
+
+        Parameters
+        ----------
+        height, width : int
+            Size of the image in pixels.
+        random : numpy.random.Generator
+            Draws the crop.
+
+        Returns
+        -------
+        First row, first column, height and width of the crop.
+        """
+        for _ in range(MAX_TRIES):
             area = height * width * random.uniform(*self.scale)
             ratio = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
             rows, columns = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))

@@ -1,4 +1,4 @@
-"""Stage "resize": pixels to one size."""
+"""Stage "resize": pixels to a fixed size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from etl.images import pillow, turbo
-from etl.record import Record
-from etl.slot import store
+from etl.sources.record import Record
+from etl.stages.collate import write_value
 from etl.stages.stage import ADDED_LATER
 
 RESIZERS = ("pillow", "opencv")
@@ -18,16 +18,29 @@ RESIZERS = ("pillow", "opencv")
 
 @dataclass(frozen=True)
 class Resize:
-    """Resize `features`, uint8 of shape `(height, width, 3)` or `(height, width)`, to `self.height` x `self.width`.
+    """Resize `features`, uint8 of shape `(rows, columns, 3)` or `(rows, columns)`; the aspect ratio is not kept.
 
-    Bilinear; the aspect ratio is not kept. `resizer` "pillow" counts every source pixel where an image shrinks,
-    "opencv" takes the four nearest, which is faster and aliases.
+    Attributes
+    ----------
+    height, width : int
+        New size in pixels.
+    resizer : str
+        "pillow" or "opencv", both bilinear. When an image shrinks, "pillow" uses every source pixel; "opencv" uses the
+        four nearest, which is faster and aliases.
+
+    Raises
+    ------
+    ValueError
+        If the size or the resizer is invalid.
+    ImportError
+        If OpenCV is not installed, for "opencv".
     """
 
     height: int
     width: int
     resizer: str = field(default="pillow", metadata=ADDED_LATER)
     name: ClassVar[str] = "resize"
+    fingerprint_kind: ClassVar[str] = "etl.stages.resize.Resize"
     fixes_size: ClassVar[bool] = True
     written_dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
 
@@ -44,7 +57,7 @@ class Resize:
         """Resize `features` into `out`, uint8 of the new shape."""
         resized = self._resize(features, out)
         if resized is not out:
-            store("features", resized, out)
+            write_value("features", resized, out)
 
     def _resize(self, features: Any, out: np.ndarray | None) -> np.ndarray:
         if isinstance(features, Image.Image):

@@ -1,4 +1,4 @@
-"""What a stage is, and how it is told from another."""
+"""The protocol of a stage, and the description that identifies one in fingerprints."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from etl.record import Record
+from presave import Record
 
-# Metadata of a dataclass field that a stage did not have at first: at its default the stage is described as before, and
-# the fingerprints in stores stay what they are.
+# Metadata of a dataclass field that was added to a stage later. A field at its default is left out of the description,
+# so that the fingerprints in older stores stay valid.
 ADDED_LATER = {"added_later": True}
 
 
 class Stage(Protocol):
-    """One step from encoded bytes to a training array.
+    """One step from encoded bytes to a training array: a function from record to record.
 
-    A frozen dataclass is the usual form: its class, its `version` where it has one, and its fields identify it.
-    Calls must not change the record they are given, and give equal bytes for equal records. What a stage may say of
-    itself in attributes: `fixes_size = True` where all records have features of one size after it;
-    `changes_length = True` where the first axis of a field may have another size after it than before it;
-    `is_random = True` where it draws at random, and then it is called with the record and a `numpy.random.Generator` of
-    its own, seeded by seed, epoch and record.
+    A stage is usually a frozen dataclass. Its class, its fields and its `version` (if it has one) identify it. A call
+    must not change its argument, and must return equal bytes for equal records.
+
+    A stage may have these attributes:
+
+    - `fixes_size = True`: the features of all records have the same size after the stage.
+    - `changes_length = True`: the stage may change the size of a field's first axis.
+    - `is_random = True`: the stage is called with the record and a `numpy.random.Generator`, seeded by seed, epoch,
+      record and the stage's place in the pipeline.
+    - `written_dtype` and `write_into(features, out)`: the stage can write features of that dtype straight into a batch.
+      A random stage takes the generator as a third argument.
+    - `fingerprint_kind`: a name that replaces the class in fingerprints, so that stores stay valid if the class is
+      moved or renamed. Subclasses do not inherit it.
     """
 
     @property
@@ -50,7 +57,7 @@ AnyStage = Stage | RandomStage | Callable[[Record], Record]
 
 
 def stage_name(stage: AnyStage) -> str:
-    """The stage's `name`, or a plain function's own."""
+    """Return the stage's `name`, or the `__name__` of a function; raises `TypeError` if there is neither."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)
     if not isinstance(name, str):
         raise TypeError(f"stage {stage!r} needs a name: give it an attribute `name`, or use a function")
@@ -58,30 +65,30 @@ def stage_name(stage: AnyStage) -> str:
 
 
 def fixes_size(stage: AnyStage) -> bool:
-    """Whether the stage says that all records have features of one size after it."""
+    """Return whether the features of all records have the same size after the stage."""
     return bool(getattr(stage, "fixes_size", False))
 
 
 def changes_length(stage: AnyStage) -> bool:
-    """Whether the stage says that sequences may have another number of steps after it."""
+    """Return whether the stage may change the number of steps of a sequence."""
     return fixes_size(stage) or bool(getattr(stage, "changes_length", False))
 
 
 def is_random(stage: AnyStage) -> bool:
-    """Whether the stage says that it draws at random."""
+    """Return whether the stage is random."""
     return bool(getattr(stage, "is_random", False))
 
 
 def describe_stage(stage: AnyStage) -> dict[str, Any]:
-    """What identifies `stage` in a fingerprint, as JSON values: its name, class or function, `version`, and settings.
+    """Return what identifies `stage` in a fingerprint, as JSON values: name, class or function, version and settings.
 
-    Settings are the fields of a dataclass, the attributes of another object, and what a function took from the one
-    around it. Raises `TypeError` for a setting that is no number, string, array, or a collection of these.
+    Settings are the fields of a dataclass, the attributes of any other object, or the variables that a function
+    captures from an enclosing function. Raises `TypeError` unless settings are numbers, strings, arrays, or collections
+    of these.
     """
-    kind: Any = stage if hasattr(stage, "__qualname__") else type(stage)
     description = {
         "name": stage_name(stage),
-        "kind": f"{kind.__module__}.{kind.__qualname__}",
+        "kind": _kind(stage),
         "version": getattr(stage, "version", 1),
         "settings": _settings(stage),
     }
@@ -89,10 +96,19 @@ def describe_stage(stage: AnyStage) -> dict[str, Any]:
         described: dict[str, Any] = json.loads(json.dumps(description, default=_describe_value))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"stage {stage_name(stage)!r} cannot be told from others, which presaving needs: {error}; "
+            f"stage {stage_name(stage)!r} cannot be identified, which presaving needs: {error}; "
             "make it a dataclass whose fields are numbers, strings and arrays"
         ) from error
     return described
+
+
+def _kind(stage: Any) -> str:
+    # Not inherited, because a subclass may do something else.
+    declared = vars(type(stage)).get("fingerprint_kind")
+    if isinstance(declared, str):
+        return declared
+    kind: Any = stage if hasattr(stage, "__qualname__") else type(stage)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _settings(stage: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
-"""Strategies: the ways to get from data to batches, by name. What is asked of one is an attribute, never its name."""
+"""Strategies: ways to get from data to batches, found by name."""
 
-from etl.strategies.registry import default_names, find, names, register
-from etl.strategies.strategy import Strategy
+from etl.strategies.strategy import Strategy, default_names, find, names, register
 
 __all__ = ["Strategy", "default_names", "find", "names", "register"]

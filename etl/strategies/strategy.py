@@ -1,4 +1,4 @@
-"""A strategy: a way to get from data to batches."""
+"""A strategy: a way to get from data to batches, how it wraps an iterator, and the strategies known by name."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from etl.iterators import AsyncIterator, BatchIterator
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to get from data to batches.
+    """A way to get from data to batches. Its properties are attributes and never parsed from its name.
 
     Parameters
     ----------
     name : str
-        How the command line asks for it and reports show it.
+        Name on the command line and in reports.
     reads : {"source", "store"}
-        A source of encoded records, which take every stage of the pipeline in every epoch; or a store, which has to be
-        written first and holds records as they are after one of the stages.
+        "source": encoded records, which pass all stages of the pipeline in every epoch. "store": records as they are
+        after one of the stages, from a store that must be written first.
     ahead : {"thread", "process"}, optional
-        Workers that load the next batches during compute. Without any, the training loop itself loads.
+        Kind of the workers that load the next batches during compute; None if the training loop itself loads.
     is_default : bool
-        Whether it is compared unless other strategies are asked for.
+        True if `etl compare` includes it by default.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Strategy:
 
     @property
     def reads_store(self) -> bool:
-        """Whether a store has to be written before it can load."""
+        """True if it reads a store, which must be written first."""
         return self.reads == "store"
 
     @property
     def loads_ahead(self) -> bool:
-        """Whether it loads during compute."""
+        """True if it loads the next batches during compute."""
         return self.ahead is not None
 
     @property
     def uses_processes(self) -> bool:
-        """Whether processes load, not threads."""
+        """True if worker processes load, rather than threads."""
         return self.ahead == "process"
 
     def wrap(self, iterator: BatchIterator, prefetch_size: int, workers: int) -> BatchIterator:
@@ -51,14 +51,60 @@ class Strategy:
         Parameters
         ----------
         iterator : BatchIterator
-            A plain iterator over what the strategy reads.
+            Iterator over the source or store that the strategy reads, which loads in the calling thread. It is returned
+            unchanged if the strategy does not load ahead.
         prefetch_size : int
-            Batches that are loaded ahead, if the strategy loads ahead.
+            Batches that are loaded ahead.
         workers : int
-            Threads or processes that load them; at least one does.
+            Threads or processes that load ahead; 0 counts as 1.
         """
         if self.ahead is None:
             return iterator
         if self.ahead == "process":
             return AsyncIterator(iterator, prefetch_size, workers="process", processes=max(1, workers))
         return AsyncIterator(iterator, prefetch_size, threads=max(1, workers))
+
+
+_BUILT_IN = (
+    Strategy("raw", reads="source", is_default=True),
+    Strategy("async-raw", reads="source", ahead="thread", is_default=True),
+    Strategy("process-raw", reads="source", ahead="process"),
+    Strategy("presaved", reads="store", is_default=True),
+    Strategy("async-presaved", reads="store", ahead="thread", is_default=True),
+)
+_strategies = {each.name: each for each in _BUILT_IN}
+
+
+def find(name: str) -> Strategy:
+    """Return the strategy called `name`.
+
+    Raises
+    ------
+    ValueError
+        If there is none. The message lists all names.
+    """
+    if name not in _strategies:
+        raise ValueError(f"no strategy is called {name!r}; there are {', '.join(_strategies)}")
+    return _strategies[name]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all strategies, in the order in which they were registered."""
+    return tuple(_strategies)
+
+
+def default_names() -> tuple[str, ...]:
+    """Return the names of the strategies that are compared by default."""
+    return tuple(each.name for each in _strategies.values() if each.is_default)
+
+
+def register(strategy: Strategy) -> None:
+    """Register `strategy` under its name, in this process only.
+
+    Raises
+    ------
+    ValueError
+        If a different strategy has that name.
+    """
+    if _strategies.setdefault(strategy.name, strategy) != strategy:
+        raise ValueError(f"another strategy is already called {strategy.name!r}; register this one under another name")

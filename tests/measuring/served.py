@@ -1,4 +1,4 @@
-"""A server for tests: what its sessions do, each request says."""
+"""A server for tests, whose sessions do what each request says."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ STATE: list[int] = []
 
 
 def prepare(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Do what `request` says; sessions do what theirs say."""
+    """Do what `request` says, and return the answer and the sessions."""
     act(request)
     return {"seed": hash("a string"), "pid": os.getpid()}, session
 
 
 @contextmanager
 def session(request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Answer with what `act` does."""
+    """Answer all requests of a session with `act`."""
     try:
         yield act(request), act
     finally:
@@ -31,7 +31,7 @@ def session(request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
 
 
 def act(request: dict[str, Any]) -> dict[str, Any]:
-    """Raise, die, hang, print, start a thread or remember something."""
+    """Raise, die, exit, hang, print, start a thread, register an exit function, or only count."""
     does = request.get("does")
     if does == "raise":
         raise RuntimeError("it is broken")

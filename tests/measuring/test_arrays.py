@@ -1,4 +1,4 @@
-"""Every page of a batch is touched, and digests change with everything that it holds."""
+"""Every page of a batch is touched, and digests depend on everything in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_digest_changes_with_every_bit_shape_dtype_and_order(other: etl.Batch)
     assert digest_of(other) != digest_of(batch())
 
 
-def test_equal_content_has_equal_digests_whatever_its_layout_in_memory() -> None:
+def test_equal_content_has_equal_digests_in_every_memory_layout() -> None:
     assert digest_of(batch(np.asfortranarray(FEATURES))) == digest_of(batch(FEATURES.copy())) == digest_of(batch())
 
 
@@ -61,7 +61,7 @@ def test_pages_are_counted_for_each_array() -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 100, mmap.PAGESIZE - 1])
 @pytest.mark.parametrize("nbytes", [1, 200, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 * mmap.PAGESIZE - 7])
-def test_touching_reads_each_page_that_an_array_reaches_into_wherever_it_begins(start: int, nbytes: int) -> None:
+def test_touching_reads_each_page_of_an_array_that_begins_anywhere_in_a_page(start: int, nbytes: int) -> None:
     memory = np.frombuffer(mmap.mmap(-1, 5 * mmap.PAGESIZE), np.uint8)
     array = memory[start : start + nbytes]
     pages = memory.reshape(5, mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""The clock of a comparison against an oracle: delays that are known come out in the parts where they were put."""
+"""The clock against an oracle: known delays are found in the parts of an epoch that contain them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from delays import Delay, SlowSource
 
 import etl
 from etl.measuring.arrays import touch
 from etl.measuring.clock import EpochTimes, Split, run_epoch
+from tests.delays import Delay, SlowSource
 
 BATCHES = 8
 
@@ -27,7 +27,7 @@ def whole(split: Split) -> float:
     return split.first + split.rest
 
 
-def test_plain_has_all_of_loading_in_stall_and_all_of_the_steps_in_compute() -> None:
+def test_without_prefetching_all_loading_is_stall_and_all_steps_are_compute() -> None:
     loading, steps = Delay(0.03), Delay(0.03)
     times = run(loading, steps, prefetch_size=0)
     assert whole(times.stall) >= sum(loading.taken)
@@ -35,22 +35,22 @@ def test_plain_has_all_of_loading_in_stall_and_all_of_the_steps_in_compute() -> 
     assert times.stall.rest >= sum(loading.taken[1:])
     assert whole(times.compute) >= sum(steps.taken)
     assert times.compute.first >= steps.taken[0]
-    # Each delay is in one of them only.
+    # Each delay counts in one of the two only.
     assert whole(times.stall) - sum(loading.taken) < sum(steps.taken)
     assert whole(times.compute) - sum(steps.taken) < sum(loading.taken)
     assert whole(times.wall) >= sum(loading.taken) + sum(steps.taken)
 
 
-def test_ahead_the_stall_is_the_first_batch_and_what_compute_did_not_hide() -> None:
+def test_with_prefetching_the_stall_is_the_first_batch_and_loading_that_compute_did_not_hide() -> None:
     loading, steps = Delay(0.02), Delay(0.06)
     times = run(loading, steps, prefetch_size=2)
     assert times.stall.first >= loading.taken[0]
     assert whole(times.compute) >= sum(steps.taken)
-    # Of seven loads that take a third of a step, next to nothing is waited for.
+    # Seven loads that each take a third of a step cause hardly any wait.
     assert times.stall.rest < sum(loading.taken[1:])
 
 
-def test_ahead_and_bound_by_loading_the_wall_is_no_shorter_than_loading() -> None:
+def test_with_prefetching_the_wall_is_no_shorter_than_loading() -> None:
     loading, steps = Delay(0.03), Delay(0.01)
     times = run(loading, steps, prefetch_size=2)
     assert whole(times.wall) >= sum(loading.taken) + steps.taken[-1]
@@ -75,7 +75,7 @@ def test_loading_alone_has_no_compute_and_its_wall_is_the_loading() -> None:
     assert whole(times.compute) < sum(loading.taken)
 
 
-def test_the_end_of_an_iterator_is_waited_for_and_counts_as_stall() -> None:
+def test_the_end_of_an_iterator_counts_as_stall() -> None:
     end = Delay(0.05)
 
     def batches() -> Iterator[etl.Batch]:
@@ -104,7 +104,7 @@ def test_an_iterator_that_yields_nothing_is_refused() -> None:
         run_epoch([], None)
 
 
-def test_a_batch_is_let_go_before_the_next_one_is_asked_for() -> None:
+def test_a_batch_is_released_before_the_next_is_requested() -> None:
     held: list[bool] = []
 
     class Held(etl.Batch):
@@ -121,7 +121,7 @@ def test_a_batch_is_let_go_before_the_next_one_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("measured", [2, 7, 62.5])
-def test_a_smaller_epoch_is_scaled_exactly_where_every_later_batch_takes_as_long(measured: float) -> None:
+def test_a_smaller_epoch_is_scaled_exactly_if_all_batches_but_the_first_take_equally_long(measured: float) -> None:
     first, each, batches = 0.7, 0.03, 62.5
     assert Split(first, each * (measured - 1)).scaled(measured, batches) == pytest.approx(first + each * 61.5)
 
@@ -130,7 +130,7 @@ def test_the_measured_epoch_itself_is_not_changed_by_scaling() -> None:
     assert Split(0.7, 1.9).scaled(31.25, 31.25) == pytest.approx(2.6)
 
 
-def test_of_a_single_batch_nothing_tells_the_start_up_so_all_of_it_is_scaled() -> None:
+def test_a_single_batch_is_scaled_as_a_whole_since_its_start_up_is_unknown() -> None:
     assert Split(0.5, 0.0).scaled(1, 10) == pytest.approx(5.0)
 
 
@@ -142,7 +142,7 @@ def test_touching_reads_every_page_of_every_array() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int64"])
 def test_touching_takes_arrays_of_every_dtype_and_empty_ones(dtype: str) -> None:
-    found = np.zeros((3, 0), etl.dtypes.find_dtype(dtype)) if dtype != "int64" else np.zeros(0, np.int64)
+    found = np.zeros((3, 0), etl.stages.dtypes.find_dtype(dtype)) if dtype != "int64" else np.zeros(0, np.int64)
     assert touch(etl.Batch(found, None)) == 0
 
 
@@ -167,7 +167,7 @@ def test_a_batch_that_is_only_mapped_is_read_inside_the_time_of_loading(tmp_path
 
 
 def resident_nbytes(name: str) -> int:
-    """How much of the mapped file this process has touched, from /proc/self/smaps."""
+    """Return the bytes of the mapped file that this process has touched, from /proc/self/smaps."""
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if line.endswith(name):

@@ -1,4 +1,4 @@
-"""A step that goes on beside the loop: one at a time, none queued, and stall is what the device did not cover."""
+"""Steps that run beside the loop: one at a time, none queued; stall is the wait in which the device was idle."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Batch:
 
 
 class Device:
-    """Does what it is given in order, in a thread of its own, as a stream does."""
+    """A device that does its work in order, in a thread of its own, like a stream."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self.given = self.done = 0
-        self.most_in_flight = 0
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
+        self.max_in_flight = 0
+        self.may_continue = threading.Event()
+        self.may_continue.set()
 
     def step(self, batch: object) -> None:
         self.given += 1
-        self.most_in_flight = max(self.most_in_flight, self.given - self.done)
+        self.max_in_flight = max(self.max_in_flight, self.given - self.done)
         self.give(self._compute)
 
     def give(self, work: Callable[[], None]) -> Future[None]:
         return self._thread.submit(work)
 
     def _compute(self) -> None:
-        self.may_go_on.wait()
+        self.may_continue.wait()
         time.sleep(0.002)
         self.done += 1
 
@@ -69,17 +69,17 @@ class Mark:
         return (end_event.reached - self.reached) * 1e3
 
 
-def test_the_loop_goes_on_while_one_step_is_in_flight_and_no_second_one_is_queued() -> None:
+def test_the_loop_continues_while_one_step_is_in_flight_and_queues_no_second_one() -> None:
     device = Device()
     step = OneInFlight(device.step, device.make_event)
-    device.may_go_on.clear()
+    device.may_continue.clear()
     step(Batch())
     assert (device.given, device.done) == (1, 0)  # the call came back before the step was done
-    device.may_go_on.set()
+    device.may_continue.set()
     for _ in range(5):
         step(Batch())
     spans = step.finish()
-    assert device.most_in_flight == 1
+    assert device.max_in_flight == 1
     assert device.done == 6
     assert len(spans) == 6
     assert all(began < ended for began, ended in spans)
@@ -142,8 +142,9 @@ def test_the_parts_of_an_epoch_beside_a_device_add_up(make_step: Callable[[], St
         assert times.ended >= times.done[-1]
 
 
-def test_stall_is_what_the_step_before_did_not_cover() -> None:
-    # asked 0, 3, 6; there at 2, 5, 9; steps 2-5, 5-8, 9-12: batch 1 came as the device was free, batch 2 one later.
+def test_stall_is_the_wait_that_the_previous_step_did_not_cover() -> None:
+    # Requests at 0, 3, 6; loaded at 2, 5, 9; steps 2-5, 5-8, 9-12. Batch 1 is loaded just when the device becomes idle,
+    # and batch 2 a second later.
     times = EpochTimes(
         started=0.0,
         asked=np.array([0.0, 3.0, 6.0]),
@@ -161,8 +162,8 @@ def test_stall_is_what_the_step_before_did_not_cover() -> None:
     assert times.wall.total == times.compute.total + times.stall.total
 
 
-def test_a_batch_that_came_in_time_is_no_stall_and_the_end_is_one_if_it_comes_after_the_last_step() -> None:
-    # asked 0, 2, 3; there at 2, 3, 4; steps 2-5, 5-8, 8-11: batches 1 and 2 came while the device was at work.
+def test_a_batch_that_is_loaded_in_time_causes_no_stall_and_a_late_end_of_the_iterator_does() -> None:
+    # Requests at 0, 2, 5; loaded at 2, 3, 6; steps 2-5, 5-8, 8-11. Batches 1 and 2 are loaded while the device is busy.
     times = EpochTimes(
         started=0.0,
         asked=np.array([0.0, 2.0, 5.0]),
@@ -183,13 +184,13 @@ def test_a_batch_that_came_in_time_is_no_stall_and_the_end_is_one_if_it_comes_af
 def test_a_step_that_was_left_in_flight_does_not_count_in_compute_alone(waits: bool) -> None:
     step = SimulatedDevice(0.05, waits)
     step(Batch())
-    assert 0.05 <= seconds_of_step(step, [Batch()], at_least=0.0, fewest=1) < 0.09
+    assert 0.05 <= seconds_of_step(step, [Batch()], seconds=0.0, min_steps=1) < 0.09
 
 
 def test_compute_alone_is_the_mean_of_whole_passes() -> None:
     seen: list[int] = []
     batches = [1, 2, 3]
-    seconds = seconds_of_step(seen.append, batches, at_least=0.0, fewest=4)
+    seconds = seconds_of_step(seen.append, batches, seconds=0.0, min_steps=4)
     assert seen == batches * 2
     assert seconds > 0
 

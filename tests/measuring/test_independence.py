@@ -1,4 +1,4 @@
-"""The instruments stand alone: they measure any commit, and any environment that has three packages."""
+"""The instruments are independent: they measure any commit, in any environment that has three packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import etl.measuring
 NEEDED = ("numpy", "psutil", "xxhash")
 FOLDER = Path(etl.measuring.__file__).parent
 
-# Imports every module of the folder as a package of another name, and says what came with it.
+# Imports every module of the folder as a package of another name, and prints what was imported with it.
 IMPORT_ALL = """
 import importlib, importlib.util, json, pkgutil, sys
 packages, folder = sys.argv[1:]
@@ -30,7 +30,7 @@ print(json.dumps([names, sorted({name.partition(".")[0] for name in sys.modules}
 """
 
 
-def test_all_of_it_imports_where_only_three_packages_are_installed(tmp_path: Path) -> None:
+def test_all_modules_import_if_only_three_packages_are_installed(tmp_path: Path) -> None:
     for package in NEEDED:
         spec = importlib.util.find_spec(package)
         assert spec is not None

@@ -1,4 +1,4 @@
-"""Memory layout randomization: what is drawn differs from server to server, and only in what decides nothing else."""
+"""Memory layout randomization: servers differ in their memory layout, and in nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else the machine does: whose CPU time is whose."""
+"""Noise: CPU time is attributed to this process, other processes or the hypervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etl.measuring.noise import NoiseWatch, cpu_times, frequencies, probe_speed
 from etl.measuring.process_tree import cpu_seconds
 
 BURNT = 0.5
-# Uses so many seconds of CPU time, says so, and waits.
+# Uses `BURNT` seconds of CPU time, says so, and waits.
 BURN = f"""
 import sys, time
 while time.process_time() < {BURNT}:
@@ -24,12 +24,12 @@ while time.process_time() < {BURNT}:
 print("burnt", flush=True)
 sys.stdin.read()
 """
-# Of the clock of the system, and of a process: each may be one short at either end.
+# The clocks of the system and of a process count in ticks: each may be one short at either end.
 TICKS = 4 / os.sysconf("SC_CLK_TCK")
 
 
 def write_stat(path: Path, busy: float, idle: float, steal: float) -> Path:
-    """A file such as /proc/stat, of seconds."""
+    """Write a file such as /proc/stat from seconds."""
     tick = os.sysconf("SC_CLK_TCK")
     path.write_text(f"cpu  {busy * tick:.0f} 0 0 {idle * tick:.0f} 0 0 0 {steal * tick:.0f} 0 0\ncpu0 1 1 1 1\n")
     return path
@@ -56,7 +56,7 @@ def test_a_child_of_a_child_that_has_ended_counts_as_this_process() -> None:
 
 
 def test_time_of_a_busy_child_is_not_that_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The system says that all processes together were at work for one second of four.
+    # According to the system, all processes together were busy for one second of four.
     monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=100, idle=100, steal=0))
     with NoiseWatch() as watch:
         subprocess.run([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
@@ -75,7 +75,7 @@ def test_own_time_is_counted_finer_than_in_ticks() -> None:
 
 
 def test_an_unrelated_process_that_is_busy_counts_as_others() -> None:
-    # Its parent ends at once, so that it is nobody's here.
+    # Its parent ends at once, so that it is no descendant of this process.
     script = '"$0" -c "$1" < "$2" & echo $!'
     before = cpu_times()
     with NoiseWatch() as watch:
@@ -102,7 +102,7 @@ def test_stolen_time_is_a_share_of_all_time(tmp_path: Path, monkeypatch: pytest.
     assert watch.other_processes == pytest.approx(0.35, abs=0.01)
 
 
-def test_no_time_at_all_is_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_of_no_duration_has_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "STAT", write_stat(tmp_path / "stat", busy=1, idle=1, steal=1))
     with NoiseWatch() as watch:
         pass
@@ -114,7 +114,7 @@ def test_the_probe_and_the_frequencies_are_of_this_machine() -> None:
     assert len(frequencies()) in (0, os.cpu_count())
 
 
-def test_a_machine_that_tells_no_frequencies_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_reports_no_frequencies_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "CPU_INFO", tmp_path / "cpuinfo")
     assert frequencies() == []
     (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2449.998\nflags : fpu\ncpu MHz\t\t: 2450.0\n")

@@ -1,4 +1,4 @@
-"""Real files in and out of the page cache, counted by the pages that the kernel says are in memory."""
+"""Real files are read into and dropped from the page cache, as the kernel confirms page by page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """On a disk, of `PAGES` pages of which the last is not full, and in the page cache."""
+    """Return a file on a disk, in the page cache, of `PAGES` pages of which the last is not full."""
     path = tmp_path / "file"
     path.write_bytes(os.urandom((PAGES - 1) * mmap.PAGESIZE + 100))
     if drop_from_page_cache([path]):
@@ -89,7 +89,7 @@ def test_pages_that_this_process_maps_are_dropped_and_read_again_by_the_map(file
         assert bytes(mapped) == content
 
 
-def test_pages_that_another_process_maps_stay_until_it_releases_them_and_are_told(file: Path) -> None:
+def test_pages_that_another_process_maps_stay_and_are_counted_until_it_releases_them(file: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", READER, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reader:
@@ -126,7 +126,7 @@ def test_no_descriptor_stays_open(file: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[None]:
-    """This process is not the superuser, and owns nothing of the system's."""
+    """Run as a user who owns no file of the system."""
     if os.geteuid() != 0:
         yield
         return
@@ -149,15 +149,15 @@ def test_pages_of_a_mapped_array_are_absent_until_they_are_touched(file: Path) -
 
 
 @pytest.mark.usefixtures("stranger")
-def test_of_a_file_that_is_somebody_elses_nothing_is_claimed() -> None:
+def test_files_of_other_users_are_refused() -> None:
     theirs = Path("/etc/passwd")
     assert not reports_pages(theirs)
     assert pages_outside([theirs]) == 0
-    with pytest.raises(PermissionError, match=r"/etc/passwd: .* tells only its owner.* --cache warm"):
+    with pytest.raises(PermissionError, match=r"/etc/passwd: .* only to its owner.* --cache warm"):
         drop_from_page_cache([theirs])
 
 
-def test_pages_of_own_files_are_told_even_where_they_may_only_be_read(file: Path) -> None:
+def test_pages_of_own_files_are_reported_even_if_they_are_read_only(file: Path) -> None:
     file.chmod(0o400)
     assert reports_pages(file)
 

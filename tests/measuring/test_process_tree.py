@@ -1,4 +1,4 @@
-"""Memory and bytes read are those of this process and its children."""
+"""Memory and bytes read include this process and its children."""
 
 from __future__ import annotations
 

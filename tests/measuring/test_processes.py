@@ -1,4 +1,4 @@
-"""Fresh processes: each session in a state of its own, and one error for whatever goes wrong."""
+"""Fresh processes: each session has its own state, and every failure is the same kind of error."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_session_that_hangs_is_an_error_and_is_ended_with_the_server(start: St
         time.sleep(0.01)
 
 
-def test_what_a_session_prints_is_no_answer(start: Start) -> None:
+def test_output_of_a_session_is_not_an_answer(start: Start) -> None:
     assert start().sample({"does": "print"})["state"] == 2
 
 
@@ -155,7 +155,7 @@ def test_a_server_with_threads_serves_one_session_and_says_so(start: Start) -> N
         server.sample({"does": "remember"})
 
 
-def test_hash_seed_and_environment_are_those_that_were_asked_for(start: Start) -> None:
+def test_hash_seed_and_environment_are_the_requested_ones(start: Start) -> None:
     seeds = [start(hash_seed=seed).wait_until_ready()["seed"] for seed in (1, 1, 2)]
     assert seeds[0] == seeds[1] != seeds[2]
 

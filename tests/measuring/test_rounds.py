@@ -1,4 +1,4 @@
-"""Shuffled rounds: each variant once in each, in an order of its own, whatever fails or is interrupted."""
+"""Shuffled rounds: each measures every variant once, in its own order, despite failures and interruptions."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def test_the_order_is_that_of_the_seed() -> None:
     assert order(1) != order(2)
 
 
-def test_a_variant_that_fails_is_left_out_and_keeps_what_it_had() -> None:
-    told: list[tuple[str, str]] = []
+def test_a_variant_that_fails_is_left_out_and_keeps_its_samples() -> None:
+    failures: list[tuple[str, str]] = []
 
     def take(name: str, number: int) -> int:
         if name == "other" and number == 1:
             raise MeasurementError("it was killed")
         return number
 
-    rounds = Rounds(NAMES, take, on_failure=lambda name, error: told.append((name, str(error))))
+    rounds = Rounds(NAMES, take, on_failure=lambda name, error: failures.append((name, str(error))))
     rounds.run(3)
     assert rounds.failed == {"other": "it was killed"}
-    assert told == [("other", "it was killed")]
+    assert failures == [("other", "it was killed")]
     assert rounds.samples["other"] == {0: 0}
     assert rounds.variants == ["raw", "presaved", "another"]
     assert all(list(rounds.samples[name]) == [0, 1, 2] for name in rounds.variants)
@@ -59,7 +59,7 @@ def test_any_other_error_is_raised() -> None:
         Rounds(NAMES, lambda name, _: 1 // 0).run(1)
 
 
-def test_what_was_taken_before_is_not_taken_again() -> None:
+def test_existing_samples_are_not_taken_again() -> None:
     taken: list[tuple[str, int]] = []
     begun: list[int] = []
 
@@ -76,10 +76,10 @@ def test_what_was_taken_before_is_not_taken_again() -> None:
     )
     rounds.run(3)
     assert sorted(taken) == [("other", 1), ("other", 2), ("raw", 2)]
-    assert begun == [1, 2]  # nothing is made ready for a round that is whole
+    assert begun == [1, 2]  # a complete round does not begin again
 
 
-def test_an_interrupted_round_goes_on_or_is_dropped() -> None:
+def test_an_interrupted_round_continues_or_is_dropped() -> None:
     interrupt = [True]
     taken: list[tuple[str, int]] = []
 

@@ -1,4 +1,4 @@
-"""Paired ratios, and how often the interval holds the truth; scipy is the oracle."""
+"""Paired ratios, and the coverage of their intervals; scipy is the oracle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def noisy(count: int, seed: int) -> list[float]:
 
 @pytest.mark.parametrize("count", [6, 7, 8, 13, 20, 41])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_the_ends_are_where_the_signed_rank_test_of_scipy_turns(count: int, confidence: float) -> None:
+def test_the_ends_are_where_the_signed_rank_test_of_scipy_begins_to_reject(count: int, confidence: float) -> None:
     values = noisy(count, seed=count)
     low, centre, high = signed_rank_interval(values, confidence)
     tail = 1 - confidence
@@ -34,7 +34,7 @@ def test_the_ends_are_where_the_signed_rank_test_of_scipy_turns(count: int, conf
     def p_value(supposed: float) -> float:
         return float(stats.wilcoxon(np.array(values) - supposed, method="exact").pvalue)
 
-    # A centre just inside is not rejected, one just outside is.
+    # A supposed centre just inside the interval is not rejected, one just outside is.
     assert p_value(low + 1e-9) > tail >= p_value(low - 1e-9)
     assert p_value(high - 1e-9) > tail >= p_value(high + 1e-9)
     assert low < centre < high
@@ -42,7 +42,7 @@ def test_the_ends_are_where_the_signed_rank_test_of_scipy_turns(count: int, conf
 
 def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
     values = noisy(9, seed=1)
-    means = [(one + other) / 2 for place, one in enumerate(values) for other in values[place:]]
+    means = [(one + other) / 2 for index, one in enumerate(values) for other in values[index:]]
     assert signed_rank_interval(values, 0.95)[1] == pytest.approx(np.median(means))
 
 
@@ -57,11 +57,11 @@ def test_six_rounds_have_an_interval() -> None:
 
 
 @pytest.mark.parametrize("count", [6, 9, 20])
-def test_the_interval_holds_the_true_ratio_as_often_as_it_says(count: int) -> None:
+def test_the_interval_contains_the_true_ratio_as_often_as_promised(count: int) -> None:
     random = np.random.default_rng(count)
     intervals = [ratio_interval(random.lognormal(np.log(0.8), 0.1, count).tolist()) for _ in range(TRIALS)]
     held = sum(each.low <= 0.8 <= each.high for each in intervals if each.low is not None and each.high is not None)
-    # Of 1,000 intervals of 95%, fewer than 930 would be chance once in 300 times.
+    # With a true coverage of 95%, fewer than 930 of 1,000 intervals hold the ratio by chance once in 300 times.
     assert held / TRIALS >= 0.93
 
 
@@ -73,7 +73,7 @@ def test_a_ratio_and_its_inverse_have_inverse_intervals() -> None:
     assert (other.estimate, other.low, other.high) == pytest.approx((1 / one.estimate, 1 / one.high, 1 / one.low))
 
 
-def test_one_round_in_ten_may_be_anything() -> None:
+def test_one_round_in_ten_may_be_an_outlier() -> None:
     ratios = np.random.default_rng(5).lognormal(0.0, 0.02, 20)
     ratios[[3, 11]] = [50.0, 1e-6]
     found = ratio_interval(ratios.tolist())
@@ -83,7 +83,7 @@ def test_one_round_in_ten_may_be_anything() -> None:
 
 
 @pytest.mark.parametrize("ratios", [[], [1.0, 0.0], [1.0, -2.0], [math.nan], [math.inf]])
-def test_what_is_no_ratio_is_refused(ratios: list[float]) -> None:
+def test_numbers_that_are_not_ratios_are_refused(ratios: list[float]) -> None:
     with pytest.raises(ValueError, match="an interval needs finite ratios above 0"):
         ratio_interval(ratios)
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from hostile import limit_memory
+from tests.torture.hostile import limit_memory
 
 # A fault by itself is one of processor time, so that a busy machine makes none; what waits for ever is one, too.
 LONGEST_SECONDS = 5

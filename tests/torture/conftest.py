@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 import pytest
-from failing_files import COMPILER, FailingFiles
-from restored import Restorer, write_stores
-from tallies import PROPERTY
+
+from tests.tallies import PROPERTY
+from tests.torture.failing_files import COMPILER, FailingFiles
+from tests.torture.restored import Restorer, write_stores
 
 T = TypeVar("T")
 # Whoever starts it is root there and may mount.

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch  # noqa: F401 - here once, and not in every process
-from attempts import Attempts, check_names
-from mutations import flip, mutate
 
 import presave
+from tests.torture.attempts import Attempts, check_names
+from tests.torture.mutations import flip, mutate
 
 FLIPPED, CUT_OFF, EDITED = "one bit flipped", "a file cut off", "the manifest edited"
 RECORDS = [

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["etl", "presave", "planted"]):
-    from mutated_files import INPUTS
-    from planted import PLANTED
+with atheris.instrument_imports(include=["etl", "presave", "tests.torture.planted"]):
+    from tests.torture.mutated_files import INPUTS
+    from tests.torture.planted import PLANTED
 
-from attempts import MORE_NBYTES, die_of_time, limit_time
-from hostile import limit_memory
+from tests.torture.attempts import MORE_NBYTES, die_of_time, limit_time
+from tests.torture.hostile import limit_memory
 
 
 def main(name: str, folder: Path, *options: str) -> None:

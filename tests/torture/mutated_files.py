@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attempts import Attempts
-from mutated_images import IMAGES
-from mutated_input import attempts
-from mutated_sources import SOURCES
-from mutated_stores import STORES
+from tests.torture.attempts import Attempts
+from tests.torture.mutated_images import IMAGES
+from tests.torture.mutated_input import attempts
+from tests.torture.mutated_sources import SOURCES
+from tests.torture.mutated_stores import STORES
 
 INPUTS = {**IMAGES, **SOURCES, **STORES}
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mutated_input import Input, writer
 from PIL import ExifTags, Image
 
 import etl
 from etl.images import pillow, turbo
+from tests.torture.mutated_input import Input, writer
 
 MANY_PIXELS = 10_000_000
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from attempts import Attempts, check_names
-from mutations import mutate
+from tests.torture.attempts import Attempts, check_names
+from tests.torture.mutations import mutate
 
 READ, REFUSED = "read", "refused as documented"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attempts import check_names
-from mutated_input import READ, REFUSED, Input, writer
-from mutations import mutate
 
 import etl
+from tests.torture.attempts import check_names
+from tests.torture.mutated_input import READ, REFUSED, Input, writer
+from tests.torture.mutations import mutate
 
 
 def _idx_bytes(array: np.ndarray, code: int = 8) -> bytes:

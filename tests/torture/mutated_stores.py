@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import h5py
-from attempts import check_names
-from corrupted_stores import KINDS, MANIFEST, edit_json, read_all, write_store
-from mutated_input import READ, REFUSED, Input
 
 import presave
-from presave.checksum import checksum_bytes
+from presave.files import checksum_bytes
+from tests.torture.attempts import check_names
+from tests.torture.corrupted_stores import KINDS, MANIFEST, edit_json, read_all, write_store
+from tests.torture.mutated_input import READ, REFUSED, Input
 
 
 def _shard(folder: Path, kind: str, repair: Callable[[bytes], bytes] = bytes) -> Input:

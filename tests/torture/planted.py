@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from mutated_input import Input
+from tests.torture.mutated_input import Input
 
 MAGIC = b"ETL!"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from restoring import Numbered
 
 import etl
 import presave
+from tests.torture.restoring import Numbered
 
 FORMATS = ("npy", "hdf5", "safetensors", "torch", "pickle")
 AHEAD: dict[str, dict[str, Any] | None] = {

@@ -20,7 +20,7 @@ import numpy as np
 
 import etl
 import presave
-from etl.iterators.epochs import EpochIterator
+from etl.iterators.indexed import IndexedIterator
 from presave.mapped_rows import COMPILED
 
 RECORDS = 37
@@ -73,7 +73,7 @@ def make_iterator(how: dict[str, Any]) -> Any:
     stages = [Noise()] if how.get("noise", True) else []
     pipeline = etl.Pipeline([*stages, Jitter(how["jitter"])] if "jitter" in how else stages)
     source = Numbered(how["buckets"] is not None)
-    iterator: EpochIterator
+    iterator: IndexedIterator
     if how["store"] is None:
         iterator = etl.RawIterator(source, pipeline, **options)
     else:

@@ -28,7 +28,7 @@ class SlowRecords:
 
 
 def main() -> None:
-    from slow_writer import SlowRecords as Records  # as a module, for the processes to import
+    from tests.torture.slow_writer import SlowRecords as Records  # as a module, for the processes to import
 
     with joblib.parallel_config(backend="loky"):
         presave.write(Path(sys.argv[1]), Records(), shard_nbytes=10 * 40, jobs=2).close()

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from attempts import attempt_all
-from conftest import HowMany, Tally
-from corrupted_stores import CUT_OFF, EDITED, FLIPPED, KINDS, attempts
+
+from tests.torture.attempts import attempt_all
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.corrupted_stores import CUT_OFF, EDITED, FLIPPED, KINDS, attempts
 
 # Small and full.
 TIMES = {FLIPPED: (6, 1_700), CUT_OFF: (2, 170), EDITED: (3, 170)}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HowMany, Tally
-from failing_files import FailingFiles, all_below, tree
 
 import presave
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.failing_files import FailingFiles, all_below, tree
 
 FORMATS = presave.formats()
 WRITES = [("write", {"format": name, "jobs": 1 + number % 2}) for number, name in enumerate(FORMATS)]

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from attempts import attempt_all
-from conftest import HowMany, Tally
-from mutated_files import INPUTS, attempts_at
+
+from tests.torture.attempts import attempt_all
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.mutated_files import INPUTS, attempts_at
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from corrupted_stores import KINDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutated_files import INPUTS
 
 import etl
+from tests.torture.corrupted_stores import KINDS
+from tests.torture.mutated_files import INPUTS
 
 if TYPE_CHECKING:
     from conftest import HowMany, Tally

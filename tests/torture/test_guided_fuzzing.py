@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import HowMany, Tally
-from mutated_files import INPUTS
-from planted import MAGIC
+
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.mutated_files import INPUTS
+from tests.torture.planted import MAGIC
 
 pytestmark = pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
 

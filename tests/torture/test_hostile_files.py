@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tar_files
-from conftest import Tally
-from hostile import attempt, refusal
 
 import etl
 from etl.sources.idx import write_idx
+from tests import tar_files
+from tests.torture.conftest import Tally
+from tests.torture.hostile import attempt, refusal
 
 
 def _idx(code: int, *shape: int, rest: bytes = b"") -> bytes:

@@ -11,11 +11,11 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from conftest import Tally
-from hostile import attempt, refusal
 
 from presave.columns import Column
-from presave.formats import find_format
+from presave.shard_formats import find_format
+from tests.torture.conftest import Tally
+from tests.torture.hostile import attempt, refusal
 
 ROW = 1 << 16
 COLUMN = Column("x", "|u1", (ROW,), 10)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Tally
-from hostile import attempt, refusal
 from PIL import Image
 
 import etl
+from tests.torture.conftest import Tally
+from tests.torture.hostile import attempt, refusal
 
 SIDE = 50_000
 DECODERS = ["pillow", "turbo"]
@@ -145,7 +145,7 @@ def test_a_pipe_that_is_called_an_image_is_not_waited_for(tmp_path: Path, tally:
     source = _folder(tmp_path, b"")
     (tmp_path / "cat" / "1.jpg").unlink()
     os.mkfifo(tmp_path / "cat" / "1.jpg")
-    refusal(lambda: _load(source), "(cat/1.jpg)", "'read': it is no plain file", kinds=("RecordError",))
+    refusal(lambda: _load(source), "(cat/1.jpg)", "'read': it is not a plain file", kinds=("RecordError",))
     tally("pipe or device that is called an image", "refused, with file, record and reason")
 
 
@@ -154,7 +154,7 @@ def test_a_device_that_is_called_an_image_is_not_read(tmp_path: Path, tally: Tal
     (tmp_path / "cat" / "1.jpg").symlink_to("/dev/zero")
     refusal(lambda: etl.ImageFolder(tmp_path), str(tmp_path / "cat" / "1.jpg"), "/dev/zero")
     source = etl.ImageFolder(tmp_path, follow_links=True)
-    refusal(lambda: _load(source), "(cat/1.jpg)", "it is no plain file", kinds=("RecordError",))
+    refusal(lambda: _load(source), "(cat/1.jpg)", "it is not a plain file", kinds=("RecordError",))
     tally("pipe or device that is called an image", "refused, with file, record and reason", 2)
 
 

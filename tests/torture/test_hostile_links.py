@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Tally
-from hostile import attempt, refusal
 
 import etl
 from etl.commands import main
+from tests.torture.conftest import Tally
+from tests.torture.hostile import attempt, refusal
 
 SECRET = b"not yours"
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Tally
 from rich.table import Table
 
 import etl
 import presave
+from etl.arguments import printable
 from etl.commands import main
-from etl.console import PlainConsole
-from etl.printable import printable
+from etl.commands.output import PlainConsole
+from tests.torture.conftest import Tally
 
 NAMES = [
     "[bold]x[/bold]",

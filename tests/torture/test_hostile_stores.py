@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import HowMany, Tally
-from hostile import attempt, refusal
 
 import presave
 from etl.commands import main
-from presave.checksum import checksum_bytes, checksum_file
-from presave.manifest import MANIFEST_NAME
+from presave.files import checksum_bytes, checksum_file
+from presave.manifest_file import MANIFEST_NAME
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.hostile import attempt, refusal
 
 RECORDS = [{"x": np.arange(3) + number} for number in range(5)]
 MAPPED = ["npy", "hdf5", "safetensors", "torch"]
@@ -176,7 +176,7 @@ def test_a_shard_that_is_no_plain_file_is_refused_and_not_opened(
 
     ending = attempt(gather)
     assert ending.kind == "StoreError", ending
-    assert "trusted=True" in ending.message or "is no plain file" in ending.message
+    assert "trusted=True" in ending.message or "is not a regular file" in ending.message
     assert str(other) not in ending.opened
     faults = attempt(lambda: presave.verify(store))
     assert f"{file}: is" in faults.message
@@ -305,7 +305,7 @@ def test_an_interrupted_write_takes_up_nothing_that_is_no_plain_file(tmp_path: P
         (tmp_path / "s").rmdir()
     folder.mkdir()
     os.mkfifo(folder / "plan.json")
-    refusal(lambda: presave.write(tmp_path / "s", RECORDS), "plain file", kinds=REFUSED)
+    refusal(lambda: presave.write(tmp_path / "s", RECORDS), "regular file", kinds=REFUSED)
     tally("forged remains of an interrupted write", "not waited for, nothing taken from them", 3)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HowMany, Tally
-from failing_files import FailingFiles, tree
 
 import presave
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.failing_files import FailingFiles, tree
 
 FORMATS = presave.formats()
 OTHERS = [("convert", {"format": "hdf5"}), ("photographs", {}), ("digits", {}), ("digits", {"compress": False})]

@@ -13,12 +13,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from leftovers import Leftovers
-from reading import read_all
-from worker_processes import Made
 
 import etl
 import presave
+from tests.leftovers import Leftovers
+from tests.torture.reading import read_all
+from tests.worker_processes import Made
 
 if TYPE_CHECKING:
     from conftest import HowMany, Tally

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from restored import AHEAD, Restorer, draw_how
-from restoring import RECORDS, digests, make_iterator
+
+from tests.torture.restored import AHEAD, Restorer, draw_how
+from tests.torture.restoring import RECORDS, digests, make_iterator
 
 if TYPE_CHECKING:
     from conftest import HowMany, Tally

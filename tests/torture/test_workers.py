@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from leftovers import Leftovers
-from unlucky_records import Files, Unlucky, slowly
 
 import etl
 from etl.stages.stage import AnyStage
+from tests.leftovers import Leftovers
+from tests.unlucky_records import Files, Unlucky, slowly
 
 if TYPE_CHECKING:
     from conftest import HowMany, Tally

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HowMany, Tally
-from failing_files import tree
-from slow_writer import COUNT, SECONDS_A_RECORD
 
 import presave
+from tests.torture.conftest import HowMany, Tally
+from tests.torture.failing_files import tree
+from tests.torture.slow_writer import COUNT, SECONDS_A_RECORD
 
 HERE = Path(__file__).parent
 LIMIT_SECONDS = 120

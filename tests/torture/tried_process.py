@@ -24,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import comparison_reports
 import numpy as np
-from failing_files import all_below
 
 import etl
 import presave
 from etl.commands import compare, main
+from tests import comparison_reports
+from tests.torture.failing_files import all_below
 
 ACTIONS = {"count": 1, "kill": 2, "fail": 3, "full": 4}
 COUNT = 60

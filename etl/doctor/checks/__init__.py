@@ -1,19 +1,14 @@
-"""The thirteen causes of slow training, in the order of the documents' steps."""
+"""The thirteen checks, in the order of the steps in Deeplearning4j's guide "Performance Issues"."""
 
 from etl.doctor.check import Check
-from etl.doctor.checks.backend import BackendInUse
 from etl.doctor.checks.batch_size import BatchSize
+from etl.doctor.checks.cpus import OtherProcesses, Threads
 from etl.doctor.checks.data_type import DataType
-from etl.doctor.checks.extensions import CpuExtensions
-from etl.doctor.checks.fallback import Fallback
-from etl.doctor.checks.garbage import GarbageCollection
-from etl.doctor.checks.kernels import VendorKernels
+from etl.doctor.checks.forward_pass import Fallback, SharedModel
+from etl.doctor.checks.hardware import BackendInUse, CpuExtensions, VendorKernels
 from etl.doctor.checks.loading import LoadingBottleneck
-from etl.doctor.checks.memory_reuse import MemoryReuse
+from etl.doctor.checks.memory import GarbageCollection, MemoryReuse
 from etl.doctor.checks.network import NetworkSize
-from etl.doctor.checks.others import OtherProcesses
-from etl.doctor.checks.sharing import SharedModel
-from etl.doctor.checks.threads import Threads
 
 CHECKS: tuple[Check, ...] = (
     BackendInUse(),

@@ -1,4 +1,4 @@
-"""Step 7: is the data type the one that the hardware computes fastest with?"""
+"""Step 7: does the hardware compute fastest with this data type?"""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from typing import Any
 
 import torch
 
-from etl.backends.tensors import as_tensor, map_batch
-from etl.batch import Batch
-from etl.doctor.check import Case, Check
-from etl.doctor.finding import Finding
+from etl.doctor.check import Case, Check, Finding
 from etl.doctor.setup import Setup, as_batch
 from etl.doctor.steps import time_compute
+from etl.loading.batch import Batch
+from etl.training.backends.tensors import as_tensor, map_batch
 
 TRIAL_SECONDS = 0.5
 
 
 class DataType(Check):
-    """What training in float32 would save, measured."""
+    """A check that parameters are float32; if not, training is timed in float32, too."""
 
     name = "data_type"
     title = "Data type"
     why = (
-        "float64 moves twice the bytes and most GPUs compute it at a fraction of the speed; half precision halves the "
-        "bytes, and is far slower where the hardware has no instructions for it"
+        "float64 takes twice the bytes of float32, and most GPUs compute it at a fraction of the speed; half precision "
+        "halves the bytes, but is far slower if the hardware has no instructions for it"
     )
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.seen is None:
+        if case.setup is None or case.observation is None:
             return self.not_looked_at()
         dtypes = Counter(
             str(each.dtype).removeprefix("torch.") for each in case.setup.model.parameters() if each.is_floating_point()
         )
         if not dtypes:
-            return self.not_looked_at("the model has no parameters of a floating type")
+            return self.not_looked_at("the model has no floating-point parameters")
         held = ", ".join(f"{count} {name}" for name, count in dtypes.most_common())
-        usual = dtypes.most_common(1)[0][0]
-        if usual == "float32":
+        main = dtypes.most_common(1)[0][0]
+        if main == "float32":
             return self.fine("parameters are float32", f"{held} tensors of parameters")
-        batch = case.seen.batch
+        batch = case.observation.batch
         single = self.apply(case.setup, case)
-        now, then = time_compute((case.setup, single), (batch, in_float32(batch)), TRIAL_SECONDS)
+        now, then = time_compute((case.setup, single), (batch, _in_float32(batch)), TRIAL_SECONDS)
         return self.slower(
             case,
-            case.seen,
+            case.observation,
             now - then,
-            f"parameters are {usual}",
+            f"parameters are {main}",
             f"{held} tensors of parameters; a training step takes {now * 1e3:.1f} ms, in float32 {then * 1e3:.1f} ms "
             "(medians, in turns)",
             "dtype='float32' for iterator and model",
@@ -60,17 +59,17 @@ class DataType(Check):
 
 
 class _InFloat32:
-    """The batches of another iterator in float32."""
+    """The batches of another iterable, converted to float32."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Iterator[Batch]:
-        return (in_float32(as_batch(item)) for item in self._batches)
+        return (_in_float32(as_batch(item)) for item in self._batches)
 
 
-def in_float32(batch: Batch) -> Batch:
-    """`batch` with its floating arrays as tensors of float32."""
+def _in_float32(batch: Batch) -> Batch:
+    """Return `batch` with its floating-point arrays as tensors of float32."""
 
     def cast(array: Any) -> Any:
         tensor = array if isinstance(array, torch.Tensor) else as_tensor(array)

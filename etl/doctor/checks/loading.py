@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.doctor.check import Case, Check
-from etl.doctor.finding import Finding
+from etl.doctor.check import Case, Check, Finding
 from etl.doctor.setup import Setup
 from etl.iterators import AsyncIterator
 
-# A wait that is no longer than this share of a step is not seen to be one.
+# A wait that is shorter than this share of a training step does not count.
 NO_WAIT = 0.02
 
 
 class LoadingBottleneck(Check):
-    """Whether the wait for a batch is above zero again and again."""
+    """A check that each batch is ready when training asks for it."""
 
     name = "loading"
     title = "ETL bottleneck"
-    why = "the time of training is that of loading and that of compute, unless one hides behind the other"
+    why = "training time is loading time plus compute time, unless both run at the same time"
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.seen is None:
+        if case.setup is None or case.observation is None:
             return self.not_looked_at()
-        seen = case.seen
-        wait, compute = seen.etl_seconds, seen.compute_seconds
-        waits = sum(each > NO_WAIT * compute for each in seen.times.etl)
+        observation = case.observation
+        wait, compute = observation.etl_seconds, observation.compute_seconds
+        waits = sum(each > NO_WAIT * compute for each in observation.times.etl)
         evidence = (
-            f"a batch is waited for {wait * 1e3:.1f} ms (median of {seen.count} batches after the first), and computed "
-            f"on for {compute * 1e3:.1f} ms; {waits} of {seen.count} waits are longer than {NO_WAIT:.0%} of that"
+            f"the loop waits {wait * 1e3:.1f} ms for a batch and computes for {compute * 1e3:.1f} ms (medians of "
+            f"{observation.count} batches); {waits} of {observation.count} waits are longer than {NO_WAIT:.0%} of a "
+            "step"
         )
         if wait <= NO_WAIT * compute:
             return self.fine("training does not wait for data", evidence)
         if _is_ahead(case.setup):
-            found = "training waits for data though it is loaded ahead"
+            found = "training waits for data, although the data are loaded ahead"
             remedy = (
-                "load less, or with more: presave the records (`etl presave`), give loading more threads, or see "
-                "`etl doctor SOURCE` for the stage that takes the time"
+                "presave the records (`etl presave`), give loading more threads, or find the slow stage with "
+                "`etl doctor SOURCE`"
             )
-            return self.slower(case, seen, wait, found, evidence, remedy)
+            return self.slower(case, observation, wait, found, evidence, remedy)
         found = "loading and compute take turns: nothing is loaded while the model trains"
         remedy = (
-            "load ahead: etl.AsyncIterator(iterator); and presave the records (`etl presave`) where that is too slow"
+            "load ahead with etl.AsyncIterator(iterator); if that is too slow, also presave the records (`etl presave`)"
         )
-        return self.slower(case, seen, min(wait, compute), found, evidence, remedy)
+        return self.slower(case, observation, min(wait, compute), found, evidence, remedy)
 
     def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002
         if _is_ahead(setup) or not getattr(setup.batches, "async_supported", False):
@@ -53,7 +53,7 @@ class LoadingBottleneck(Check):
 
 
 def _is_ahead(setup: Setup) -> bool:
-    """Whether the iterator loads while the caller computes, as far as it tells."""
+    """Return True if the iterator is known to load while the caller computes."""
     batches = setup.batches
     if isinstance(batches, AsyncIterator):
         return batches.prefetch_size > 0

@@ -1,4 +1,4 @@
-"""Step 9: is the network larger than such networks usually are?"""
+"""Step 9: is the network larger than usual?"""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from dataclasses import dataclass
 
 import torch
 
-from etl.doctor.check import Case, Check
-from etl.doctor.finding import Finding, Severity
+from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.setup import first_array
 
-# "Performance Issues", step 9, of the documents: "guidelines only".
-MOST_CONVOLUTIONS = 100
-MOST_RECURRENT = 10
-MOST_DENSE = 20
-LARGE_SIDE = 500
-MOST_STEPS = 500  # "a few hundred"
-MOST_CLASSES = 10_000
-MOST_KERNEL = 7
-MOST_CHANNELS = 1024
-MOST_UNITS = 2048
-MOST_RECURRENT_UNITS = 1024
-MOST_PARAMETERS = 100_000_000
+# From Deeplearning4j's guide "Performance Issues", step 9, which calls them "guidelines only".
+MAX_CONVOLUTIONS = 100
+MAX_RECURRENT = 10
+MAX_DENSE = 20
+MAX_SIDE = 500
+MAX_STEPS = 500  # "a few hundred"
+MAX_CLASSES = 10_000
+MAX_KERNEL = 7
+MAX_CHANNELS = 1024
+MAX_UNITS = 2048
+MAX_RECURRENT_UNITS = 1024
+MAX_PARAMETERS = 100_000_000
 
 CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 RECURRENT = (torch.nn.RNNBase, torch.nn.RNNCellBase)
@@ -30,7 +29,23 @@ RECURRENT = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 @dataclass(frozen=True)
 class Size:
-    """What is counted of a network."""
+    """Counts of a network's layers, and their largest sizes.
+
+    Attributes
+    ----------
+    convolutions, recurrent, dense : int
+        Layers of each kind.
+    parameters : int
+        Elements of all parameters.
+    kernel : int
+        Longest side of a kernel, in pixels.
+    channels : int
+        Output channels of the widest convolution.
+    units, recurrent_units : int
+        Outputs of the widest hidden dense layer and of the widest recurrent layer.
+    classes : int
+        Outputs of the last dense layer.
+    """
 
     convolutions: int
     recurrent: int
@@ -44,22 +59,22 @@ class Size:
 
 
 class NetworkSize(Check):
-    """Layers, parameters, inputs and classes beside the documents' own numbers."""
+    """A check that layers, parameters, inputs and classes are within the guidelines of Deeplearning4j's guide."""
 
     name = "network"
     title = "Size of the network"
     why = "every layer, channel, pixel, time step and class is computed for every record"
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.seen is None:
+        if case.setup is None or case.observation is None:
             return self.not_looked_at()
         size = size_of(case.setup.model)
-        shape = tuple(first_array(case.seen.batch.features).shape[1:])
+        shape = tuple(first_array(case.observation.batch.features).shape[1:])
         evidence = (
             f"{size.parameters:,} parameters; layers: {size.convolutions} convolutional, {size.recurrent} recurrent, "
             f"{size.dense} dense; inputs of {' x '.join(map(str, shape))}, {size.classes:,} outputs"
         )
-        found = list(_too_large(size, shape, case.seen.dense_in_series))
+        found = list(_too_large(size, shape, case.observation.dense_in_series))
         if not found:
             return self.fine("within the guidelines", evidence)
         severity = Severity.WARNING if len(found) > 1 else Severity.NOTE
@@ -67,12 +82,12 @@ class NetworkSize(Check):
             severity,
             "; ".join(found),
             evidence,
-            "see whether a smaller one does as well: the guidelines are rough, and some good networks exceed them",
+            "try a smaller network; but the guidelines are rough, and some good networks exceed them",
         )
 
 
 def size_of(model: torch.nn.Module) -> Size:
-    """The counts of all of its modules; each parameter once."""
+    """Count the layers and the parameters of `model`. A module or parameter that is used twice counts once."""
     kinds: Counter[str] = Counter()
     kernel = channels = units = recurrent_units = classes = 0
     for module in model.modules():
@@ -85,7 +100,7 @@ def size_of(model: torch.nn.Module) -> Size:
             recurrent_units = max(recurrent_units, module.hidden_size)
         elif isinstance(module, torch.nn.Linear):
             kinds["dense"] += 1
-            # All but the last are hidden ones.
+            # The last dense layer is taken for the output, all before it for hidden layers.
             units, classes = max(units, classes), module.out_features
     return Size(
         kinds["convolutions"],
@@ -103,19 +118,19 @@ def size_of(model: torch.nn.Module) -> Size:
 def _too_large(size: Size, shape: tuple[int, ...], dense_in_series: int) -> list[str]:
     image = shape[-2:] if size.convolutions and len(shape) >= 3 else ()
     steps = shape[0] if size.recurrent and len(shape) == 2 else 0
-    # Those of dense layers are for multilayer perceptrons; residual networks and transformers do well with far more.
+    # The guidelines for dense layers are for multilayer perceptrons: residual networks and transformers exceed them.
     is_perceptron = 2 * dense_in_series >= size.dense
     compared = (
-        (size.convolutions, MOST_CONVOLUTIONS, "convolutional layers"),
-        (size.recurrent, MOST_RECURRENT, "recurrent layers"),
-        (0 if size.convolutions or size.recurrent else dense_in_series, MOST_DENSE, "dense layers in series"),
-        (max(image, default=0), LARGE_SIDE, "pixels a side"),
-        (steps, MOST_STEPS, "time steps"),
-        (size.classes, MOST_CLASSES, "classes"),
-        (size.kernel, MOST_KERNEL, "pixels a side of a kernel"),
-        (size.channels, MOST_CHANNELS, "channels"),
-        (size.units if is_perceptron else 0, MOST_UNITS, "units in a dense layer"),
-        (size.recurrent_units, MOST_RECURRENT_UNITS, "units in a recurrent layer"),
-        (size.parameters, MOST_PARAMETERS, "parameters"),
+        (size.convolutions, MAX_CONVOLUTIONS, "convolutional layers"),
+        (size.recurrent, MAX_RECURRENT, "recurrent layers"),
+        (0 if size.convolutions or size.recurrent else dense_in_series, MAX_DENSE, "dense layers in series"),
+        (max(image, default=0), MAX_SIDE, "pixels a side"),
+        (steps, MAX_STEPS, "time steps"),
+        (size.classes, MAX_CLASSES, "classes"),
+        (size.kernel, MAX_KERNEL, "pixels a side of a kernel"),
+        (size.channels, MAX_CHANNELS, "channels"),
+        (size.units if is_perceptron else 0, MAX_UNITS, "units in a dense layer"),
+        (size.recurrent_units, MAX_RECURRENT_UNITS, "units in a recurrent layer"),
+        (size.parameters, MAX_PARAMETERS, "parameters"),
     )
-    return [f"{count:,} {what}, more than about {most:,}" for count, most, what in compared if count > most]
+    return [f"{count:,} {unit}, more than about {maximum:,}" for count, maximum, unit in compared if count > maximum]

@@ -1,0 +1,251 @@
+"""Cells, which are combinations of the axes, and profiles, which say which cells are measured, and how often."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
+ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
+AXES_VARIABLE = "FAIR_ETL_AXES"
+# Incremented when the method of a metric changes: asv then drops older results instead of comparing them with new ones.
+METHOD_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The two properties of a strategy that the cells depend on."""
+
+    reads_store: bool
+    loads_ahead: bool
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers that load ahead: `count` of `kind` "thread" or "process"."""
+
+    kind: str
+    count: int
+
+
+# The names below are those in asv's histories.
+STRATEGIES = {
+    "raw": Strategy(reads_store=False, loads_ahead=False),
+    "async-raw": Strategy(reads_store=False, loads_ahead=True),
+    "presaved": Strategy(reads_store=True, loads_ahead=False),
+    "async-presaved": Strategy(reads_store=True, loads_ahead=True),
+}
+WORKERS = {"thread 1": Workers("thread", 1), "thread 2": Workers("thread", 2), "process 2": Workers("process", 2)}
+# The arguments of `presave.write`.
+FORMATS: dict[str, dict[str, Any]] = {
+    "npy": {"format": "npy"},
+    "hdf5": {"format": "hdf5"},
+    "hdf5 gzip": {"format": "hdf5", "options": {"compression": "gzip"}},
+    "safetensors": {"format": "safetensors"},
+    "torch": {"format": "torch"},
+    "pickle": {"format": "pickle"},
+}
+# The files' own bytes, before any stage of the pipeline.
+READ = "read"
+STAGES = (READ, "decode", "resize", "normalise")
+# After these stages records still have different sizes.
+RAGGED_STAGES = (READ, "decode")
+# Looked up without importing torch, which asv's own processes do not need. A driver without a usable device shows as a
+# failed cell, not as a silent n/a.
+BACKENDS = ("cpu", "cuda") if Path("/proc/driver/nvidia/version").exists() else ("cpu",)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to load and train. Each field is an axis.
+
+    The defaults are the base point: plain presaved, in which both ETL and compute are paid in full, so that whatever an
+    axis changes shows in the wall time.
+
+    Attributes
+    ----------
+    strategy : str
+        A key of `STRATEGIES`.
+    batch_size : int
+        Records in a batch.
+    dtype : str
+        Of features and weights.
+    backend : str
+        Where compute runs.
+    garbage_collection, heap : str
+        As `etl.runtime.GcPolicy` and `HeapPolicy` take them.
+    prefetch_size, workers : int, str
+        How the async strategies load ahead; `workers` is a key of `WORKERS`. The plain strategies ignore both.
+    presave_format, presave_stage : str
+        The store that the presaved strategies read: a key of `FORMATS`, and one of `STAGES`. The raw strategies ignore
+        both.
+    """
+
+    strategy: str = "presaved"
+    batch_size: int = 32
+    dtype: str = "float32"
+    backend: str = "cpu"
+    garbage_collection: str = "default"
+    heap: str = "default"
+    prefetch_size: int = 2
+    workers: str = "thread 1"
+    presave_format: str = "npy"
+    presave_stage: str = "resize"
+
+    @property
+    def is_async(self) -> bool:
+        return STRATEGIES[self.strategy].loads_ahead
+
+    @property
+    def is_presaved(self) -> bool:
+        return STRATEGIES[self.strategy].reads_store
+
+    @property
+    def worker_kind(self) -> str:
+        """Kind of worker, "thread" or "process"."""
+        return WORKERS[self.workers].kind
+
+    @property
+    def worker_count(self) -> int:
+        return WORKERS[self.workers].count
+
+    @property
+    def store(self) -> str:
+        """Name of the store that the presaved strategies read: its format and the last stage that is already done."""
+        return f"{self.presave_format} after {self.presave_stage}"
+
+    @property
+    def work(self) -> tuple[Any, ...]:
+        """Fields that must be equal for two cells to load the same batches and train to the same score."""
+        return self.batch_size, self.dtype, self.backend
+
+
+BASE = Cell()
+# Presaved batches are loaded before anything waits for them. So settings of loading ahead have an effect only if every
+# batch is decoded. Batches are small: an epoch of profile "quick" has 16, twice as many as are ever loaded ahead.
+DECODING = Cell(strategy="async-raw", batch_size=8)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values of one field of `Cell`, while all other fields are those of `base`.
+
+    Attributes
+    ----------
+    values : tuple of str or int
+        All values, the base's included.
+    base : Cell
+        The base point.
+    in_grid : bool
+        Whether the grid crosses this axis with others. An axis that has no effect on some strategies is left out, since
+        the grid would measure most of its cells several times.
+    """
+
+    values: tuple[str | int, ...]
+    base: Cell = BASE
+    in_grid: bool = True
+
+
+# By field of `Cell`.
+AXES = {
+    "strategy": Axis(tuple(STRATEGIES)),
+    "batch_size": Axis((1, 32, 128)),
+    "dtype": Axis(("float32", "float16", "bfloat16", "float64")),
+    "backend": Axis(BACKENDS),
+    "garbage_collection": Axis(("default", "off", "freeze")),
+    "heap": Axis(("default", "retain")),
+    "prefetch_size": Axis((0, 1, 2, 4, 8), DECODING, in_grid=False),
+    "workers": Axis(tuple(WORKERS), DECODING, in_grid=False),
+    "presave_format": Axis(tuple(FORMATS), in_grid=False),
+    "presave_stage": Axis(STAGES, in_grid=False),
+}
+GRID_AXES = tuple(name for name, axis in AXES.items() if axis.in_grid)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An entry of `profiles.json`: how much is measured.
+
+    Attributes
+    ----------
+    name : str
+        Key in `profiles.json`.
+    samples, image_size : int
+        Photographs in an epoch, and pixels a side that they are resized to.
+    rounds : int
+        Processes that measure each cell.
+    seconds_per_figure : float
+        Seconds for each part of the measurement in each process.
+    grid : bool
+        Whether every combination of the axes in the grid is measured in addition to one axis at a time.
+    strategies, axes : tuple of str
+        The strategies that are compared, and the axes that are varied.
+    setting_rounds : int
+        Pairs of processes in which runtime settings take turns; 0 does not measure settings.
+    """
+
+    name: str
+    samples: int
+    image_size: int
+    rounds: int
+    seconds_per_figure: float
+    grid: bool
+    strategies: tuple[str, ...] = tuple(STRATEGIES)
+    axes: tuple[str, ...] = tuple(AXES)
+    setting_rounds: int = 0
+
+    @property
+    def version(self) -> str:
+        """Version of all benchmarks, for asv: results of different profiles do not belong in one history."""
+        return f"{METHOD_VERSION}-{self.name}"
+
+
+def chosen_profile() -> Profile:
+    """Return the profile that FAIR_ETL_PROFILE names, "quick" by default.
+
+    FAIR_ETL_ROUNDS replaces its number of rounds. FAIR_ETL_AXES, names separated by commas, replaces its axes.
+
+    Raises
+    ------
+    ValueError
+        If there is no such profile or axis.
+    """
+    profiles = json.loads(Path(__file__).with_name("profiles.json").read_text())
+    name = os.environ.get(PROFILE_VARIABLE, "quick")
+    if name not in profiles:
+        raise ValueError(f"{PROFILE_VARIABLE}={name!r} is not one of {', '.join(profiles)}")
+    settings: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()
+    }
+    if ROUNDS_VARIABLE in os.environ:
+        settings["rounds"] = int(os.environ[ROUNDS_VARIABLE])
+    if AXES_VARIABLE in os.environ:
+        settings["axes"] = tuple(os.environ[AXES_VARIABLE].split(","))
+        unknown = [axis for axis in settings["axes"] if axis not in AXES]
+        if unknown:
+            raise ValueError(f"{AXES_VARIABLE}: {', '.join(map(repr, unknown))} is not one of {', '.join(AXES)}")
+    return Profile(name, **settings)
+
+
+def cells_to_measure(profile: Profile) -> list[Cell]:
+    """Return the cells at all values of the profile's axes, and with `grid` those of all combinations, each once."""
+    cells = [cell_at(axis, value) for axis in profile.axes for value in values_in(profile, axis)]
+    if profile.grid:
+        crossed = [axis for axis in GRID_AXES if axis in profile.axes]
+        combinations = itertools.product(*(values_in(profile, axis) for axis in crossed))
+        cells += [Cell(**dict(zip(crossed, values, strict=True))) for values in combinations]  # type: ignore[arg-type]
+    return list(dict.fromkeys(cells))
+
+
+def cell_at(axis: str, value: str | int) -> Cell:
+    """Return the base point of `axis`, moved along it to `value`."""
+    return replace(AXES[axis].base, **{axis: value})  # type: ignore[arg-type]
+
+
+def values_in(profile: Profile, axis: str) -> tuple[str | int, ...]:
+    """Return the values of `axis` that the profile measures: its strategies, or all values of any other axis."""
+    return profile.strategies if axis == "strategy" else AXES[axis].values

@@ -1,0 +1,64 @@
+"""Checks of arguments that users pass, and a way to print their strings safely."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from typing import Any
+
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def whole_number(name: str, value: Any, least: int, below: int | None = None) -> int:
+    """Return `value`, of any integer type but bool, as an int.
+
+    Parameters
+    ----------
+    name : str
+        The name of the argument, quoted in the error.
+    value : int-like
+        The value of the argument.
+    least : int
+        The smallest valid number.
+    below : int, optional
+        A power of two; the number must be smaller.
+
+    Raises
+    ------
+    ValueError
+        If `value` is not an integer, or out of bounds.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least or (below is not None and number >= below):
+        upper = "" if below is None else f" and below 2**{below.bit_length() - 1}"
+        raise ValueError(f"{name} must be a whole number of at least {least}{upper}, not {value!r}")
+    return number
+
+
+def parse_nbytes(text: str) -> int:
+    """Return the number of bytes in a size such as "2GB", "512 MiB" or "65536"; KB is 1,000 and KiB 1,024.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a size, or less than a byte.
+    """
+    match = SIZE.fullmatch(text.strip())
+    if match is None or (match[3] and not match[2]):
+        raise ValueError(f"a size is a number with B, KB, MB, GB or KiB, MiB, GiB, such as 2GB, not {text!r}")
+    nbytes: int = math.floor(float(match[1]) * (1024 if match[3] else 1000) ** POWERS[match[2].upper()])
+    if nbytes < 1:
+        raise ValueError(f"a size is at least one byte, not {text!r}")
+    return nbytes
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with escapes for characters that would control a terminal or reorder its text."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

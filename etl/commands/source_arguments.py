@@ -1,0 +1,47 @@
+"""The arguments that describe a source: folders, tar and CSV files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--follow-links", action="store_true", help="follow links in the folder, wherever they lead")
+    parser.add_argument("--allow-empty", action="store_true", help="accept class folders without anything to read")
+    parser.add_argument(
+        "--label",
+        metavar="COLUMN",
+        help="CSV files and sequences: name of the label's column, or its number with --no-header; tar files: the "
+        "member that holds the label, such as cls or json:key",
+    )
+    parser.add_argument("--classes", nargs="+", metavar="NAME", help="class names in the order of their numbers")
+    tables = parser.add_argument_group("for CSV files and sequences of them")
+    tables.add_argument("--features", nargs="+", metavar="COLUMN", help="other columns to take (default: all)")
+    tables.add_argument("--no-header", action="store_true", help="the first line is a row; columns are numbered from 0")
+    tables.add_argument("--delimiter", metavar="CHARACTER", help="default: a comma, in .tsv files a tab")
+    tables.add_argument("--regression", action="store_true", help="labels are targets, not class numbers")
+    tables.add_argument("--missing", type=float, metavar="VALUE", help="replaces empty values (default: an error)")
+
+
+def source_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the source that were given on the command line.
+
+    Raises
+    ------
+    ValueError
+        If columns are not numbers although there is no header.
+    """
+    columns: dict[str, Any] = {"label": arguments.label, "features": arguments.features}
+    if arguments.no_header:
+        try:
+            columns["label"] = None if arguments.label is None else int(arguments.label)
+            columns["features"] = None if arguments.features is None else [int(column) for column in arguments.features]
+        except ValueError:
+            raise ValueError("with --no-header, --label and --features take column numbers, from 0") from None
+    others = {"delimiter": arguments.delimiter, "classes": arguments.classes, "missing": arguments.missing}
+    flags = {"header": False if arguments.no_header else None, "regression": arguments.regression or None}
+    flags["follow_links"] = arguments.follow_links or None
+    flags["allow_empty"] = arguments.allow_empty or None
+    return {name: value for name, value in {**columns, **others, **flags}.items() if value is not None}

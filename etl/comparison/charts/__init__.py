@@ -1,1 +1,0 @@
-"""The charts of the page, as SVG: one file for each."""

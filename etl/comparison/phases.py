@@ -1,0 +1,264 @@
+"""A comparison from beginning to end, phase by phase: `compare`."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from etl.comparison.prediction import choose_records, predict_wall
+from etl.comparison.processes import Processes
+from etl.comparison.publishing import check_report, make_report
+from etl.comparison.report import Report, Timeline
+from etl.comparison.results import Measurements
+from etl.comparison.rounds import ComparisonRounds, SplitSeconds, choose_split
+from etl.comparison.rules import RULES
+from etl.comparison.samples import CheckedEpoch, Profile, Spans, WrittenStore
+from etl.comparison.settings import Candidate, Settings, Threads
+from etl.comparison.workload import Workload
+from etl.measuring.processes import MeasurementError
+from etl.runtime.resources import affinity_of, available_cpus
+
+# Seconds of the time budget that are kept for the phases after the rounds.
+CLOSING_SECONDS = 3.0
+# Share of the time budget for all trials of CPU splits together.
+TRIALS_SHARE = 0.2
+# A comparison without intervals shows no difference, so it may take this many times its budget to get them.
+MAX_OVERRUN = 1.5
+
+
+@dataclass
+class ComparisonProgress:
+    """Progress of a comparison.
+
+    Attributes
+    ----------
+    phase : {"profile", "write", "split", "check", "measure", "trace"}
+        The current phase.
+    done : int
+        Completed steps of the phase.
+    total : int or None
+        All steps of the phase, if known.
+    share : float or None
+        Share of the time budget that is used up; None if the number of rounds is fixed instead.
+    predictions : dict of str to float
+        Predicted seconds per epoch by strategy; empty until they are known.
+    """
+
+    phase: str
+    done: int
+    total: int | None
+    share: float | None
+    predictions: Mapping[str, float] = field(default_factory=dict)
+
+
+def compare(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
+    """Compare the strategies of `settings` on their source, and return the report.
+
+    After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the comparison.
+    progress : callable, optional
+        Called with the progress after every step.
+
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model or a setting.
+    MeasurementError
+        If the reference strategy, or every strategy, cannot be measured.
+    ContradictionError
+        If the metrics of the report contradict each other.
+    """
+    unknown = sorted(set(settings.unchecked) - set(RULES))
+    if unknown:
+        raise ValueError(f"--no-check: unknown rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
+    cpus = available_cpus()
+    wanted = cpus if settings.threads is None else settings.threads
+    if wanted > cpus:
+        raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
+    with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
+        workload = Workload(settings, Path(folder), wanted)
+        return _Comparison(workload, affinity_of(wanted), progress or _no_progress).run()
+
+
+def _no_progress(progress: ComparisonProgress) -> None:
+    pass
+
+
+class _Comparison:
+    """One comparison. Its methods are its phases, in order."""
+
+    def __init__(self, workload: Workload, affinity: list[int], progress: Callable[[ComparisonProgress], None]) -> None:
+        self._workload = workload
+        self._settings = workload.settings
+        self._affinity = affinity
+        self._show = progress
+        self._predictions: dict[str, float] = {}
+        self._began = time.monotonic()
+        self._started_at = datetime.datetime.now(datetime.timezone.utc)
+        self._candidates = workload.candidates()
+        names = [workload.name(each) for each in self._candidates]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"--strategies: two of {', '.join(names)} would have the same name; rename one, such as again=raw"
+            )
+        self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
+        self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
+        self._writing: dict[tuple[str, str], WrittenStore] = {}
+        self._checks: dict[Candidate, CheckedEpoch] = {}
+        self._failed: dict[Candidate, str] = {}
+        self._trials: dict[Candidate, SplitSeconds] = {}
+        self._profile: Profile
+
+    def run(self) -> Report:
+        with Processes(self._workload, self._affinity) as processes:
+            self._progress("profile", 0, 1)
+            self._profile = processes.profile()
+            compute_seconds = self._profile.compute_seconds
+            self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
+            left = self._settings.budget_seconds - (time.monotonic() - self._began) - CLOSING_SECONDS
+            left -= self._trial_seconds() * len(self._with_splits())
+            self._workload.select(choose_records(self._workload, self._profile, left))
+            self._write_stores(processes)
+            # Every split is predicted before any is tried.
+            predicted = {each: self._predict(each) for each in self._candidates}
+            self._try_splits(processes)
+            self._predictions = {
+                self._workload.name(each): splits[self._threads(each)] for each, splits in predicted.items()
+            }
+            self._check(processes)
+            rounds = self._measure(processes)
+            timelines = self._trace(processes, rounds)
+        measured = Measurements(
+            workload=self._workload,
+            started_at=self._started_at.isoformat(timespec="seconds"),
+            seconds=time.monotonic() - self._began,
+            affinity=self._affinity,
+            memory_nbytes=self._memory,
+            profile=self._profile,
+            predictions=self._predictions,
+            trials=self._trials,
+            writing=self._writing,
+            checks=self._checks,
+            failed=self._failed,
+            samples=rounds.samples,
+            loads=rounds.loads,
+            rounds=rounds.done,
+            stopped_early=rounds.stopped_early,
+            no_server=rounds.no_server,
+            timelines=timelines,
+        )
+        report = make_report(measured)
+        check_report(report)
+        return report
+
+    def _write_stores(self, processes: Processes) -> None:
+        wanted = dict.fromkeys(
+            (str(each.format), str(each.stage)) for each in (*self._candidates, *self._loading_only) if each.is_presaved
+        )
+        for number, (chosen, stage) in enumerate(wanted):
+            self._progress("write", number, len(wanted))
+            self._writing[chosen, stage] = processes.write(chosen, stage, self._workload.cpus)
+
+    def _predict(self, candidate: Candidate) -> dict[Threads, float]:
+        return {
+            split: predict_wall(self._workload, candidate, split, self._profile)
+            for split in self._workload.splits(candidate, self._profile.is_on_device)
+        }
+
+    def _try_splits(self, processes: Processes) -> None:
+        """Choose the fastest CPU split of each strategy that loads ahead, from short trials.
+
+        The rounds measure it again: no trial becomes a sample.
+        """
+        chosen = self._with_splits()
+        for number, candidate in enumerate(chosen):
+            self._progress("split", number, len(chosen))
+            try:
+                self._trials[candidate] = processes.try_splits(candidate, self._trial_seconds())
+            except MeasurementError as error:
+                self._failed[candidate] = f"other splits of its CPUs could not be tried: {error}"
+                continue
+            fastest = choose_split(self._trials[candidate])
+            if fastest is not None:
+                self._workload.chosen[candidate] = fastest
+
+    def _with_splits(self) -> list[Candidate]:
+        """Return the candidates that have more than one way to split their CPUs."""
+        return [each for each in self._candidates if len(self._workload.splits(each, self._profile.is_on_device)) > 1]
+
+    def _trial_seconds(self) -> float:
+        return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
+
+    def _check(self, processes: Processes) -> None:
+        """Digest an untimed epoch of each candidate, and train on its first batches."""
+        compute_threads = min(self._threads(each).compute for each in self._candidates)
+        for number, candidate in enumerate((*self._candidates, *self._loading_only)):
+            self._progress("check", number, len(self._candidates) + len(self._loading_only))
+            trains = candidate in self._candidates
+            try:
+                self._checks[candidate] = processes.check(candidate, compute_threads, trains)
+            except MeasurementError as error:
+                self._failed[candidate] = str(error)
+        if not any(each in self._checks for each in self._candidates):
+            name, reason = next(iter(self._failed.items()))
+            raise MeasurementError(f"no strategy could be run; {self._workload.name(name)}: {reason}", reason)
+
+    def _measure(self, processes: Processes) -> ComparisonRounds:
+        def show(done: int) -> None:
+            self._progress("measure", done, self._settings.rounds)
+
+        show(0)
+        rounds = ComparisonRounds(
+            [each for each in self._candidates if each in self._checks],
+            [each for each in self._loading_only if each in self._checks],
+            processes,
+            rounds=self._settings.rounds,
+            deadline=self._began + self._settings.budget_seconds - CLOSING_SECONDS,
+            hard_deadline=self._began + self._settings.budget_seconds * MAX_OVERRUN,
+            seed=self._settings.seed,
+            progress=show,
+        )
+        rounds.run()
+        self._failed |= rounds.failed
+        return rounds
+
+    def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
+        """Return one timeline per strategy.
+
+        Strategies that load ahead in threads are traced in a separate run. The timelines of all others were recorded in
+        their first round.
+        """
+        timelines: list[Timeline] = []
+        samples = rounds.samples
+        chosen = [each for each in self._candidates if each in samples]
+        for number, candidate in enumerate(chosen):
+            self._progress("trace", number, len(chosen))
+            spans: Spans = samples[candidate][0].timeline
+            try:
+                if not rounds.stopped_early and candidate.is_ahead and not candidate.worker_processes:
+                    spans = processes.timeline(candidate)
+            except KeyboardInterrupt:
+                rounds.stopped_early = True
+            except MeasurementError as error:
+                self._failed[candidate] = f"its timeline could not be recorded: {error}"
+            timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
+        return timelines
+
+    def _threads(self, candidate: Candidate) -> Threads:
+        return self._workload.threads(candidate, self._profile.is_on_device)
+
+    def _progress(self, phase: str, done: int, total: int | None) -> None:
+        share = None
+        if self._settings.rounds is None:
+            share = min(1.0, (time.monotonic() - self._began) / self._settings.budget_seconds)
+        self._show(ComparisonProgress(phase, done, total, share, self._predictions))

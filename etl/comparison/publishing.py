@@ -1,0 +1,318 @@
+"""The report, made from measurements: facts about the machine, and a check that no metrics contradict each other."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import platform
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from etl.comparison.prediction import predict_wall
+from etl.comparison.recommendation import make_notes, recommend
+from etl.comparison.report import (
+    SCHEMA_VERSION,
+    Check,
+    Prediction,
+    ProfileResult,
+    Report,
+    StrategyResult,
+)
+from etl.comparison.results import (
+    Measurements,
+    audits_of,
+    central_estimate,
+    etl_alone_seconds,
+    host_wait_seconds,
+    noise_of,
+    parts_of,
+    presaving_of,
+    ratio_of,
+    round_metrics,
+    splits_of,
+    stage_results,
+)
+from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
+from etl.comparison.settings import Candidate
+from etl.measuring.instruments import instruments
+from etl.measuring.noise import frequencies
+from etl.measuring.statistics import Interval
+from etl.runtime.resources import available_cpus, cgroup_quota
+
+
+def make_report(measured: Measurements) -> Report:
+    """Make the report of `measured`, which must have samples of at least one candidate."""
+    workload, settings = measured.workload, measured.workload.settings
+    evidence = _evidence(measured)
+    conditions = Conditions(
+        affinity=measured.affinity,
+        memory_nbytes=measured.memory_nbytes,
+        cache=settings.cache,
+        simulated_seconds=settings.simulated_seconds,
+        waits_for_steps=settings.waits_for_steps,
+        rounds=measured.rounds,
+        unchecked=settings.unchecked,
+    )
+    model = None if settings.simulated_seconds is not None else settings.model or measured.profile.model
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        title=f"{settings.source}: {len(workload.source):,} records, batches of {settings.batch_size}",
+        settings={**settings.as_dict(), "threads": workload.cpus, "until": workload.presave_stage, "model": model},
+        machine=describe_machine(),
+        versions=describe_versions(),
+        started_at=measured.started_at,
+        seconds=measured.seconds,
+        source_records=len(workload.source),
+        measured_records=len(workload.records),
+        batch_size=settings.batch_size,
+        stopped_early=measured.stopped_early,
+        recommendation=[],
+        notes=make_notes(measured),
+        strategies=[_strategy(measured, each, evidence[measured.name(each)]) for each in measured.compared],
+        stages=stage_results(measured),
+        profile=_profile(measured),
+        checks=check_rules(evidence, conditions),
+        noise=noise_of(sample for samples in measured.samples.values() for sample in samples.values()),
+        timelines=measured.timelines,
+    )
+    return replace(report, recommendation=recommend(report, _to_fastest(measured, report), settings.source))
+
+
+def _evidence(measured: Measurements) -> dict[str, Evidence]:
+    return {
+        measured.name(each): Evidence(
+            is_presaved=each.is_presaved,
+            threads=measured.threads(each),
+            check=measured.checks[each],
+            samples=measured.samples[each],
+            parts=parts_of(measured.samples[each], measured.scale),
+            writing=measured.written(each),
+        )
+        for each in measured.compared
+    }
+
+
+def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) -> StrategyResult:
+    scale, reference, samples, threads = measured.scale, measured.compared[0], evidence.samples, evidence.threads
+    return StrategyResult(
+        name=measured.name(candidate),
+        strategy=candidate.strategy,
+        format=candidate.format,
+        stage=candidate.stage,
+        compute_threads=threads.compute,
+        loading_threads=threads.loading,
+        parts=evidence.parts,
+        host_wait_seconds=host_wait_seconds(samples, scale),
+        first_batch_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
+        etl_alone_seconds=etl_alone_seconds(samples, scale),
+        cpu_seconds_per_1000=central_estimate(samples, scale, lambda sample: sample.cpu_seconds)
+        / scale.measured
+        * 1000,
+        peak_memory_nbytes=evidence.check.peak_memory,
+        read_nbytes=round(scale.amount(central_estimate(samples, scale, lambda sample: sample.read_nbytes))),
+        ratio=None if candidate == reference else ratio_of(samples, measured.samples[reference], scale),
+        presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
+        prediction=_prediction(measured, candidate),
+        runtime=audits_of(samples),
+        splits=splits_of(measured, candidate),
+        rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
+    )
+
+
+def _prediction(measured: Measurements, candidate: Candidate) -> Prediction:
+    threads = measured.threads(candidate)
+    beside = [
+        sample.compute_alone
+        for each in measured.compared
+        if measured.threads(each).compute == threads.compute
+        for sample in measured.samples[each].values()
+    ]
+    profile = replace(measured.profile, compute_seconds={str(threads.compute): statistics.median(beside)})
+    return Prediction(
+        wall_seconds=measured.predictions[measured.name(candidate)],
+        at_speed_seconds=predict_wall(measured.workload, candidate, threads, profile),
+    )
+
+
+def _to_fastest(measured: Measurements, report: Report) -> dict[str, Interval | None]:
+    """Return the ratio of each wall time to that of the fastest strategy that broke no rule, by name."""
+    valid = [each for each in report.strategies if not each.disqualified]
+    if not valid:
+        return {}
+    fastest = min(valid, key=lambda each: each.parts.wall_seconds).name
+    below = next(measured.samples[each] for each in measured.compared if measured.name(each) == fastest)
+    return {measured.name(each): ratio_of(measured.samples[each], below, measured.scale) for each in measured.compared}
+
+
+def _profile(measured: Measurements) -> ProfileResult:
+    profile = measured.profile
+    return ProfileResult(
+        stages=profile.stages,
+        compute_seconds_per_batch=dict(profile.compute_seconds),
+        splits=profile.splits,
+        copy_bytes_per_second=profile.copy_bytes_per_second,
+    )
+
+
+PACKAGES = ("fair-etl", "numpy", "torch", "h5py", "pillow", "joblib", "numba", "simplejpeg", "opencv-python-headless")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Describe this machine as JSON values. The value `cpus` is the number of CPUs that this process may use."""
+    return {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cpus": available_cpus(),
+        "cpus_of_the_machine": psutil.cpu_count() or 1,
+        "cpu_quota": cgroup_quota(),
+        "frequency_mhz": frequencies(),
+        "memory_nbytes": psutil.virtual_memory().total,
+        "gpus": _gpus(),
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages that affect speed.
+
+    The value "instruments" is the digest of `etl.measuring`, which takes the measurements.
+    """
+    found = {"python": platform.python_version(), "instruments": instruments().digest[:12]}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    """Return the names of NVIDIA GPUs, from the driver: to ask torch would take seconds to import it."""
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    lines = [line for card in cards for line in card.read_text().splitlines()]
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+
+
+# Larger than any rounding error.
+TOLERANCE = 1e-6
+
+
+class ContradictionError(RuntimeError):
+    """The metrics of a report contradict each other, so it is not published."""
+
+
+def check_report(report: Report) -> None:
+    """Raise `ContradictionError`, which lists all contradictions, if metrics of `report` contradict each other."""
+    found = list(contradictions(report))
+    if found:
+        raise ContradictionError(
+            f"the metrics contradict each other, so the report is not published: {'; '.join(found)}"
+        )
+
+
+def contradictions(report: Report) -> Iterator[str]:
+    """Yield a description of each contradiction between metrics of the report.
+
+    Only fields are checked: derived values are properties of the report's classes, which cannot contradict the fields.
+    """
+    names = [each.name for each in report.strategies]
+    if len(set(names)) < len(names):
+        yield f"two strategies have the same name: {', '.join(names)}"
+    if not 0 < report.measured_records <= report.source_records:
+        yield f"{report.measured_records} of {report.source_records} records were measured"
+    for result in report.strategies:
+        for text in (
+            *_time_contradictions(result),
+            *_round_contradictions(report, result),
+            *_ratio_contradictions(report, result),
+        ):
+            yield f"{result.name}: {text}"
+        if (result.presaving is None) != (result.stage is None):
+            has = "has no" if result.presaving is None else "has a"
+            yield f"{result.name}: it {has} cost of presaving, but its stage is {result.stage!r}"
+    for stage in report.stages:
+        yield from (f"stage {stage.stage}: {text}" for text in _impossible_times(stage))
+    for rule in RULES:
+        if rule not in {check.rule for check in report.checks}:
+            yield f"rule {rule!r} is not in the report"
+    for check in report.checks:
+        yield from (f"rule {check.rule!r}: {text}" for text in _check_contradictions(check, names))
+
+
+def _time_contradictions(result: StrategyResult) -> Iterator[str]:
+    for timed in (result, result.parts, result.presaving, result.prediction, *result.splits, *result.rounds):
+        if timed is not None:
+            yield from _impossible_times(timed)
+    for measured in result.rounds:
+        if measured.compute_seconds + measured.stall_seconds > measured.wall_seconds * (1 + TOLERANCE):
+            yield f"round {measured.round}: compute and stall are longer than the wall time"
+
+
+def _impossible_times(metrics: object) -> Iterator[str]:
+    """Yield every time that is negative or not a number. Only interference may be negative."""
+    for name, seconds in vars(metrics).items():
+        lowest = -math.inf if name == "interference_seconds" else 0.0
+        if name.endswith("_seconds") and seconds is not None and not lowest <= seconds < math.inf:
+            yield f"{name} is {seconds}"
+
+
+def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[str]:
+    numbers = [measured.round for measured in result.rounds]
+    if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
+        yield f"it has rounds {numbers} of {report.rounds}"
+    walls = [measured.wall_seconds for measured in result.rounds]
+    if walls and not _between(result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report)):
+        yield (
+            f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, but {min(walls)} to "
+            f"{max(walls)} s for {report.measured_records} in single rounds"
+        )
+
+
+def _ratio_contradictions(report: Report, result: StrategyResult) -> Iterator[str]:
+    ratio, reference = result.ratio, report.strategies[0]
+    if (ratio is None) != (result.name == reference.name):
+        yield f"it has {'no' if ratio is None else 'a'} ratio, but the reference is {reference.name}"
+    if ratio is None:
+        return
+    if ratio.low is not None and ratio.high is not None and not ratio.low <= ratio.estimate <= ratio.high:
+        yield f"the ratio {ratio.estimate} is outside its interval {ratio.low} to {ratio.high}"
+    walls = {measured.round: measured.wall_seconds for measured in reference.rounds}
+    paired = [each.wall_seconds / walls[each.round] for each in result.rounds if each.round in walls]
+    if len(paired) != ratio.count:
+        yield f"its ratio has {ratio.count} rounds, but {len(paired)} were measured together with {reference.name}"
+        return
+    scaled = _max_scaling(report)
+    for value in (ratio.estimate, ratio.low, ratio.high):
+        if value is not None and not _between(value, min(paired) / scaled, max(paired) * scaled):
+            yield (f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds, not {value}")
+
+
+def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
+    if check.broken_by and check.held is not False:
+        yield f"it was broken by {', '.join(check.broken_by)}, but held is {check.held}"
+    yield from (f"it was broken by {name}, which is not a strategy" for name in check.broken_by if name not in names)
+
+
+def _max_scaling(report: Report) -> float:
+    """Return the largest possible ratio of the time of an epoch to the time of the measured records.
+
+    The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches.
+    """
+    size = max(1, min(report.batch_size, report.measured_records))
+    measured_batches, batches = report.measured_records / size, report.source_records / size
+    return batches if measured_batches <= 1 else (batches - 1) / (measured_batches - 1)
+
+
+def _between(value: float, low: float, high: float) -> bool:
+    return low * (1 - TOLERANCE) <= value <= high * (1 + TOLERANCE)

@@ -1,0 +1,105 @@
+"""Steps 12 and 13: are the CPUs free, and are there as many threads as CPUs?"""
+
+from __future__ import annotations
+
+from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.setup import Setup
+from etl.doctor.steps import time_compute
+from etl.runtime import ThreadPolicy
+from etl.runtime.thread_policy import pool_threads
+from etl.training.backends import import_torch
+
+# Shares of the time of all CPUs.
+WARNING_SHARE, SERIOUS_SHARE = 0.10, 0.30
+SHOWN_PROCESSES = 3
+TRIAL_SECONDS = 0.5
+
+
+class OtherProcesses(Check):
+    """A measurement of the CPU time that other processes and the hypervisor took while this process was idle."""
+
+    name = "others"
+    title = "Other processes"
+    why = (
+        "two threads that share a CPU each take twice as long, and threads that wait for each other wait for the "
+        "slowest"
+    )
+
+    def look(self, case: Case) -> Finding:
+        machine = case.machine
+        others, steal = machine.other_processes, machine.steal
+        named = ", ".join(
+            f"{each.name} ({each.pid}) {each.cpus:.1f}" for each in machine.busy_processes[:SHOWN_PROCESSES]
+        )
+        evidence = (
+            f"while this process was idle for {machine.watched_seconds:.1f} s, other processes used {others:.0%} of "
+            f"{machine.cpus} CPUs{f': {named}' if named else ''}; the hypervisor took {steal:.0%} (/proc/stat)"
+        )
+        share = max(others, steal)
+        if share < WARNING_SHARE:
+            return self.fine("the CPUs are free", evidence)
+        severity = Severity.SERIOUS if share >= SERIOUS_SHARE else Severity.WARNING
+        saves = None
+        if case.observation is not None and case.batches_per_epoch is not None:
+            saves = share * case.observation.times.typical * case.batches_per_epoch
+        if steal > others:
+            return self.wrong(
+                severity,
+                "the hypervisor gives the CPUs to other virtual machines",
+                evidence,
+                "train at another time, or on a machine whose CPUs are not shared",
+                saves,
+            )
+        return self.wrong(
+            severity,
+            "other processes use the CPUs",
+            evidence,
+            "end them, or leave CPUs to them: start this process with taskset, and use etl.runtime.ThreadPolicy",
+            saves,
+        )
+
+
+class Threads(Check):
+    """A check that there are as many threads for compute and loading together as there are CPUs."""
+
+    name = "threads"
+    title = "Threads"
+    why = (
+        "the threads of an operation wait for each other: if there are more threads than CPUs, they wait for one that "
+        "is not running"
+    )
+
+    def look(self, case: Case) -> Finding:
+        import_torch()
+        pools = pool_threads()
+        cpus, compute = case.machine.cpus, max(pools.values())
+        loading = _loading_threads(case)
+        named = ", ".join(f"{name} {count}" for name, count in pools.items())
+        set_by = ", ".join(f"{key}={value}" for key, value in case.machine.variables.items() if "THREADS" in key)
+        evidence = f"{named}; {loading} for loading; {cpus} CPUs for this process{f'; {set_by}' if set_by else ''}"
+        better = max(1, cpus - loading)
+        if compute <= better and (compute >= better or compute >= cpus):
+            return self.fine(f"{compute} threads compute on {cpus} CPUs", evidence)
+        found = f"{compute} threads compute{f' and {loading} load' if loading else ''} on {cpus} CPUs"
+        remedy = f"etl.runtime.ThreadPolicy({better}), etl.fit(..., threads={better}), or OMP_NUM_THREADS={better}"
+        min_severity = Severity.WARNING if compute > cpus else Severity.FINE
+        if case.setup is None or case.observation is None:
+            if min_severity is Severity.FINE:
+                return self.fine(found, evidence)
+            return self.wrong(min_severity, found, evidence, remedy)
+        if case.setup.backend.device.type != "cpu" and compute <= cpus:
+            return self.fine(found, f"{evidence}; compute is on {case.setup.backend.device}")
+        batch = case.observation.batch
+        now, then = time_compute((case.setup, self.apply(case.setup, case)), (batch, batch), TRIAL_SECONDS)
+        evidence += f"; a training step takes {now * 1e3:.1f} ms, with {better} threads {then * 1e3:.1f} ms"
+        return self.slower(case, case.observation, now - then, found, evidence, remedy, min_severity)
+
+    def apply(self, setup: Setup, case: Case) -> Setup:
+        better = max(1, case.machine.cpus - _loading_threads(case))
+        return setup.within(lambda: ThreadPolicy(better))
+
+
+def _loading_threads(case: Case) -> int:
+    """Return the number of threads or processes that load during compute; 0 if unknown."""
+    batches = None if case.setup is None else case.setup.batches
+    return sum(getattr(batches, name, 0) or 0 for name in ("threads", "processes", "num_workers"))

@@ -1,0 +1,163 @@
+"""Steps 1, 2 and 11: are the GPU, the vendor's kernels and the CPU's vector extensions used?"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.setup import Setup
+from etl.doctor.steps import time_compute
+from etl.training.backends import PRIORITY_VARIABLES, import_torch
+from etl.training.backends import backend as find_backend
+
+TRIAL_SECONDS = 0.5
+# Instruction sets that torch's own kernels for x86 are built for, from slowest to fastest, with the flags in
+# /proc/cpuinfo that each needs (aten/src/ATen/native/DispatchStub.cpp).
+CAPABILITIES = {
+    "DEFAULT": frozenset[str](),
+    "AVX2": frozenset({"avx2", "fma"}),
+    "AVX512": frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"}),
+}
+CAPABILITY_VARIABLE = "ATEN_CPU_CAPABILITY"
+
+
+class BackendInUse(Check):
+    """A check that no GPU is unused, and that a requested backend exists."""
+
+    name = "backend"
+    title = "Backend in use"
+    why = "a model that trains on the CPU beside an idle GPU is often ten times slower"
+
+    def look(self, case: Case) -> Finding:
+        torch = import_torch()
+        requested = {
+            name: case.machine.variables[name] for name in PRIORITY_VARIABLES.values() if name in case.machine.variables
+        }
+        variables = ", ".join(f"{name}={value}" for name, value in requested.items()) or "no priority is set"
+        try:
+            chosen = find_backend("auto")
+        except (RuntimeError, ValueError) as error:
+            return self.wrong(
+                Severity.SERIOUS,
+                str(error),
+                f"etl.backend('auto') with {variables}",
+                f"unset {' and '.join(requested)}, or request a backend that the machine has",
+            )
+        device = str((case.setup.backend if case.setup is not None else chosen).device)
+        evidence = f"{_torch_build(torch)}; {variables}"
+        if device != "cpu":
+            return self.fine(f"compute runs on {device}, {torch.cuda.get_device_name(device)}", evidence)
+        if torch.cuda.is_available():
+            overruled = f", because of {variables}" if requested and chosen.name == "cpu" else ""
+            return self.wrong(
+                Severity.SERIOUS,
+                f"compute runs on the CPU{overruled}, and there is a GPU: {torch.cuda.get_device_name()}",
+                evidence,
+                f"unset {' and '.join(requested)}" if overruled else 'use backend="cuda"',
+            )
+        if case.machine.nvidia_gpus:
+            return self.wrong(
+                Severity.SERIOUS,
+                f"torch cannot use the NVIDIA GPUs that the driver shows: {case.machine.nvidia_gpus}",
+                evidence,
+                "install a torch that was built for CUDA (https://pytorch.org/get-started), or a driver that this "
+                "torch can use",
+            )
+        return self.fine("compute runs on the CPU; there is no GPU", evidence)
+
+
+def _torch_build(torch: Any) -> str:
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    return f"torch {torch.__version__}, {built}"
+
+
+class VendorKernels(Check):
+    """A check that convolutions and matrix products run in cuDNN or oneDNN."""
+
+    name = "kernels"
+    title = "cuDNN or oneDNN in use"
+    why = "torch's own convolutions are several times slower than those of the vendors' libraries"
+
+    def look(self, case: Case) -> Finding:
+        torch = import_torch()
+        if case.setup is not None and case.setup.backend.device.type == "cuda":
+            library, kernels = "cuDNN", torch.backends.cudnn
+            switch = "torch.backends.cudnn.enabled = True"
+            version = str(kernels.version())
+        else:
+            library, kernels = "oneDNN", torch.backends.mkldnn
+            switch = "torch.backends.mkldnn.enabled = True"
+            version = torch.__version__
+        evidence = f"torch.backends.{kernels.__name__.rpartition('.')[2]}, version {version}"
+        if not kernels.is_available():
+            return self.wrong(
+                Severity.SERIOUS, f"this torch has no {library}", evidence, "install one that has (https://pytorch.org)"
+            )
+        if kernels.enabled:
+            return self.fine(f"{library} is in use", evidence)
+        found = f"{library} is switched off"
+        if case.setup is None or case.observation is None:
+            return self.wrong(Severity.WARNING, found, evidence, switch)
+        changed = self.apply(case.setup, case)
+        off, on = time_compute((case.setup, changed), (case.observation.batch,) * 2, TRIAL_SECONDS)
+        evidence += f"; a training step takes {off * 1e3:.1f} ms without and {on * 1e3:.1f} ms with it"
+        return self.slower(case, case.observation, off - on, found, evidence, switch, min_severity=Severity.NOTE)
+
+    def apply(self, setup: Setup, case: Case) -> Setup:  # noqa: ARG002
+        torch = import_torch()
+        is_cuda = setup.backend.device.type == "cuda"
+        return setup.within(lambda: _enabled(torch.backends.cudnn if is_cuda else torch.backends.mkldnn))
+
+
+@contextmanager
+def _enabled(kernels: Any) -> Iterator[None]:
+    """Enable `kernels`, a module such as `torch.backends.cudnn`, inside the block.
+
+    The module's own `flags` would warn about its other settings.
+    """
+    before = kernels.enabled
+    kernels.enabled = True
+    try:
+        yield
+    finally:
+        kernels.enabled = before
+
+
+class CpuExtensions(Check):
+    """A check that torch uses the fastest kernels that the CPU can run."""
+
+    name = "extensions"
+    title = "AVX and other extensions"
+    why = "a register of AVX-512 holds sixteen float32 values, which are computed on at once; without AVX it holds four"
+
+    def look(self, case: Case) -> Finding:
+        if platform.machine() not in ("x86_64", "AMD64"):
+            return self.not_looked_at(f"the CPU is not an x86 but an {platform.machine()}")
+        used = import_torch().backends.cpu.get_cpu_capability()
+        flags = case.machine.extensions
+        if not flags:
+            return self.not_looked_at("the system does not list the extensions of the CPU")
+        best = [name for name, needed in CAPABILITIES.items() if needed <= flags][-1]
+        limit = case.machine.variables.get(CAPABILITY_VARIABLE)
+        evidence = f"torch.backends.cpu.get_cpu_capability() is {used}; /proc/cpuinfo allows {best}"
+        if limit is not None:
+            evidence += f"; {CAPABILITY_VARIABLE}={limit}"
+        order = list(CAPABILITIES)
+        if used in order and order.index(used) < order.index(best):
+            return self.wrong(
+                Severity.SERIOUS if used == "DEFAULT" else Severity.WARNING,
+                f"torch computes with {used}, and this CPU has {best}",
+                evidence,
+                f"unset {CAPABILITY_VARIABLE}" if limit is not None else "install a torch that was built for this CPU",
+            )
+        if best == "DEFAULT":
+            return self.wrong(
+                Severity.NOTE,
+                "this CPU has no AVX2",
+                evidence,
+                "use a newer CPU; nothing can be changed on this machine",
+            )
+        return self.fine(f"torch computes with {used}", evidence)

@@ -1,0 +1,110 @@
+"""Steps 4 and 8: how much time do garbage collections and fresh memory cost?"""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import time
+
+import numpy as np
+
+from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.setup import Setup
+from etl.runtime import GcPolicy, HeapPolicy
+
+# Minimum number of objects in memory, and what Deeplearning4j's guide ("Performance Issues", step 4) says about a JVM's
+# collections with so many. Python with torch has some hundred thousand objects before a program does anything, which is
+# not worth a warning.
+GUIDE = (
+    (10_000_000, Severity.SERIOUS, "a major bottleneck even if infrequent"),
+    (500_000, Severity.WARNING, "a bottleneck if collections are frequent"),
+    (100_000, Severity.FINE, "noticeable"),
+)
+PAGE_NBYTES = resource.getpagesize()
+# If there are fewer page faults than this share of a batch's pages, the batch itself is not in fresh memory.
+MIN_FRESH_SHARE = 0.25
+MIN_FAULTS = 16
+PROBE_PAGES = 4096
+
+
+class GarbageCollection(Check):
+    """A check that garbage collections take little time, and walk few objects."""
+
+    name = "garbage"
+    title = "Garbage collection"
+    why = "a full collection visits every live container object, and no other Python code runs meanwhile"
+
+    def look(self, case: Case) -> Finding:
+        if case.setup is None or case.observation is None:
+            return self.not_looked_at()
+        observation = case.observation
+        count = sum(each.count for each in observation.collections)
+        seconds = sum(each.seconds for each in observation.collections)
+        objects = observation.tracked_objects
+        min_severity, guide = next(
+            ((severity, text) for guided, severity, text in GUIDE if objects >= guided), (Severity.FINE, "short")
+        )
+        evidence = (
+            f"gc.get_objects() returns {objects:,}; a full collection took "
+            f"{observation.full_collection_seconds * 1e3:.1f} ms, and {count} collections in {observation.count} "
+            f"batches took {seconds * 1e3:.1f} ms"
+        )
+        found = f"a full collection visits {objects:,} objects, which Deeplearning4j's rough guide calls {guide}"
+        remedy = (
+            "freeze objects once everything is loaded: etl.runtime.GcPolicy('freeze'), or etl.fit(..., gc='freeze')"
+        )
+        return self.slower(case, observation, seconds / observation.count, found, evidence, remedy, min_severity)
+
+    def apply(self, setup: Setup, case: Case) -> Setup:  # noqa: ARG002
+        return setup.within(lambda: GcPolicy("freeze"))
+
+
+class MemoryReuse(Check):
+    """A check that batches reuse memory: that the system gives this process few new pages per batch."""
+
+    name = "memory_reuse"
+    title = "Memory reused from batch to batch"
+    why = (
+        "the system clears every page when a process first touches it: filling fresh memory takes more than twice as "
+        "long as filling memory again"
+    )
+
+    def look(self, case: Case) -> Finding:
+        if case.observation is None:
+            return self.not_looked_at()
+        observation = case.observation
+        pages = max(1.0, observation.batch.nbytes / PAGE_NBYTES)
+        faults = observation.faults
+        fault_seconds = _fault_seconds()
+        evidence = (
+            f"{faults:,.0f} minor page faults per batch (getrusage, median of {observation.count}); a batch has "
+            f"{pages:,.0f} pages; a fault takes {fault_seconds * 1e6:.2f} microseconds here"
+        )
+        if faults < MIN_FRESH_SHARE * pages or faults < MIN_FAULTS:
+            return self.fine("memory is reused", evidence)
+        return self.slower(
+            case,
+            observation,
+            faults * fault_seconds,
+            f"{faults * PAGE_NBYTES / 1e6:,.1f} MB of fresh memory are touched for every batch",
+            evidence,
+            "let iterators reuse batches (reuse=True, the default), and keep freed memory in the process: "
+            "etl.runtime.HeapPolicy('retain'), or etl.fit(..., heap='retain')",
+        )
+
+    def apply(self, setup: Setup, case: Case) -> Setup:  # noqa: ARG002
+        return setup.within(lambda: HeapPolicy("retain"))
+
+
+def _fault_seconds() -> float:
+    """Return by how many seconds the first touch of a page takes longer than the second."""
+    times = []
+    memory = mmap.mmap(-1, PROBE_PAGES * PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    view = np.frombuffer(memory, np.uint8)
+    for _ in range(2):
+        started = time.perf_counter()
+        view[::PAGE_NBYTES] = 1
+        times.append(time.perf_counter() - started)
+    del view
+    memory.close()
+    return max(0.0, times[0] - times[1]) / PROBE_PAGES

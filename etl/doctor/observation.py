@@ -1,0 +1,280 @@
+"""An observation: measurements of a model while it trains on a few batches. Imports torch."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from etl.doctor.setup import Setup, copy_batch
+from etl.doctor.steps import StepTimes, time_steps
+from etl.loading.batch import Batch
+from etl.runtime import Collections, CollectionWatch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+TRACED_BATCHES = 2
+# Functions that take a tensor out of torch.
+LEAVES_TORCH = {torch.Tensor.numpy: "numpy", torch.Tensor.tolist: "tolist", torch.Tensor.__array__: "__array__"}
+# Functions that cost nothing on the CPU, but on a device wait for all work before them.
+WAITS_FOR_DEVICE = {
+    torch.Tensor.item: "item",
+    torch.Tensor.__bool__: "bool",
+    torch.Tensor.__float__: "float",
+    torch.Tensor.__int__: "int",
+}
+MOVES = (torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Measurements of a training.
+
+    Attributes
+    ----------
+    times : StepTimes
+        Times of `count` batches.
+    count : int
+        Number of measured batches.
+    batch : Batch
+        A copy of the last measured batch.
+    collections : list of Collections
+        Garbage collections during the measured batches.
+    tracked_objects : int
+        Objects that a full garbage collection visits.
+    full_collection_seconds : float
+        Duration of one full collection.
+    callers : mapping of str to frozenset of int
+        Identifiers of the threads that called each module, by name of the module.
+    departures : mapping of str to float
+        Calls per batch of operations in the forward pass that take tensors off their device or out of torch, by
+        "operation in module".
+    dense_in_series : int
+        Number of dense layers that no path bypasses; see `DenseDepth`.
+    """
+
+    times: StepTimes
+    count: int
+    batch: Batch
+    collections: list[Collections]
+    tracked_objects: int
+    full_collection_seconds: float
+    callers: Mapping[str, frozenset[int]]
+    departures: Mapping[str, float]
+    dense_in_series: int
+
+    @property
+    def etl_seconds(self) -> float:
+        """Median wait for a batch."""
+        return statistics.median(self.times.etl)
+
+    @property
+    def compute_seconds(self) -> float:
+        """Median time of a training step."""
+        return statistics.median(self.times.compute)
+
+    @property
+    def faults(self) -> float:
+        """Median number of minor page faults per batch: while the heap still grows, some batches have many."""
+        return statistics.median(self.times.faults)
+
+
+def observe_training(user_model: torch.nn.Module, setup: Setup, count: int) -> Observation:
+    """Measure training on `count` batches, then trace every call of torch in two more steps on the last batch.
+
+    Parameters
+    ----------
+    user_model : torch.nn.Module
+        The original of the model in `setup`. Its calls are traced, too, since other threads may use it.
+    setup : Setup
+        The training.
+    count : int
+        Batches to measure.
+    """
+    watch = CollectionWatch()
+    callers: dict[str, set[int]] = {}
+
+    def around() -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(watch)
+        return stack
+
+    with _trace_callers(user_model, callers):
+        times, last = time_steps(setup, count, around)
+        batch = copy_batch(last)
+        departures: Counter[str] = Counter()
+        depth = DenseDepth(setup.model)
+        with _trace_callers(setup.model, callers), _trace_departures(setup.model, departures), depth:
+            step = setup.make_step()
+            for _ in range(TRACED_BATCHES):
+                step(batch)
+    tracked = len(gc.get_objects())
+    full = CollectionWatch()
+    with full:
+        gc.collect()
+    return Observation(
+        times=times,
+        count=count,
+        batch=batch,
+        collections=watch.take(),
+        tracked_objects=tracked,
+        full_collection_seconds=sum(each.seconds for each in full.take()),
+        callers={name: frozenset(threads) for name, threads in callers.items()},
+        departures={name: calls / TRACED_BATCHES for name, calls in departures.items()},
+        dense_in_series=depth.layers,
+    )
+
+
+@contextmanager
+def _trace_callers(model: torch.nn.Module, callers: dict[str, set[int]]) -> Iterator[None]:
+    """Record in `callers` which threads call which module of `model`."""
+
+    def note(name: str, *_: Any) -> None:
+        callers.setdefault(name, set()).add(threading.get_ident())
+
+    handles = [module.register_forward_pre_hook(partial(note, name)) for name, module in model.named_modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _trace_departures(model: torch.nn.Module, departures: Counter[str]) -> Iterator[None]:
+    """Count in `departures` the operations inside `model` that take tensors off their device or out of torch."""
+    within: list[str] = []
+
+    def enter(name: str, *_: Any) -> None:
+        within.append(name)
+
+    def leave(*_: Any) -> None:
+        within.pop()
+
+    handles = []
+    for name, module in model.named_modules():
+        handles += [
+            module.register_forward_pre_hook(partial(enter, name)),
+            module.register_forward_hook(leave, always_call=True),
+        ]
+    try:
+        with _Departures(within, departures):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Departures(TorchFunctionMode):
+    """A mode that sees every call of torch, and counts departures while a module is being called.
+
+    Parameters
+    ----------
+    within : list of str
+        Names of the modules that are being called, the innermost last.
+    departures : Counter
+        Counts calls by "operation in module".
+    """
+
+    def __init__(self, within: list[str], departures: Counter[str]) -> None:
+        super().__init__()
+        self._within = within
+        self._departures = departures
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), keywords: Any = None
+    ) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        if self._within:
+            departure = LEAVES_TORCH.get(function)
+            if departure is None and function in WAITS_FOR_DEVICE and arguments[0].device.type != "cpu":
+                departure = WAITS_FOR_DEVICE[function]
+            if function in MOVES and isinstance(result, torch.Tensor) and result.device != arguments[0].device:
+                departure = f"{arguments[0].device.type} to {result.device.type}"
+            if departure is not None:
+                self._departures[f"{departure} in {self._within[-1] or 'the model'}"] += 1
+        return result
+
+
+class DenseDepth(TorchFunctionMode):
+    """A context manager that counts the dense layers in series between the inputs and outputs of `model`.
+
+    Layers are in series if no path bypasses them. Residual connections, attention and parallel branches are such paths.
+    A perceptron of 25 layers has 25 in series; a transformer has only those before and after its blocks. An output that
+    functions of torch did not compute from the inputs is ignored.
+
+    Attributes
+    ----------
+    layers : int
+        Number of dense layers in series in the last forward pass; 0 if all outputs were ignored.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = 0
+        self._model = model
+        self._hooks: list[Any] = []
+        # For each tensor computed from the inputs: the fewest dense layers on a path to it.
+        self._passed: Any = WeakTensorKeyDictionary()
+
+    def __enter__(self) -> Self:
+        self._hooks = [
+            self._model.register_forward_pre_hook(self._begin, with_kwargs=True),
+            self._model.register_forward_hook(self._end),
+        ]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), keywords: Any = None
+    ) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        passed = self._layers_before((arguments, keywords))
+        if passed:
+            self._note(result, min(passed) + (function is torch.nn.functional.linear))
+        return result
+
+    def _begin(self, _: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._note((arguments, keywords), 0)
+
+    def _end(self, _: torch.nn.Module, __: tuple[Any, ...], outputs: Any) -> None:
+        self.layers = max(self._layers_before(outputs), default=0)
+
+    def _note(self, values: Any, layers: int) -> None:
+        for tensor in _tensors(values):
+            self._passed[tensor] = layers
+
+    def _layers_before(self, values: Any) -> list[int]:
+        return [self._passed[tensor] for tensor in _tensors(values) if tensor in self._passed]
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested dicts, tuples and lists."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict):
+        for each in values.values():
+            yield from _tensors(each)
+    elif isinstance(values, (tuple, list)):
+        for each in values:
+            yield from _tensors(each)

@@ -1,0 +1,246 @@
+"""Base class of iterators that load records by index: epochs, positions, resuming and sharding."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from etl.arguments import whole_number
+from etl.iterators.iterator import BatchIterator
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import (
+    ENDED,
+    AnyPlan,
+    BatchPlan,
+    Loader,
+    Position,
+    SkippedRecords,
+    State,
+    plan_epoch,
+)
+from etl.loading.buffer_pool import BufferPool
+from etl.loading.sampler import IDENTITY, Sampler, Uneven
+from etl.runtime.boundaries import batch_boundary
+from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, Cursor, ThreadCursor
+from etl.stages.dtypes import find_dtype
+
+
+class IndexedIterator(BatchIterator):
+    """Iterates over records that a `Sampler` chooses and a `Loader` loads. Implements `Prefetchable`.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        Chooses the records of each batch.
+    loader : Loader
+        Loads these records.
+    dtype : str
+        The dtype of floating features.
+    reuse : bool
+        Reuse the memory of a batch when nothing refers to the batch any more.
+    """
+
+    async_supported = True
+
+    def __init__(self, sampler: Sampler, loader: Loader, dtype: str, *, reuse: bool = True) -> None:
+        find_dtype(dtype)
+        self._sampler = sampler
+        self._loader = loader
+        self._dtype = dtype
+        self._pool = BufferPool(reuse)
+        self._epoch = 0
+        self._position = 0
+        self._resume_at = 0
+        self._filler: _Filler | None = None
+        self._running: object | None = None
+        self._closed = False
+
+    @property
+    def batch_size(self) -> int:
+        return self._sampler.batch_size
+
+    @property
+    def dtype(self) -> str:
+        return self._dtype
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def loader(self) -> Loader:
+        """The loader of the records, for threads and processes to share."""
+        return self._loader
+
+    @property
+    def reuse(self) -> bool:
+        """True if the memory of a batch is reused."""
+        return self._pool.reuse
+
+    def __len__(self) -> int:
+        return self._sampler.epoch_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        cursor = ThreadCursor()
+        plans = self.plans(cursor)
+        return self._batches(plans, cursor, self._running)
+
+    def _batches(self, plans: Iterator[AnyPlan], cursor: Cursor, token: object) -> Iterator[Batch]:
+        skipped = SkippedRecords()
+        while True:
+            if self._running is not token:
+                raise RuntimeError(ENDED)
+            batch_boundary()
+            plan = next(plans, None)
+            if plan is None:
+                break
+            plan.load(0, plan.rows, cursor)
+            if plan.skipped:
+                skipped.add(plan)
+                plan.drop_skipped()
+            batch = plan.batch if plan.batch is not None else self.fill(plan)
+            self._position = plan.after.records
+            del plan  # or the memory of the batch would not be free for the next one
+            if batch is not None:
+                yield batch
+            del batch
+        self.end_epoch(skipped)
+
+    def wrap_loader(self, wrap: Callable[[Loader], Loader]) -> None:
+        """Load with `wrap(loader)` from now on, for instance to watch or slow down the loader."""
+        self._loader = wrap(self._loader)
+
+    def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
+        """From now on, put batches into memory from `allocate(nbytes)`, a uint8 array of shape `(nbytes,)`."""
+        self._pool = BufferPool(self._pool.reuse, self._pool.max_free, allocate)
+
+    def hold_batches(self, batches: int) -> None:
+        """Keep the memory of this many batches, besides the one that the caller holds, for reuse in this epoch."""
+        self._pool.max_free = batches + 1
+
+    def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[AnyPlan]:
+        """Begin the next epoch, which ends the one before, and yield a plan for each of its batches.
+
+        `cursor` is set to each record that has to be loaded to plan a batch. Arrays come from `pool`, if given, instead
+        of the iterator's own memory.
+        """
+        if self._closed:
+            raise RuntimeError(f"{type(self).__name__} is closed")
+        self.hold_batches(1)
+        self._position, self._resume_at = self._resume_at, 0
+        self._running = object()
+        return self._plan_epoch(cursor, self._pool if pool is None else pool)
+
+    def _plan_epoch(self, cursor: Cursor, pool: BufferPool) -> Iterator[AnyPlan]:
+        return plan_epoch(self._sampler, self._loader, self._epoch, self._position, pool, cursor)
+
+    def end_epoch(self, skipped: SkippedRecords) -> None:
+        """Advance to the next epoch, and warn about the records that this epoch has skipped."""
+        ended = self._epoch
+        self._epoch += 1
+        self._position = 0
+        self._filler = None
+        skipped.warn(ended, self._sampler.records)  # last, because warnings may be errors
+
+    def fill(self, plan: AnyPlan) -> Batch | None:
+        """Return a batch of repeated records in place of `plan`, whose records were all skipped.
+
+        This rank then gets as many batches as the others. None if ranks may get different numbers.
+
+        The epoch's order is divided into windows of `plan.rows` records. The batch holds the records that can be loaded
+        of the first window that has any, so it is the same for every strategy, and after a resume. Raises `RecordError`
+        if no record of the epoch can be loaded.
+        """
+        if not self._sampler.has_equal_ranks:
+            return None
+        epoch = plan.after.epoch
+        if self._filler is None or self._filler.epoch != epoch:
+            self._filler = _Filler(self._sampler, self._loader, epoch)
+        return self._filler.fill(plan, self._pool)
+
+    def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
+        """Return an error for `cause` that names the record at `cursor`, or `cause` if there is none."""
+        return self._loader.name_error(cursor, cause) if cursor.record != IDLE else cause
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = whole_number("epoch", epoch, least=0)
+        self._position, self._resume_at, self._running = 0, 0, None
+
+    def state_dict(self) -> State:
+        return self.state_after(Position(self._epoch, self._position))
+
+    def state_after(self, after: Any) -> State:
+        """Return the state after the batch that ends at `after`, a `Position`."""
+        epoch, records = after
+        ended = self._sampler.ended(records)
+        return {
+            "epoch": epoch + 1 if ended else epoch,
+            "position": 0 if ended else records,
+            **self._sampler.identity,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        for name in IDENTITY:
+            mine = self._sampler.identity.get(name)
+            if state.get(name) != mine:
+                raise ValueError(
+                    f"the state was taken with {name}={state.get(name)!r}, this iterator has {name}={mine!r}"
+                )
+        epoch: Any = state.get("epoch")
+        position = state.get("position")
+        if not isinstance(position, int) or not 0 <= position <= self._sampler.records:
+            raise ValueError(f"the state has position={position!r}, not one from 0 to {self._sampler.records} records")
+        self.set_epoch(epoch)
+        self._position = self._resume_at = position
+
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> Any:
+        if self._sampler.world_size != 1:
+            raise ValueError(f"this iterator is shard {self._sampler.rank} of {self._sampler.world_size} already")
+        part = copy.copy(self)
+        part._pool = BufferPool(self._pool.reuse)
+        part._sampler = dataclasses.replace(self._sampler, rank=rank, world_size=world_size, uneven=uneven)
+        part.set_epoch(self._epoch)
+        return part
+
+    def close(self) -> None:
+        self._closed = True
+        self._running = None
+        self._pool.clear()
+
+
+class _Filler:
+    """Loads records from the start of one epoch, for batches whose own records were all skipped."""
+
+    def __init__(self, sampler: Sampler, loader: Loader, epoch: int) -> None:
+        self.epoch = epoch
+        self._loader = loader
+        self._ranks = f"rank {sampler.rank} of {sampler.world_size}"
+        self._order = sampler.order(epoch)
+        # The start of the first window with a good record, by window size, so that bad records are tried once an epoch.
+        self._first: dict[int, int] = {}
+
+    def fill(self, bad: AnyPlan, pool: BufferPool) -> Batch:
+        """Return a batch in place of `bad`, marked as repeated; raises `RecordError` if no record can be loaded."""
+        cursor = ThreadCursor()
+        size = bad.rows
+        for first in range(self._first.get(size, 0), len(self._order), size):
+            indices = self._order[first : first + size]
+            plan = BatchPlan(self._loader, indices, self.epoch, pool, size, cursor, repeated=len(indices))
+            plan.load(0, plan.rows, cursor)
+            if plan.skipped:
+                plan.drop_skipped()
+            if plan.batch is not None:
+                self._first[size] = first
+                return plan.batch
+        error = bad.skipped[0]
+        cause = (
+            f"{error.cause}; no other record of its batch or of epoch {self.epoch} can be loaded in its place, and "
+            f"without this batch {self._ranks} would get one fewer than the others: repair the records, or call "
+            'shard(..., uneven="allow")'
+        )
+        raise RecordError(error.source, error.record, error.stage, error.name, cause)

@@ -1,0 +1,93 @@
+"""An iterator as a torch data set, for a DataLoader, Lightning or Accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from etl.iterators import BatchIterator
+from etl.loading.batch import Batch
+from etl.loading.batch_plan import State
+from etl.training.backends.tensors import as_tensor, map_batch
+
+IN_A_WORKER = (
+    "a TorchDataset was iterated in a worker process of a DataLoader, where each worker would load all of it again: "
+    "use DataLoader(view, batch_size=None, num_workers=0), and let AsyncIterator load in the background"
+)
+
+
+class TorchDataset(IterableDataset[Any]):
+    """Yields the batches of `iterator` as tuples of tensors on the CPU, which share the memory of its arrays.
+
+    A batch is `(features, labels)`; if it has a mask, `(features, labels, features_mask, labels_mask)`. A part that the
+    records lack is None. It is batched already: use `DataLoader(view, batch_size=None)`, or no DataLoader at all.
+
+    As with a DataLoader, every loop over it is an epoch of its own, with its own order, whether it was left early or
+    not; `set_epoch(n)` chooses which. torchdata's `StatefulDataLoader` and Lightning save and restore `state_dict` and
+    `load_state_dict`. Under torch.distributed give each rank its part:
+    `TorchDataset(iterator.shard(rank, world_size))`.
+
+    Parameters
+    ----------
+    iterator : BatchIterator
+        Any iterator whose batches are arrays.
+    marks_repeated : bool
+        Add a last part to every tuple: a bool tensor of shape `(batch,)` that is True for repeated records, so that an
+        evaluation can leave them out: `correct[~repeated]`. By default tuples are the same on one rank and on several.
+
+    Raises
+    ------
+    RuntimeError
+        If it is iterated in a worker process of a DataLoader.
+    """
+
+    def __init__(self, iterator: BatchIterator, *, marks_repeated: bool = False) -> None:
+        self.iterator = iterator
+        self._marks_repeated = marks_repeated
+        # The epoch that was begun last. After a loop that was left early, the iterator alone would repeat it.
+        self._begun: int | None = None
+        self._is_resumed = False
+
+    def __len__(self) -> int:
+        """Return the batches of one whole epoch."""
+        return len(self.iterator)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        # A generator, so that the epoch begins when the first batch is asked for, not when iter() is called.
+        if get_worker_info() is not None:
+            raise RuntimeError(IN_A_WORKER)
+        if self._begun == self.iterator.epoch:
+            self.iterator.set_epoch(self._begun + 1)
+        self._begun, self._is_resumed = self.iterator.epoch, False
+        yield from map(self._as_tensors, self.iterator)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the next one, from its first batch or, if a state of that epoch was loaded, from the state.
+
+        Training loops call this before every epoch.
+        """
+        if not (self._is_resumed and epoch == self.iterator.epoch):
+            self.iterator.set_epoch(epoch)
+            self._is_resumed = False
+        self._begun = None
+
+    def state_dict(self) -> State:
+        """Return the state of its iterator, after the last batch that was handed out."""
+        return self.iterator.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Resume at `state`, taken by this or by an iterator; raises `ValueError` if it does not fit."""
+        self.iterator.load_state_dict(state)
+        self._begun, self._is_resumed = None, True
+
+    def _as_tensors(self, batch: Batch) -> tuple[Any, ...]:
+        tensors = map_batch(batch, as_tensor)
+        parts: tuple[Any, ...] = (tensors.features, tensors.labels)
+        if tensors.features_mask is not None or tensors.labels_mask is not None:
+            parts += (tensors.features_mask, tensors.labels_mask)
+        if not self._marks_repeated:
+            return parts
+        return *parts, torch.zeros(len(tensors), dtype=torch.bool) if tensors.repeated is None else tensors.repeated

@@ -1,0 +1,273 @@
+"""A batch that is being loaded: its records, its arrays, and the loader that fills them."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from etl.loading.batch import Batch, make_batch
+from etl.loading.buffer_pool import BufferPool
+from etl.loading.sampler import Sampler
+from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, Cursor
+from presave import Record
+
+# The position of an iterator, as JSON values.
+State = dict[str, Any]
+# Shape of one record's value and dtype in the batch, by field name.
+Fields = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+# A record after the pipeline, with flat fields (see `etl.stages.fields`), or the error of a record that failed.
+Finished = Record | RecordError
+# The smallest chunk of a batch that is worth handing to a worker: one record, an even share for each worker, or the
+# whole batch.
+Granularity = Literal["record", "share", "batch"]
+
+NONE_FINISHED: Mapping[int, Finished] = {}
+# Error message for an epoch that was superseded or closed.
+ENDED = "this epoch was ended: the iterator was closed or another epoch started"
+MAX_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """The arrays that a batch needs.
+
+    Attributes
+    ----------
+    fields : mapping of str to (shape, dtype)
+        The shape of one record's value, and the dtype in the batch, for each field.
+    finished : mapping of int to record or RecordError
+        Records that had to be loaded to learn shapes and dtypes, by record index. `Loader.load` reuses them.
+    """
+
+    fields: Fields
+    finished: Mapping[int, Finished] = dataclasses.field(default_factory=dict)
+
+
+class Loader(Protocol):
+    """Loads records of a data set into arrays. Threads share one loader; each worker process gets a pickled copy."""
+
+    granularity: Granularity
+
+    def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:
+        """Return the names, shapes and dtypes of the arrays for a batch.
+
+        Parameters
+        ----------
+        indices : int64 array of shape (rows,)
+            The records of the batch.
+        epoch : int
+            Seeds random stages, together with the iterator's seed.
+        cursor : Cursor
+            Updated as in `load` if records must be loaded to learn their shapes. Errors are then those of `load`, too.
+        """
+
+    def load(
+        self,
+        indices: np.ndarray,
+        epoch: int,
+        out: Mapping[str, np.ndarray],
+        cursor: Cursor,
+        finished: Mapping[int, Finished] = NONE_FINISHED,
+    ) -> Mapping[int, RecordError]:
+        """Write records into `out`, one row each.
+
+        Parameters
+        ----------
+        indices : int64 array of shape (rows,)
+            The records to load.
+        epoch : int
+            Seeds random stages, together with the iterator's seed.
+        out : mapping of str to array of shape (rows, ...)
+            One array for each field.
+        cursor : Cursor
+            Updated before each record and stage, so that a watchdog can name what hangs. Loading stops before the next
+            record if `cursor.cancelled`.
+        finished : mapping of int to record or RecordError
+            Records that `plan` has loaded already, by record index.
+
+        Returns
+        -------
+        mapping of int to RecordError
+            The rows that were skipped, with the reason for each.
+
+        Raises
+        ------
+        RecordError
+            If a record fails and is not to be skipped.
+        """
+
+    def name_error(self, cursor: Cursor, cause: BaseException) -> RecordError:
+        """Return an error for `cause` that names the record and stage at `cursor`."""
+
+
+class Position(NamedTuple):
+    """The end of a batch: its epoch, and the number of records of that epoch, over all ranks, up to there."""
+
+    epoch: int
+    records: int
+
+
+class BatchPlan:
+    """A batch that is being loaded, in chunks of rows and in any order.
+
+    `batch` exists from the start; loading fills its arrays. If rows were skipped, call `drop_skipped` at the end.
+
+    Parameters
+    ----------
+    loader : Loader
+        Loads the records.
+    indices : int64 array of shape (rows,)
+        The records of the batch.
+    epoch : int
+        The epoch that the batch belongs to.
+    pool : BufferPool
+        The memory for the arrays.
+    capacity : int
+        Records that the memory has room for, so that a smaller last batch can reuse the memory of any other.
+    cursor : Cursor
+        Set to each record that has to be loaded to plan the batch.
+    repeated : int
+        Number of records at the end of the batch that are repeated. `Batch.repeated` marks them.
+    after : Position, optional
+        The position of the iterator after this batch.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        indices: np.ndarray,
+        epoch: int,
+        pool: BufferPool,
+        capacity: int,
+        cursor: Cursor,
+        repeated: int = 0,
+        after: Position | None = None,
+    ) -> None:
+        self.loader = loader
+        self.indices = indices
+        self.epoch = epoch
+        self.repeated = repeated
+        self.after: Any = after
+        self.rows = len(indices)
+        self.granularity = loader.granularity
+        self.skipped: dict[int, RecordError] = {}
+        spec = loader.plan(indices, epoch, cursor)
+        cursor.record = IDLE
+        self.finished = spec.finished
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, (shape, dtype) in spec.fields.items():
+            self.arrays[name] = pool.empty(self.rows, capacity, shape, dtype)
+        marks = np.arange(self.rows) >= self.rows - repeated if repeated else None
+        self.batch: Batch | None = make_batch(self.arrays, marks)
+
+    def load(self, first: int, last: int, cursor: Cursor) -> None:
+        """Load rows of the batch; raises `RecordError` if a record fails and is not to be skipped.
+
+        Parameters
+        ----------
+        first, last : int
+            The first row, and the row after the last one.
+        cursor : Cursor
+            See `Loader.load`.
+        """
+        out = {}
+        for name, array in self.arrays.items():
+            out[name] = array[first:last]
+        skipped = self.loader.load(self.indices[first:last], self.epoch, out, cursor, self.finished)
+        for row, error in skipped.items():
+            self.skipped[first + row] = error
+
+    def drop_skipped(self) -> None:
+        """Remove the skipped rows from `batch`, which becomes None if no row is left."""
+        kept = [row for row in range(self.rows) if row not in self.skipped]
+        marks = np.array(kept) >= self.rows - self.repeated
+        arrays = {name: array[kept] for name, array in self.arrays.items()}
+        self.batch = make_batch(arrays, marks if marks.any() else None) if kept else None
+        self.arrays = {}
+
+
+class ReadyBatch:
+    """A finished batch that takes the place of a `BatchPlan`; it has no rows to load.
+
+    Parameters
+    ----------
+    batch : Batch
+        The batch.
+    after : Position or State, optional
+        The position of the iterator after this batch.
+    """
+
+    def __init__(self, batch: Any, after: Any = None) -> None:
+        self.batch: Any = batch
+        self.after: Any = after
+        self.rows = self.repeated = 0
+        self.granularity: Granularity = "batch"
+        self.skipped: dict[int, RecordError] = {}
+
+    def load(self, first: int, last: int, cursor: Cursor) -> None:
+        """Load nothing.
+
+        Parameters
+        ----------
+        first, last, cursor
+            Ignored.
+        """
+
+    def drop_skipped(self) -> None:
+        """Drop nothing."""
+
+
+AnyPlan = BatchPlan | ReadyBatch
+
+
+def plan_epoch(
+    sampler: Sampler, loader: Loader, epoch: int, position: int, pool: BufferPool, cursor: Cursor
+) -> Iterator[BatchPlan]:
+    """Yield a plan for each batch in the rest of an epoch.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        Decides which records are in which batch.
+    loader : Loader
+        Loads the records.
+    epoch : int
+        The epoch.
+    position : int
+        Records of the epoch, over all ranks, that earlier batches held.
+    pool : BufferPool
+        The memory for batches.
+    cursor : Cursor
+        Set to each record that has to be loaded to plan a batch.
+    """
+    for indices, repeated, after in sampler.batches(epoch, position):
+        yield BatchPlan(loader, indices, epoch, pool, sampler.batch_size, cursor, repeated, Position(epoch, after))
+
+
+class SkippedRecords:
+    """Collects the errors of the records that were skipped in one epoch, for a warning at its end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: list[RecordError] = []
+
+    def add(self, plan: AnyPlan) -> None:
+        """Add the records that one batch skipped, except repeated ones, which are counted in another batch."""
+        errors = [error for row, error in sorted(plan.skipped.items()) if row < plan.rows - plan.repeated]
+        self._count += len(errors)
+        self._first += errors[: max(0, MAX_SHOWN - len(self._first))]
+
+    def warn(self, epoch: int, records: int) -> None:
+        """Warn with the number of skipped records and the first few errors, if there are any."""
+        if not self._count:
+            return
+        shown = "; ".join(map(str, self._first)) + ("; ..." if self._count > MAX_SHOWN else "")
+        warnings.warn(
+            f"epoch {epoch} left out {self._count:,} of {records:,} records: {shown}", UserWarning, stacklevel=3
+        )

@@ -1,0 +1,1 @@
+"""Loading of batches ahead of the caller, in threads or in processes over shared memory."""

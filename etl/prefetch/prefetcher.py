@@ -1,0 +1,218 @@
+"""Base class of prefetchers, which load batches ahead of the caller and hand them out in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from etl.loading.batch_plan import ENDED, AnyPlan
+
+# Seconds to wait for a thread of this process to finish its current record, after a timeout.
+HUNG_PATIENCE_SECONDS = 0.1
+
+# Takes an error that was raised while a batch was planned, and returns one that names the record being loaded, if any.
+ErrorNamer = Callable[[BaseException], BaseException]
+
+
+@dataclass(eq=False)
+class PendingBatch:
+    """A batch that is being loaded.
+
+    Attributes
+    ----------
+    plan : BatchPlan or ReadyBatch
+        The records and arrays of the batch.
+    unfinished : int
+        Rows that are not loaded yet.
+    next_row : int
+        The first row that no worker has taken.
+    is_done : bool
+        True when all rows are loaded or have failed.
+    errors : list of (int, BaseException)
+        The first row of each chunk that failed, with its error.
+    """
+
+    plan: AnyPlan
+    unfinished: int
+    next_row: int = 0
+    is_done: bool = False
+    errors: list[tuple[int, BaseException]] = field(default_factory=list)
+
+    def take_chunk(self, workers: int, least: int = 1) -> tuple[int, int]:
+        """Take the next chunk; return its first row, and the row after its last.
+
+        A chunk is half of an even share of the remaining rows, so that all workers finish at nearly the same time with
+        few chunks to hand out (guided self-scheduling: Polychronopoulos and Kuck 1987, doi:10.1109/TC.1987.5009495). It
+        has at least `least` rows, except for the last chunk.
+        """
+        rows, first = self.plan.rows, self.next_row
+        left = rows - first
+        if self.plan.granularity == "batch":
+            least = rows
+        elif self.plan.granularity == "share":
+            least = max(least, -(-rows // workers))
+        self.next_row = first + min(left, max(least, left // (2 * workers)))
+        return first, self.next_row
+
+
+class Prefetcher:
+    """Loads the batches of one epoch ahead of the caller.
+
+    A subclass has workers that plan batches, one at a time, and load their chunks.
+
+    Parameters
+    ----------
+    plans : iterator of BatchPlan or ReadyBatch
+        The batches of the epoch, in order. One thread at a time advances it.
+    prefetch_size : int
+        Most batches, finished or not, to hold besides the one that the caller has.
+    name_error : callable
+        Takes an error that was raised while a batch was planned, and returns one that names the record being loaded.
+    """
+
+    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer) -> None:
+        self._plans = plans
+        self._name_error = name_error
+        # Batches that may still be begun.
+        self._room = prefetch_size
+        self._pending: deque[PendingBatch] = deque()
+        # Pending batches with rows that no worker has taken.
+        self._untaken: deque[PendingBatch] = deque()
+        self._is_planning = False
+        self._plan_error: BaseException | None = None
+        self._is_exhausted = False
+        self.is_stopped = False
+        self._hung = False
+        self._owner = os.getpid()
+        # Re-entrant, because the collector may stop the prefetcher in a thread that is inside it.
+        self._lock = threading.RLock()
+        # Workers wait on `_has_work`, the consumer on `_is_ready`. There are two conditions because waking a thread
+        # that must go on waiting costs as much as loading a small batch.
+        self._has_work = threading.Condition(self._lock)
+        self._is_ready = threading.Condition(self._lock)
+        # The eventfd of a thread that waits for more than `_has_work`; -1 if there is none.
+        self._bell = -1
+
+    def take(self, timeout: float | None = None) -> AnyPlan | None:
+        """Wait for the next batch and return it; None at the end of the epoch. Workers begin another in its place.
+
+        Raises
+        ------
+        Exception
+            If loading the batch has failed.
+        RuntimeError
+            If the prefetcher was stopped, or belongs to the process that this one was forked from.
+        RecordError
+            If the batch is not ready after `timeout` seconds. It names a record of the batch that a worker is loading;
+            its cause is a `TimeoutError`.
+        """
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
+            )
+        with self._lock:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while not self.is_stopped:
+                if self._pending:
+                    if self._pending[0].is_done:
+                        break
+                elif self._is_exhausted and not self._is_planning:
+                    break
+                left = None if deadline is None else deadline - time.monotonic()
+                if timeout is not None and left is not None and left <= 0:
+                    self._check_timeout(timeout)
+                    deadline, left = time.monotonic() + timeout, timeout
+                self._is_ready.wait(left)
+            if self.is_stopped:
+                raise RuntimeError(ENDED)
+            if self._pending:
+                pending = self._pending.popleft()
+                self._room += 1
+                self._has_work.notify()
+                if self._bell >= 0:
+                    os.eventfd_write(self._bell, 1)
+                if not pending.errors:
+                    return pending.plan
+                error = min(pending.errors, key=lambda each: each[0])[1]
+                pending.errors.clear()
+            elif self._plan_error is not None:
+                error, self._plan_error = self._plan_error, None
+            else:
+                return None
+        try:
+            raise error
+        finally:  # its traceback holds this frame: what the caller had would live until the collector runs
+            del error
+
+    def stop(self) -> None:
+        """Stop taking records and join this process's threads.
+
+        Does nothing in a fork of this process, which has none of the threads; a lock that one of them held stays locked
+        there for ever.
+        """
+        if os.getpid() == self._owner:
+            self._stop()
+
+    def _stop(self) -> None:
+        raise NotImplementedError
+
+    def _check_timeout(self, timeout: float) -> None:
+        """Raise an error because a wait was too long, unless waiting longer is justified; `_lock` is held."""
+        raise NotImplementedError
+
+    def _plan_next(self) -> None:
+        """Plan the next batch; the caller has set `_is_planning` and decreased `_room`."""
+        # An error is kept in no variable: its traceback holds these frames, and would keep itself and its batch alive.
+        plan: AnyPlan | None = None
+        try:
+            plan = next(self._plans, None)
+        except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
+            self._plan_error = raised
+        with self._lock:
+            self._is_planning = False
+            if plan is None:
+                self._is_exhausted = True
+            elif not self.is_stopped:
+                pending = PendingBatch(plan, plan.rows, is_done=plan.rows == 0)
+                self._pending.append(pending)
+                if plan.rows:
+                    self._untaken.append(pending)
+                # The worker that planned the batch takes its first chunk, so others are woken only if there is more.
+                if plan.rows > 1 and plan.granularity != "batch":
+                    self._has_work.notify_all()
+                elif self._room > 0:
+                    self._has_work.notify()
+            if self._is_exhausted:
+                self._has_work.notify_all()
+            if plan is None or not plan.rows:
+                self._is_ready.notify_all()
+
+    def _end_chunk(self, pending: PendingBatch, rows: int) -> None:
+        """Record that `rows` rows of `pending` are loaded, or never will be."""
+        with self._lock:
+            if pending.errors:
+                self._is_exhausted = True  # nothing after it will be asked for
+                self._has_work.notify_all()
+            pending.unfinished -= rows
+            if pending.unfinished:
+                return
+            if pending.plan.skipped and not pending.errors:
+                try:
+                    pending.plan.drop_skipped()
+                except BaseException as raised:  # noqa: BLE001 - it belongs to the thread that waits for this batch
+                    pending.errors.append((0, raised))
+            pending.is_done = True
+            self._is_ready.notify_all()
+
+
+def raise_from(error: BaseException, cause: BaseException) -> NoReturn:
+    """Raise `error` from `cause`; the two may be the same exception."""
+    try:
+        raise error from (None if error is cause else cause)
+    finally:  # its traceback holds this frame: a cycle would live until the collector runs
+        del error, cause

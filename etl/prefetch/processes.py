@@ -1,0 +1,225 @@
+"""The processes behind `AsyncIterator`: all of them load each batch, in memory that they share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from etl.loading.batch_plan import AnyPlan, BatchPlan
+from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher, raise_from
+from etl.prefetch.worker_main import Failed, Ready, Task
+from etl.prefetch.worker_pool import WorkerPool
+from etl.prefetch.worker_process import Chunk, Worker
+from presave import forks
+
+# Chunks that a worker has at a time: while it loads one, the next is waiting for it.
+CHUNKS_AHEAD = 2
+# Most chunks of a batch for each worker: a chunk costs 0.1 to 0.2 ms, most of it to wake the worker.
+MAX_CHUNKS = 2
+
+
+class ProcessPrefetcher(Prefetcher):
+    """Loads the batches of one epoch in the worker processes of `pool`.
+
+    A thread of this process plans batches, hands out their chunks and receives answers. Workers that were lost in the
+    previous epoch are replaced. Chunks that the others still load for that epoch are not waited for.
+
+    Parameters
+    ----------
+    plans, prefetch_size, name_error
+        See `Prefetcher`. The arrays of `plans` must be in the pool's memory.
+    pool : WorkerPool
+        The processes.
+    """
+
+    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer, pool: WorkerPool) -> None:
+        super().__init__(plans, prefetch_size, name_error)
+        pool.check_owner()
+        pool.renew([worker for worker in pool.workers if worker.has_ended()])
+        self._pool = pool
+        # Workers that may be replaced if they are lost between two records. A limit, because a worker that always dies
+        # at once would be replaced for ever.
+        self._replacements = len(pool.workers)
+        # The record being loaded to plan a batch at the last timeout, if workers had not started by then.
+        self._planned_with: int | None = None
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            os.close(self._bell)
+            raise
+
+    def _direct(self) -> None:
+        try:
+            with forks.held_off():
+                while not self.is_stopped:
+                    self._take_turn()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
+            self._fail(error)
+        finally:
+            with self._lock:
+                os.close(self._bell)
+                self._bell = -1
+
+    def _take_turn(self) -> None:
+        """Plan and hand out as many batches as there is room for, then wait for workers or the consumer."""
+        forks.let_through()
+        while self._may_plan():
+            self._plan_next()
+            self._hand_out()
+        self._hand_out()
+        # If a record hung until the next prefetcher was made, answers are for that one.
+        if self.is_stopped:
+            return
+        with forks.allowed():
+            answered, ended = self._pool.wait(self._bell)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        for worker in answered:
+            self._receive(worker)
+        for worker in ended:
+            self._lose(worker, worker.death())
+
+    def _may_plan(self) -> bool:
+        with self._lock:
+            may = self._room > 0 and not self._is_exhausted and not self.is_stopped
+            if may:
+                self._room -= 1
+                self._is_planning = True
+            return may
+
+    def _hand_out(self) -> None:
+        """Give every worker its chunks: each gets one before any gets a second."""
+        workers = self._pool.alive
+        for ahead in range(CHUNKS_AHEAD):
+            for worker in workers:
+                if len(worker.chunks) > ahead:
+                    continue
+                with self._lock:
+                    if not self._untaken:
+                        return
+                    chunk = self._take_chunk(self._untaken[0], len(workers))
+                    worker.chunks.append(chunk)
+                self._send(worker, chunk)
+
+    def _take_chunk(self, pending: PendingBatch, workers: int) -> Chunk:
+        first, last = pending.take_chunk(workers, -(-pending.plan.rows // (MAX_CHUNKS * workers)))
+        if last == pending.plan.rows:
+            self._untaken.popleft()
+        plan = pending.plan
+        assert isinstance(plan, BatchPlan)  # noqa: S101 - a `ReadyBatch` has no rows
+        indices = self._pool.memory.allocate(8 * (last - first)).view(np.int64)
+        indices[:] = plan.indices[first:last]
+        return Chunk(self, pending, plan, first, last, indices)
+
+    def _send(self, worker: Worker, chunk: Chunk) -> None:
+        memory = self._pool.memory
+        places = {name: memory.place(array[chunk.first : chunk.last]) for name, array in chunk.plan.arrays.items()}
+        worker.send(Task(memory.place(chunk.indices), chunk.plan.epoch, places))
+
+    def _receive(self, worker: Worker) -> None:
+        message = worker.receive()
+        if message is None:
+            self._lose(worker, worker.death())
+        elif isinstance(message, Ready):
+            worker.is_ready = True
+        elif isinstance(message, Failed) and not worker.is_ready:
+            self._lose(worker, message.unpack())
+        else:
+            with self._lock:
+                chunk = worker.chunks.popleft()
+            if chunk.prefetcher is not self:
+                return
+            if isinstance(message, Failed):
+                chunk.pending.errors.append((chunk.first, message.unpack()))
+            else:
+                for row, error in message.skipped.items():
+                    chunk.plan.skipped[chunk.first + row] = error
+            self._end_chunk(chunk.pending, chunk.last - chunk.first)
+
+    def _lose(self, worker: Worker, cause: BaseException) -> None:
+        """Handle the end of `worker`: its current batch fails; if no worker is left, all unfinished batches fail.
+
+        A worker that was loading no record has lost nothing, and is replaced.
+        """
+        worker.is_lost = True
+        with self._lock:
+            chunks = list(worker.chunks)
+        is_at_another = bool(chunks) and chunks[0].prefetcher is not self  # of an earlier epoch
+        if is_at_another or (worker.is_idle and self._replacements > 0):
+            self._replacements -= not is_at_another
+            self._replace(worker, [chunk for chunk in chunks if chunk.prefetcher is self])
+            return
+        error = worker.name_error(cause) if chunks and worker.is_ready else cause
+        if chunks:
+            chunks[0].pending.errors.append((chunks[0].first, error))
+        else:
+            with self._lock:
+                self._plan_error, self._is_exhausted = error, True
+        for chunk in chunks:
+            self._end_chunk(chunk.pending, chunk.last - chunk.first)
+        while not self._pool.alive:
+            with self._lock:
+                if not self._untaken:
+                    return
+                pending = self._untaken.popleft()
+                first = pending.next_row
+            pending.errors.append((first, error))
+            self._end_chunk(pending, pending.plan.rows - first)
+
+    def _replace(self, worker: Worker, chunks: list[Chunk]) -> None:
+        [renewed] = self._pool.renew([worker])
+        with self._lock:
+            renewed.chunks.extend(chunks)
+        for chunk in chunks:
+            self._send(renewed, chunk)
+
+    def _fail(self, error: BaseException) -> None:
+        """Fail all batches: nothing can be loaded any more."""
+        with self._lock:
+            self._plan_error, self._is_exhausted = error, True
+            for pending in self._pending:
+                if not pending.is_done:
+                    pending.errors.append((0, error))
+                    pending.is_done = True
+            self._is_ready.notify_all()
+
+    def _stop(self) -> None:
+        # Workers finish the chunks that they have, which nothing waits for.
+        with self._lock:
+            self.is_stopped = True
+            self._pending.clear()
+            self._untaken.clear()
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+            self._is_ready.notify_all()
+        # The collector may run this in the prefetcher's own thread.
+        if threading.current_thread() is not self._thread:
+            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung and self._is_planning else None)
+
+    def _check_timeout(self, timeout: float) -> None:
+        cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
+        if self._pool.is_starting:
+            # The thread that would learn that workers have started may itself hang, in a record that it loads to plan a
+            # batch: an error is raised if that is the same record as at the last timeout.
+            error = self._name_error(cause)
+            before, self._planned_with = self._planned_with, getattr(error, "record", None)
+            if before is None or before != self._planned_with:
+                return
+            self._hung = True
+            raise_from(error, cause)
+        self._hung = True
+        busy = sorted((worker for worker in self._pool.alive if worker.chunks), key=lambda worker: worker.heard)
+        at_next = [
+            worker for worker in busy if any(chunk.pending in list(self._pending)[:1] for chunk in worker.chunks)
+        ]
+        error = (at_next or busy)[0].name_error(cause) if busy else self._name_error(cause)
+        # All of them, because any may hang. The next epoch starts others.
+        for worker in busy:
+            worker.kill()
+        raise_from(error, cause)

@@ -1,0 +1,179 @@
+"""The program of a worker process: it receives chunks of batches, loads them, and answers when each is done."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+
+from etl.loading.batch_plan import Loader
+from etl.prefetch.shared_memory import Parts, Place, SharedView, load_shared
+from etl.runtime.thread_policy import ThreadPolicy
+from etl.sources.record import RecordError
+from etl.stages.cursor import IDLE, Cursor, SharedCursor
+
+# Libraries that are first imported for a record read these variables; `ThreadPolicy` limits those already imported.
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+
+
+class Task(NamedTuple):
+    """Records to load.
+
+    However large the batch is, a task fits into a pipe, so that the sender never waits for a worker that is not
+    reading.
+
+    Attributes
+    ----------
+    indices : Place
+        The place of the records' indices, int64.
+    epoch : int
+        The epoch that the records belong to.
+    places : dict of str to Place
+        The place of the rows to write, for each field.
+    """
+
+    indices: Place
+    epoch: int
+    places: dict[str, Place]
+
+
+class Ready(NamedTuple):
+    """The first message: the worker has started."""
+
+
+class Done(NamedTuple):
+    """A task is done. `skipped` has the rows that were skipped, with the reason for each."""
+
+    skipped: Mapping[int, RecordError]
+
+
+class Failed(NamedTuple):
+    """A task, or the worker's start, has failed: the error and its cause, each pickled, and the traceback as text."""
+
+    error: bytes
+    cause: bytes
+    trace: str
+
+    def unpack(self) -> BaseException:
+        """Return the error, with the worker's traceback as the last of its causes."""
+        error: BaseException = pickle.loads(self.error)  # noqa: S301 - from a process that this one has started
+        cause: BaseException | None = pickle.loads(self.cause)  # noqa: S301
+        trace = WorkerTracebackError(self.trace)
+        if cause is None:
+            error.__cause__ = trace
+        else:
+            error.__cause__, cause.__cause__ = cause, trace
+        return error
+
+
+class WorkerTracebackError(Exception):
+    """The traceback of an error in a worker process, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loader: int, parts: Parts) -> None:
+    """Do the tasks that come over `connection`, until it is closed.
+
+    Parameters
+    ----------
+    connection : Connection
+        Receives tasks and sends answers.
+    memory : int
+        Descriptor of the shared memory.
+    cursor : tuple of int
+        The first three fields of the `Place` of this worker's `SharedCursor` in the shared memory.
+    loader : int
+        Descriptor of the pickled loader.
+    parts : list of (int, int)
+        See `load_shared`.
+    """
+    end_with_parent()
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    with contextlib.suppress(EOFError, ConnectionError):
+        try:
+            view = SharedView(memory)
+            place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
+            worker = _Worker(load_shared(loader, parts), view, SharedCursor.from_buffer(view.array(place).data))
+            os.close(loader)
+        except Exception as error:  # noqa: BLE001 - the parent raises it
+            refusal = RuntimeError(f"a worker process cannot load the source and the stages: {describe(error)}")
+            refusal.__cause__ = error
+            _send(connection, _failed(refusal, refusal))
+            return
+        with ThreadPolicy(1):
+            _send(connection, Ready())
+            while True:
+                task: Task = pickle.loads(connection.recv_bytes())  # noqa: S301 - from the process that started this
+                _send(connection, worker.do(task))
+
+
+def end_with_parent() -> None:
+    """Make the system end this process as soon as its parent has ended, whatever this process is doing.
+
+    When a pipe that only the parent holds is closed, the system sends SIGIO, which ends a process by default.
+    """
+    parent = parent_process()
+    assert parent is not None  # noqa: S101 - for the type checker
+    pipe = parent.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if wait([pipe], timeout=0):
+        sys.exit()
+
+
+class _Worker:
+    def __init__(self, loader: Loader, memory: SharedView, cursor: Cursor) -> None:
+        self._loader = loader
+        self._memory = memory
+        self._cursor = cursor
+
+    def do(self, task: Task) -> Done | Failed:
+        indices = self._memory.array(task.indices)
+        arrays = {name: self._memory.array(place) for name, place in task.places.items()}
+        try:
+            return Done(self._loader.load(indices, task.epoch, arrays, self._cursor))
+        except BaseException as error:  # noqa: BLE001 - the parent raises it
+            if self._cursor.record == IDLE:
+                self._cursor.record = int(indices[0])
+            return _failed(error, self._loader.name_error(self._cursor, error))
+        finally:
+            self._cursor.record = IDLE
+
+
+def _failed(error: BaseException, substitute: BaseException) -> Failed:
+    """Return a message with `error`, or with `substitute` if `error` does not survive pickling."""
+    # cloudpickle, so that the parent can unpickle classes of the program's main script.
+    trace = "".join(traceback.format_exception(error))
+    cause = _pickled(error.__cause__)
+    return Failed(_pickled(error) or cloudpickle.dumps(substitute), cause or cloudpickle.dumps(None), trace)
+
+
+def _pickled(error: BaseException | None) -> bytes | None:
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)  # noqa: S301
+    except Exception:  # noqa: BLE001 - errors may be of any class
+        return None
+    return data
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and the text of `error`."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _send(connection: Connection, message: Any) -> None:
+    connection.send_bytes(pickle.dumps(message))

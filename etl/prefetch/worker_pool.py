@@ -1,0 +1,153 @@
+"""The worker processes of one iterator: started once, sent tasks, and ended with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import weakref
+from multiprocessing.connection import wait
+from typing import Any
+
+from etl.loading.batch_plan import Loader
+from etl.prefetch.shared_memory import SharedMemory, SharedObject
+from etl.prefetch.worker_main import describe
+from etl.prefetch.worker_process import END_PATIENCE_SECONDS, Worker
+from presave import forks
+
+# Seconds until a worker that has not started counts as hanging. It imports what the program imports.
+START_LIMIT_SECONDS = 120
+# Each worker's cursor is in a cache line of its own.
+CURSOR_NBYTES = 64
+
+
+class WorkerPool:
+    """Worker processes, each with a copy of `loader`. The constructor starts them and does not wait until they run.
+
+    Parameters
+    ----------
+    loader : Loader
+        Loads the records.
+    count : int
+        Number of processes.
+    start_method : {"forkserver", "spawn"}
+        Method of starting them.
+
+    Raises
+    ------
+    ValueError
+        If `loader` cannot be pickled.
+    OSError
+        If descriptors or memory run out.
+    """
+
+    def __init__(self, loader: Loader, count: int, start_method: str) -> None:
+        try:
+            self._loader = SharedObject(loader)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"the source and the stages cannot be sent to worker processes ({describe(error)}); remove open files, "
+                "locks and the like from them, or use workers='thread'"
+            ) from error
+        self._owner = os.getpid()
+        self._start_method = start_method
+        with contextlib.ExitStack() as stack:  # descriptors may run out at any of these calls
+            stack.callback(self._loader.close)
+            self.memory = SharedMemory("etl-batches")
+            stack.callback(self.memory.close)
+            self._cursors = self.memory.allocate(count * CURSOR_NBYTES).reshape(count, CURSOR_NBYTES)
+            self.workers: list[Worker] = []
+            for place in range(count):
+                self.workers.append(self._make_worker(place))
+                stack.callback(self.workers[-1].end, 0)
+            self._start(self.workers)
+            stack.pop_all()
+        _POOLS.add(self)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """The workers that can be sent tasks."""
+        return [worker for worker in self.workers if not worker.is_lost]
+
+    @property
+    def is_starting(self) -> bool:
+        """True while some workers have not reported that they have started, up to `START_LIMIT_SECONDS`."""
+        late = time.monotonic() > self._started + START_LIMIT_SECONDS
+        return not late and not all(worker.is_ready for worker in self.alive)
+
+    def wait(self, bell: int) -> tuple[list[Worker], list[Worker]]:
+        """Wait until a worker sends a message or ends, or the eventfd `bell` is written to.
+
+        Return the workers that have sent a message, and those that have ended without one.
+        """
+        alive = self.alive
+        ready = set(wait([bell, *(each for worker in alive for each in _waited_for(worker))]))
+        heard = [worker for worker in alive if worker.connection in ready]
+        silent = [worker for worker in alive if worker.sentinel in ready and worker not in heard]
+        # The fork server also writes to a worker's sentinel when it has forked the worker.
+        ended = [worker for worker in silent if worker.has_ended()]
+        return heard, ended
+
+    def renew(self, workers: list[Worker]) -> list[Worker]:
+        """End `workers`, start others in their places, and return these."""
+        places = [self.workers.index(worker) for worker in workers]
+        for worker in workers:
+            worker.end(0)
+        for place in places:
+            self.workers[place] = self._make_worker(place)
+        renewed = [self.workers[place] for place in places]
+        if renewed:
+            self._start(renewed)
+        return renewed
+
+    def check_owner(self) -> None:
+        """Raise `RuntimeError` in a fork of the process that made this pool."""
+        if os.getpid() != self._owner:
+            raise RuntimeError(
+                f"the iterator's worker processes belong to process {self._owner}, of which this process is a fork; "
+                "make a new iterator here"
+            )
+
+    def close(self) -> None:
+        """End all processes; kill those that do not finish their record within `END_PATIENCE_SECONDS`."""
+        if os.getpid() != self._owner:  # in a fork
+            return
+        for worker in self.workers:
+            worker.connection.close()
+        deadline = time.monotonic() + END_PATIENCE_SECONDS
+        for worker in self.workers:
+            worker.end(max(0.0, deadline - time.monotonic()) if worker.is_ready else 0)
+        self.memory.close()
+        self._loader.close()
+
+    def _make_worker(self, place: int) -> Worker:
+        return Worker(self._start_method, self.memory, self._cursors[place], self._loader)
+
+    def _start(self, workers: list[Worker]) -> None:
+        self._started = time.monotonic()
+        # A background thread may do this, to replace a lost worker.
+        with forks.held_off():
+            for worker in workers:
+                worker.start()
+
+
+# The pools that belong to this process.
+_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Workers end when their connections are closed, so a fork must not keep them open.
+    for pool in _POOLS:
+        for worker in pool.workers:
+            worker.leave_to_parent()
+    _POOLS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _waited_for(worker: Worker) -> list[Any]:
+    sentinel = worker.sentinel
+    return [worker.connection] if sentinel is None else [worker.connection, sentinel]

@@ -1,0 +1,131 @@
+"""Detection of the source at a path, and the default pipeline of each source."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from etl.sources.cifar10 import SPLIT_FILES, Cifar10
+from etl.sources.csv import Csv
+from etl.sources.idx import SPLIT_PREFIXES, Idx
+from etl.sources.image_folder import ImageFolder
+from etl.sources.sequence_files import LABELS_FILE
+from etl.sources.sequences import Sequences
+from etl.sources.tar import COMPRESSED_TARS, Tar
+from etl.stages.pipeline import Pipeline
+from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
+
+Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
+
+
+def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:
+    """Open the source at `path`: the first row of this table that fits.
+
+    ==================================================== =============
+    path                                                 source
+    ==================================================== =============
+    a file `.csv` or `.tsv`                              `Csv`
+    a file `.tar`, or a pattern of such files            `Tar`
+    a file `.bin`                                        `Cifar10`
+    a folder with the file names of MNIST                `Idx`
+    a folder with the file names of CIFAR-10             `Cifar10`
+    a folder with `.tar` files                           `Tar`
+    a folder with CSV files, in it or in its sub-folders `Sequences`
+    any other folder                                     `ImageFolder`
+    ==================================================== =============
+
+    Parameters
+    ----------
+    path : str or Path
+        A file, a folder, or a pattern such as "train-*.tar".
+    split : str, optional
+        "train" (the default) or "test", for sources that have both.
+    **options
+        Further arguments of the source's class.
+
+    Raises
+    ------
+    ValueError
+        If there is no source at `path`, or it does not have one of the options.
+    """
+    make, defaults = _choose(path)
+    if split is not None:
+        options["split"] = split
+    unknown = sorted(options.keys() - inspect.signature(make).parameters.keys())
+    if unknown:
+        kind = getattr(make, "__self__", make).__name__
+        raise ValueError(f"{path} is read as {kind}, which has no option {', '.join(unknown)}")
+    source: Source = make(path, **{**defaults, **options})
+    return source
+
+
+def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
+    """Return the pipeline that turns records of `source` into training arrays.
+
+    Parameters
+    ----------
+    source : Source
+        The source, whose class decides on the pipeline.
+    size : int
+        Height and width of photographs after resizing, in pixels.
+    decoder : str
+        "pillow" or "turbo", for photographs.
+    """
+    if isinstance(source, Idx):
+        return digits_pipeline()
+    if isinstance(source, Cifar10):
+        return cifar10_pipeline()
+    if isinstance(source, (Csv, Sequences)):
+        return Pipeline([])
+    return image_pipeline(size, decoder)
+
+
+def _choose(path: str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the constructor of the source at `path`, and its default arguments."""
+    name = Path(path).name.lower()
+    if Path(path).is_dir():
+        return _choose_for_folder(Path(path)), {}
+    if name.endswith((".csv", ".csv.gz")):
+        return Csv, {}
+    if name.endswith((".tsv", ".tsv.gz")):
+        return Csv, {"delimiter": "\t"}
+    if name.endswith((".tar", *COMPRESSED_TARS)) or (glob.has_magic(str(path)) and not Path(path).exists()):
+        return Tar, {}
+    if name.endswith(".bin"):
+        return Cifar10, {}
+    if Path(path).exists():
+        raise ValueError(
+            f"{path} is a file; a source is a folder of images, of sequences, of tar files or with the files of MNIST "
+            "or CIFAR-10, or a .csv, .tsv, .tar or .bin file"
+        )
+    return ImageFolder, {}
+
+
+def _choose_for_folder(folder: Path) -> Callable[..., Any]:
+    names = {entry.name for entry in os.scandir(folder) if entry.is_file()}
+    if any(f"{prefix}-images-idx3-ubyte{end}" in names for prefix in SPLIT_PREFIXES.values() for end in ("", ".gz")):
+        return Idx.from_folder
+    cifar10 = {name for files in SPLIT_FILES.values() for name in files}
+    if names & (cifar10 | {name.removesuffix(".bin") for name in cifar10}):
+        return Cifar10
+    suffixes = {Path(name).suffix.lower() for name in names - {LABELS_FILE}}
+    if ".tar" in suffixes:
+        return Tar
+    if ".csv" in suffixes or LABELS_FILE in names or _has_sequences_below(folder):
+        return Sequences
+    return ImageFolder
+
+
+def _has_sequences_below(folder: Path) -> bool:
+    """Return True if a sub-folder has CSV files, judged by the first file found: there may be very many images."""
+    sub_folders = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    for sub_folder in sorted(sub_folders, key=lambda entry: entry.name):
+        with os.scandir(sub_folder) as entries:
+            for entry in entries:
+                if entry.is_file() and not entry.name.startswith("."):
+                    return entry.name.lower().endswith(".csv")
+    return False

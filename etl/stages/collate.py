@@ -1,0 +1,130 @@
+"""Writing the fields of one record into the arrays of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from etl.stages.dtypes import is_floating
+from etl.stages.fields import batch_fields, check_same_places, flatten
+from presave import Record
+
+
+class FieldError(ValueError):
+    """A value does not have the shape of its row in the batch, or has a dtype that the row cannot hold."""
+
+
+def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but: str | None = None) -> None:
+    """Write every field of `record` into a row of its array, converted to the array's dtype.
+
+    Parameters
+    ----------
+    record : mapping of str to array, number or tuple of arrays
+        The record after the pipeline.
+    out : mapping of str to array of shape (rows, ...)
+        One array for each field, named as `flatten` names them.
+    row : int
+        The row to write.
+    but : str, optional
+        A field to leave out, because the last stage writes it itself.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing or is not in `out`, or a tuple has more or fewer arrays than `out` has.
+    FieldError
+        If a value has another shape than the row, or a dtype that the row cannot hold.
+    """
+    fields = record if isinstance(record, Mapping) else flatten(record)
+    for value in fields.values():
+        if isinstance(value, tuple):
+            fields = flatten(record)
+            break
+    for name, array in out.items():
+        if name == but:
+            continue
+        if name not in fields:
+            check_same_places(fields, out)
+            raise FieldError(f"it has no field {name!r}, which the records before it have")
+        value = np.asarray(fields[name])
+        # numpy would broadcast a smaller value over the row.
+        if value.shape != array.shape[1:]:
+            check_shape(name, value.shape, array[row, ...])
+        if value.dtype != array.dtype:
+            check_dtype(name, value.dtype, array.dtype)
+        array[row] = value
+    if not fields.keys() <= out.keys():
+        check_no_more(fields, out)
+
+
+def write_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
+    """Write `value` into `out`, converted to the dtype of `out`; raises `FieldError` if it does not fit.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field, for the error.
+    value : array
+        The value.
+    out : array of the same shape
+        Receives the value.
+    """
+    check_value(name, value, out)
+    out[...] = value
+
+
+def check_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
+    """Raise `FieldError` unless `write_value` can write `value` into `out`.
+
+    Parameters
+    ----------
+    name, value, out
+        See `write_value`.
+    """
+    check_shape(name, value.shape, out)
+    check_dtype(name, value.dtype, out.dtype)
+
+
+def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
+    """Raise `FieldError` unless a value has the shape of its row.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field, for the error.
+    shape : tuple of int
+        Shape of the value.
+    out : array
+        The row.
+    """
+    if shape != out.shape:
+        raise FieldError(
+            f"field {name!r} has shape {shape}, the records before it {out.shape}; resize them, or pad "
+            "sequences with padding=etl.Padding()"
+        )
+
+
+def check_dtype(name: str, stored: np.dtype, batch: np.dtype) -> None:
+    """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
+
+    Floating fields are converted to the dtype that the caller asked for. Others must not lose a digit.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field, for the error.
+    stored : numpy dtype
+        The dtype of the value.
+    batch : numpy dtype
+        The dtype of the array in the batch.
+    """
+    if not (is_floating(batch) or np.can_cast(stored, batch, "safe")):
+        raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")
+
+
+def check_no_more(fields: Collection[str], out: Collection[str]) -> None:
+    """Raise `ValueError` if `fields`, of a record, has a name that belongs in a batch but is missing in `out`."""
+    if any(name not in out for name in batch_fields(fields)):
+        check_same_places(fields, out)
+        raise ValueError(f"it has fields {', '.join(fields)}, the records before it {', '.join(out)}")

@@ -1,0 +1,39 @@
+"""The random numbers of a record, which do not depend on the thread, process or strategy that loads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# The highest word of the Philox counter, which keeps these streams apart from those that order the epoch.
+STAGES = 1
+
+
+@dataclass(frozen=True)
+class RecordRng:
+    """Seeds the random stages for one record.
+
+    Parameters
+    ----------
+    seed : int
+        The iterator's seed.
+    epoch : int
+        The epoch.
+    record : int
+        Index of the record in the source.
+    """
+
+    seed: int
+    epoch: int
+    record: int
+
+    def generator(self, place: int) -> np.random.Generator:
+        """Return a generator for the stage at index `place` of the whole pipeline, preceding stages included.
+
+        It is Philox (Salmon et al. 2011, doi:10.1145/2063384.2063405), with seed and epoch as its key, and record and
+        place in its counter. Streams have 2**64 numbers and do not overlap.
+        """
+        key = np.array([self.seed, self.epoch], dtype=np.uint64)
+        counter = np.array([0, self.record, place, STAGES], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -1,0 +1,1 @@
+"""Training with any iterator: `fit`, its listeners, backends and models."""

@@ -1,0 +1,102 @@
+"""The protocol of a backend, and the selection of one by name or by what is available."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from etl.loading.batch import Batch
+
+if TYPE_CHECKING:
+    import torch
+
+NAMES = ("cpu", "cuda")
+# ND4J's variables ("Deeplearning4j With GPUs"): the backend with the highest number is used.
+PRIORITY_VARIABLES = {"cpu": "BACKEND_PRIORITY_CPU", "cuda": "BACKEND_PRIORITY_GPU"}
+
+
+class Sent(Protocol):
+    """A batch on its way to the device."""
+
+    def receive(self) -> Batch:
+        """Return the batch of tensors. Compute on them waits for the copy; the caller does not."""
+
+
+class Backend(Protocol):
+    """A device: moves batches to it, and waits for it."""
+
+    name: str
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def put(self, batch: Batch) -> Batch:
+        """Return the batch as tensors on the device; tensors that are already there are not copied."""
+
+    def send(self, batch: Batch) -> Sent:
+        """Begin to copy `batch` to the device while it computes."""
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        """Allocate memory from which the device copies fastest: uint8 of shape `(nbytes,)`, uninitialised."""
+
+    def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
+        """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all of its work, so that a clock can be read."""
+
+
+def backend(name: str = "auto") -> Backend:
+    """Return a backend: "cpu", "cuda" for the current CUDA device, or the choice of "auto".
+
+    "auto" compares the environment variables BACKEND_PRIORITY_CPU and BACKEND_PRIORITY_GPU (0 if not set) and takes the
+    backend with the higher integer. If they are equal, it takes "cuda" if there is a device, and otherwise "cpu".
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or a variable is not an integer.
+    RuntimeError
+        If the backend that was asked for, or preferred by the variables, is not available.
+    """
+    if name not in ("auto", *NAMES):
+        raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(NAMES)}")
+    torch = import_torch()
+    chosen, reason = _choose(torch.cuda.is_available()) if name == "auto" else (name, "asked for")
+    if chosen == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeError(f"backend 'cuda' was {reason}, but torch {torch.__version__} finds no CUDA device here")
+        from etl.training.backends.cuda import CudaBackend
+
+        return CudaBackend()
+    from etl.training.backends.cpu import CpuBackend
+
+    return CpuBackend()
+
+
+def import_torch() -> Any:
+    """Import torch; raise `RuntimeError` that says how to install it if it is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise RuntimeError("training needs torch: pip install 'fair-etl[torch]'") from error
+    return torch
+
+
+def _choose(has_cuda: bool) -> tuple[str, str]:
+    cpu, cuda = (_priority(PRIORITY_VARIABLES[name]) for name in NAMES)
+    if cpu == cuda:
+        return ("cuda" if has_cuda else "cpu"), "found"
+    winner = "cpu" if cpu > cuda else "cuda"
+    values = " and ".join(f"{variable}={os.environ.get(variable, 'unset')}" for variable in PRIORITY_VARIABLES.values())
+    return winner, f"preferred by {values}"
+
+
+def _priority(variable: str) -> int:
+    text = os.environ.get(variable, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{variable} must be an integer, not {text!r}") from None

@@ -1,0 +1,48 @@
+"""The backend "cpu"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from etl.loading.batch import Batch
+from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A batch that is on its device already."""
+
+    batch: Batch
+
+    def receive(self) -> Batch:
+        """Return the batch."""
+        return self.batch
+
+
+class CpuBackend:
+    """Compute on the CPU. Tensors share the memory of the batch's arrays."""
+
+    name = "cpu"
+    device = torch.device("cpu")
+
+    def put(self, batch: Batch) -> Batch:
+        """Return tensors that share the memory of the arrays of `batch`."""
+        return map_batch(batch, as_tensor)
+
+    def send(self, batch: Batch) -> Arrived:
+        """Return the batch as already arrived, since there is nothing to copy."""
+        return Arrived(self.put(batch))
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        """Allocate ordinary memory: uint8 of shape `(nbytes,)`."""
+        return np.empty(nbytes, np.uint8)
+
+    def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
+        """Convert the floating-point parameters of `model` to `dtype`, in place; return the model."""
+        return model.to(device=self.device, dtype=torch_dtype(dtype))
+
+    def synchronize(self) -> None:
+        """Do nothing: CPU operations are done when they return."""

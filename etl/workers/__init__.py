@@ -1,1 +1,0 @@
-"""Who makes batches ahead of the caller: threads, or processes over shared memory."""

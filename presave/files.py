@@ -1,0 +1,116 @@
+"""Single files: atomic writes, reads that do not hang on a pipe or device, and checksums.
+
+Checksums are XXH3 with 128 bits, which runs at memory speed and finds any accidental change.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import xxhash
+
+BLOCK_NBYTES = 1 << 20
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+    """Write a file so that it appears with all of its content or not at all.
+
+    Until it appears, an earlier file at `path` keeps its content. If writing fails, no temporary file is left behind.
+
+    Parameters
+    ----------
+    path : Path
+        The file to create or replace.
+    data : bytes
+        Its whole content.
+    durable : bool
+        If true, the content is flushed to the disk first, so that this holds even if the machine crashes.
+    mode : int, optional
+        Permission bits; by default only the owner may read and write the file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if mode is not None:
+            os.chmod(name, mode)  # noqa: PTH101 - mkstemp returns a string
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Flush a file's bytes, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_regular_file(path: Path, max_nbytes: int) -> bytes:
+    """Return the content of a file that may come from an untrusted source.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is not a regular file (but a pipe or a device, for example), or is longer than `max_nbytes`.
+    """
+    # Non-blocking, because opening a pipe that nobody writes to would otherwise wait forever.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(f"{path} is a folder")
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if status.st_size > max_nbytes:
+            raise ValueError(f"it has {status.st_size:,} bytes; at most {max_nbytes:,} are allowed")
+        data = file.read(status.st_size + 1)  # not max_nbytes, because read() allocates all that it is asked for
+    if len(data) > status.st_size:
+        raise ValueError("it has grown while it was read")
+    return data
+
+
+def unsupported_reason(path: Path, allow_links: bool) -> str | None:
+    """Return why the file at `path` may not be part of a store, or None if it may, or if it does not exist.
+
+    The files of a store are regular files in its folder. With `allow_links` they may also be links to regular files.
+    The reason begins with a verb, to follow the file's name in a message.
+    """
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            if not allow_links:
+                return "is a link, but a store holds its own data; pass trusted=True if you trust the store's author"
+            mode = path.stat().st_mode
+    except OSError:  # the caller will get the same error when it reads the file
+        return None
+    return None if stat.S_ISREG(mode) else "is not a regular file"
+
+
+def checksum_bytes(data: bytes) -> str:
+    """Return the checksum of `data` as 32 hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def checksum_file(path: Path) -> str:
+    """Return the checksum of a whole file as 32 hexadecimal digits."""
+    state = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_NBYTES):
+            state.update(block)
+    return state.hexdigest()

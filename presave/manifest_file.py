@@ -1,0 +1,123 @@
+"""The manifest file: a small JSON file that describes a store. A folder without one is not a store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from presave.errors import StoreError
+from presave.files import checksum_bytes, read_regular_file
+from presave.manifest import Manifest
+from presave.validate import check_sizes, parse_manifest
+
+MANIFEST_NAME = "manifest.json"
+LAYOUT_VERSION = 2
+# A manifest of a hundred thousand shards, each with several files, takes half of this.
+MAX_MANIFEST_NBYTES = 64 << 20
+
+
+def save_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write the manifest into `folder` and flush it to the disk."""
+    content = {"layout": LAYOUT_VERSION, **asdict(manifest)}
+    content["checksum"] = _checksum(content)
+    encoded = _encode(content)
+    if len(encoded) > MAX_MANIFEST_NBYTES:
+        raise StoreError(f"{folder / MANIFEST_NAME} would have {len(encoded):,} bytes; write larger shards")
+    with (folder / MANIFEST_NAME).open("wb") as file:
+        file.write(encoded)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Return the manifest of the store in `folder`.
+
+    Raises
+    ------
+    StoreError
+        If there is no manifest, it was edited or written by another version of presave, it contradicts itself, or its
+        sizes are impossible.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        encoded = read_regular_file(path, MAX_MANIFEST_NBYTES)
+    except FileNotFoundError:
+        raise StoreError(_missing(folder)) from None
+    except NotADirectoryError:
+        raise StoreError(f"{folder} is a file; a store is a folder with a {MANIFEST_NAME}") from None
+    except (ValueError, IsADirectoryError) as error:
+        raise StoreError(f"{path}: not a presave manifest ({error}); presave the data again") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        content = json.loads(encoded.decode())
+        if content.get("layout") != LAYOUT_VERSION:
+            raise StoreError(
+                f"{path}: store layout {content.get('layout')!r}; this version of presave reads {LAYOUT_VERSION}"
+            )
+        if not _is_unchanged(encoded, content.pop("checksum", None)):
+            raise StoreError(f"{path}: the manifest was changed after it was written; presave the data again")
+        manifest = parse_manifest(content)
+        check_sizes(manifest, folder)
+    except StoreError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{path}: not a presave manifest ({error}); presave the data again") from error
+    return manifest
+
+
+def partial_folder(target: Path) -> Path:
+    """Return the folder, beside `target`, in which a store is written until it is complete."""
+    return target.with_name(f".{target.name}.partial")
+
+
+def json_values(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `provenance` as it will be read back from JSON: tuples become lists, and keys become strings.
+
+    Raises
+    ------
+    StoreError
+        If JSON cannot represent a value.
+    """
+    try:
+        values: dict[str, Any] = json.loads(json.dumps(dict(provenance)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"the provenance of the records cannot be kept: {error}; use JSON values only") from error
+    return values
+
+
+def _missing(folder: Path) -> str:
+    """Return the error message for a `folder` without a manifest."""
+    if not folder.exists():
+        partial = partial_folder(folder)
+        if partial.exists():
+            return (
+                f"{folder} does not exist: a write of it was interrupted and left {partial}; write again to "
+                "continue from there"
+            )
+        return f"{folder} does not exist; write it with presave.write or `etl presave`"
+    if folder.name.endswith(".partial"):
+        return f"{folder} is an incomplete store: it has no {MANIFEST_NAME}; write again to continue from there"
+    return f"{folder} is not a store: it has no {MANIFEST_NAME}"
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=1).encode()
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return checksum_bytes(_encode(content))
+
+
+def _is_unchanged(encoded: bytes, checksum: Any) -> bool:
+    """Return True if the file's bytes agree with the checksum at their end.
+
+    The bytes are compared as they are: encoding the content again would take longer than the rest of opening a store of
+    thousands of shards.
+    """
+    end = f',\n "checksum": "{checksum}"\n}}'.encode()
+    return encoded.endswith(end) and checksum_bytes(encoded[: -len(end)] + b"\n}") == checksum

@@ -1,0 +1,280 @@
+"""Writing the shards of a store in parallel through joblib: in threads, or in processes on this or other machines."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import cloudpickle  # type: ignore[import-untyped]
+import joblib
+
+from presave.columns import ShardBuilder
+from presave.errors import StoreError, disk_errors
+from presave.files import checksum_bytes, write_atomically
+from presave.manifest import Skipped
+from presave.partial_store import (
+    TASK_NAME,
+    PartialStore,
+    ShardFolder,
+    SpanResult,
+    aborted_error,
+    is_stopped,
+    load_span_result,
+)
+from presave.schema import RecordSequence, Schema, validate_record
+from presave.shard_formats import find_format
+
+# After this many records, a worker checks if the write was given up. A check costs about as much as a small record.
+RECORDS_BETWEEN_STOP_CHECKS = 16
+
+OnError = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a write.
+
+    Attributes
+    ----------
+    records : int
+        Records on disk, including `resumed`.
+    total : int
+        Records in all.
+    nbytes : int
+        Bytes on disk.
+    skipped : int
+        Records that failed and were left out.
+    resumed : int
+        Records from an earlier, interrupted write.
+    seconds : float
+        Time since this write began.
+    """
+
+    records: int
+    total: int
+    nbytes: int
+    skipped: int
+    resumed: int
+    seconds: float
+
+    @property
+    def records_per_second(self) -> float:
+        """Rate of this write, without resumed records; 0 before anything was written."""
+        return (self.records - self.resumed) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time left at the rate so far; None before anything was written."""
+        rate = self.records_per_second
+        return (self.total - self.records - self.skipped) / rate if rate > 0 else None
+
+
+@dataclass(frozen=True)
+class SpanWriter:
+    """Writes any span of records as one shard. It is pickled for workers in other processes.
+
+    Attributes
+    ----------
+    format : str
+        Name of the storage format.
+    folder : Path
+        Folder of the partial store, absolute.
+    schema : dict of str to Field
+        Fields that every record must have.
+    records : RecordSequence
+        The records to write.
+    on_error : "raise" or "skip"
+        What to do with a record that fails.
+    options : dict
+        Options of the format.
+    """
+
+    format: str
+    folder: Path
+    schema: Schema
+    records: RecordSequence
+    on_error: OnError
+    options: dict[str, Any]
+
+    def write(self, number: int, span: range) -> tuple[int, SpanResult]:
+        """Write the records of `span` as shard `number`; return the number and the result."""
+        builder = ShardBuilder(self.schema, len(span))
+        skipped = []
+        with ShardFolder(self.folder, number, span) as shard:
+            for index in span:
+                if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(self.folder):
+                    raise aborted_error(self.folder)
+                try:
+                    arrays = validate_record(self.records[index], self.schema, index)
+                except Exception as error:
+                    if self.on_error == "raise" or isinstance(error, MemoryError):
+                        raise
+                    skipped.append(Skipped(index, describe_error(error)))
+                else:
+                    builder.append(arrays)
+            columns = builder.columns() if builder.records else {}
+            with disk_errors(shard.path, sum(column.nbytes for column in columns.values())):
+                paths = []
+                if columns:
+                    paths = find_format(self.format).write_columns(shard.path, f"{number:05d}", columns, self.options)
+                return number, shard.commit(paths, builder.records, builder.elements, tuple(skipped))
+
+
+def write_spans(
+    writer: SpanWriter,
+    partial: PartialStore,
+    spans: list[range],
+    jobs: int,
+    record_nbytes: int,
+    progress: Callable[[Progress], None] | None,
+) -> list[SpanResult]:
+    """Write the spans that an earlier write did not complete, and flush all spans to the disk.
+
+    Parameters
+    ----------
+    writer : SpanWriter
+        Writes each span.
+    partial : PartialStore
+        The folder in which the shards are written.
+    spans : list of range
+        The records of each shard.
+    jobs : int
+        Number of spans that are written at once; -1 for one per CPU.
+    record_nbytes : int
+        Size of a typical record, for a check of the disk's free space.
+    progress : callable, optional
+        Called with a `Progress` after each shard.
+
+    Returns
+    -------
+    list of SpanResult
+        One for each span, in the order of `spans`.
+    """
+    # This thread flushes complete shards while others are being written. `PartialStore.finish` needs all flushed.
+    flusher = ThreadPoolExecutor(1, "presave-flush")
+    results = {
+        number: earlier
+        for number in range(len(spans))
+        if (earlier := load_span_result(partial.folder, number)) is not None
+    }
+    resumed = sum(each.shard.records for each in results.values() if each.shard is not None)
+    missing = [number for number in range(len(spans)) if number not in results]
+    _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
+    # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
+    # One shard a task, so that a killed process loses only the shard it was writing.
+    parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)
+    backend, _ = joblib.parallel.get_active_backend(prefer="threads")
+    if getattr(backend, "supports_sharedmem", False):
+        tasks = (joblib.delayed(writer.write)(number, spans[number]) for number in missing)
+    else:
+        file = _save_writer(writer)
+        tasks = (joblib.delayed(_write_elsewhere)(file, number, spans[number]) for number in missing)
+    finished = parallel(tasks)
+    started = time.perf_counter()
+    flushes = [flusher.submit(partial.flush, number, each) for number, each in results.items()]
+    try:
+        for number, each in finished:
+            results[number] = each
+            flushes.append(flusher.submit(partial.flush, number, each))
+            if progress is not None:
+                progress(_progress(results, len(writer.records), resumed, time.perf_counter() - started))
+        for flushed in flushes:
+            flushed.result()
+    except BaseException:
+        partial.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # joblib warns that tasks are abandoned, as intended
+            finished.close()
+        raise
+    finally:
+        flusher.shutdown(cancel_futures=True)
+    return [results[number] for number in range(len(spans))]
+
+
+def describe_error(error: BaseException | None) -> str:
+    """Return the class and the message of an error, as the manifest keeps them for a skipped record."""
+    return f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True)
+class _WriterFile:
+    """The path and checksum of a pickled `SpanWriter`, which may be too large to be sent with every task.
+
+    Attributes
+    ----------
+    path : Path
+        A file in a folder that all workers share.
+    xxh3_128 : str
+        Checksum of its content.
+    """
+
+    path: Path
+    xxh3_128: str
+
+
+def _save_writer(writer: SpanWriter) -> _WriterFile:
+    try:
+        data = cloudpickle.dumps(writer)
+    except Exception as error:
+        raise StoreError(
+            f"the records cannot be sent to other processes ({error}); remove open files, locks and the like from them"
+        ) from error
+    path = writer.folder / TASK_NAME
+    with disk_errors(path, len(data)):
+        write_atomically(path, data)
+    return _WriterFile(path, checksum_bytes(data))
+
+
+@lru_cache(maxsize=1)
+def _load_writer(file: _WriterFile) -> SpanWriter:
+    """Load the writer, once in each process; raise `StoreError` if the file has changed."""
+    data = file.path.read_bytes()
+    if checksum_bytes(data) != file.xxh3_128:
+        raise StoreError(f"{file.path} was changed while the store was written; write again")
+    writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum proves that this write made these bytes
+    return writer
+
+
+def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, SpanResult]:
+    """Write a span in a worker process, which may be killed, and raise only errors that can be unpickled."""
+    # An earlier worker may have written the shard and been killed before it returned the result.
+    earlier = load_span_result(file.path.parent, number)
+    if earlier is not None:
+        return number, earlier
+    try:
+        return _load_writer(file).write(number, span)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
+        except Exception:  # noqa: BLE001 - the constructor of a foreign error class may raise anything
+            raise StoreError(f"records {span[0]} to {span[-1]}: {describe_error(error)}") from None
+        raise
+
+
+def _check_free_space(partial: PartialStore, nbytes: int) -> None:
+    free = shutil.disk_usage(partial.folder).free
+    if nbytes > free:
+        raise StoreError(
+            f"{partial.target} needs about {nbytes:,} bytes more and {free:,} bytes are free there; make room or "
+            "choose another disk"
+        )
+
+
+def _progress(results: Mapping[int, SpanResult], total: int, resumed: int, seconds: float) -> Progress:
+    shards = [each.shard for each in results.values() if each.shard is not None]
+    return Progress(
+        records=sum(shard.records for shard in shards),
+        total=total,
+        nbytes=sum(file.nbytes for shard in shards for file in shard.files),
+        skipped=sum(len(each.skipped) for each in results.values()),
+        resumed=resumed,
+        seconds=seconds,
+    )

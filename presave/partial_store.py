@@ -1,0 +1,389 @@
+"""A store that is being written: a folder beside its final place, from which an interrupted write continues.
+
+The folder `.NAME.partial` holds
+
+- `plan.json`, everything that decides the bytes of the store: a write with another plan cannot continue here;
+- `run`, which holds the identifier of the current write and is renamed to `stop` to make its workers give up;
+- for each complete shard, its files and `NNNNN.done.json`, which lists the files with their checksums;
+- a folder for each shard that is being written, and a folder `whole.*` while the store moves to its final place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from presave.errors import StoreError, disk_errors
+from presave.files import (
+    checksum_bytes,
+    checksum_file,
+    flush,
+    read_regular_file,
+    unsupported_reason,
+    write_atomically,
+)
+from presave.manifest import Manifest, Shard, Skipped, StoredFile
+from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
+from presave.validate import parse_shard, whole_number
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PLAN_NAME = "plan.json"
+STOP_NAME = "stop"
+RUN_NAME = "run"
+TASK_NAME = "work.pickle"
+DONE_SUFFIX = ".done.json"
+WHOLE_PREFIX = "whole."
+# How often one write attempts a shard, since a worker process may be killed for reasons unrelated to it. Not more
+# often than Dask does: when Dask gives a task up, the error never reaches joblib's caller, which then waits forever.
+MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class SpanResult:
+    """The outcome of writing one span of consecutive records.
+
+    Attributes
+    ----------
+    shard : Shard, optional
+        The shard that was written; None if all records were skipped.
+    skipped : tuple of Skipped
+        The records that were skipped.
+    """
+
+    shard: Shard | None
+    skipped: tuple[Skipped, ...]
+
+
+class PartialStore:
+    """A context manager that owns the folder in which the store at `target` is written.
+
+    Entering locks the folder against other processes. If the block raises, complete shards are kept for the next write.
+
+    Parameters
+    ----------
+    target : Path
+        Final place of the store.
+    plan : mapping of str to JSON value
+        Everything that decides the bytes of the store.
+
+    Raises
+    ------
+    StoreError
+        On entering, if the folder holds the beginning of another store, or another process is writing the same store.
+    """
+
+    def __init__(self, target: Path, plan: Mapping[str, Any]) -> None:
+        self.target = target
+        self.folder = partial_folder(target)
+        self._plan = plan
+        self._encoded_plan = json.dumps(plan, indent=1).encode()
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        with disk_errors(self.folder, len(self._encoded_plan)):
+            self._lock = self._open_folder()
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._check_place()
+                self._check_plan()
+                self._tidy()
+                write_atomically(self.folder / RUN_NAME, secrets.token_hex(4).encode())
+            except BlockingIOError:
+                os.close(self._lock)
+                raise StoreError(f"another process is writing {self.target} (in {self.folder})") from None
+            except StoreError:
+                os.close(self._lock)
+                raise
+            except BaseException:
+                self._leave()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            os.close(self._lock)
+        else:
+            self._leave()
+
+    def stop(self) -> None:
+        """Tell the workers in all processes to start no further record."""
+        # A rename, because a full disk may have no room for another file. If the rename fails, workers only finish
+        # shards that nobody needs.
+        with suppress(OSError):
+            os.replace(self.folder / RUN_NAME, self.folder / STOP_NAME)
+
+    def flush(self, number: int, result: SpanResult) -> None:
+        """Flush the files of span `number` to the disk, as `finish` requires."""
+        files = result.shard.files if result.shard is not None else ()
+        for file in files:
+            with disk_errors(self.folder / file.name, file.nbytes):
+                try:
+                    flush(self.folder / file.name)
+                except OSError:
+                    # Read again, the file may look complete: the data are still in memory, although the system has
+                    # given up writing them to the disk. So the shard is removed, to be written again.
+                    _marker(self.folder, number).unlink(missing_ok=True)
+                    for each in files:
+                        (self.folder / each.name).unlink(missing_ok=True)
+                    raise
+
+    def finish(self, manifest: Manifest) -> None:
+        """Make the store appear at `target`, all at once, and remove the partial folder.
+
+        The files of `manifest` must have been flushed.
+        """
+        with disk_errors(self.target, manifest.nbytes):
+            # Through a new folder, because workers of an abandoned write may still add files to the old one.
+            whole = Path(tempfile.mkdtemp(prefix=WHOLE_PREFIX, dir=self.folder))
+            try:
+                whole.chmod(self.folder.stat().st_mode)
+                for file in (file for shard in manifest.shards for file in shard.files):
+                    os.rename(self.folder / file.name, whole / file.name)
+                save_manifest(manifest, whole)
+                flush(whole)
+                os.rename(whole, self.target)
+                flush(self.target.parent)
+            except BaseException:
+                with suppress(OSError):
+                    if not whole.exists():
+                        os.rename(self.target, whole)
+                    self._take_back(whole)
+                raise
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the folder, so that the next write begins anew."""
+        # The plan goes first: a worker that has just completed a shard removes it again if there is no plan.
+        with suppress(OSError):
+            (self.folder / PLAN_NAME).unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _open_folder(self) -> int:
+        if self.folder.is_symlink():  # _tidy would delete files in the link's target
+            raise StoreError(f"{self.folder} is a link, which no write has left; remove it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return os.open(self.folder, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            with suppress(OSError):
+                self.folder.rmdir()
+            raise
+
+    def _leave(self) -> None:
+        """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
+        if not any(self.folder.glob(f"*{DONE_SUFFIX}")):
+            self.discard()
+        os.close(self._lock)
+
+    def _tidy(self) -> None:
+        """Undo a `finish` that was killed, and remove what killed workers left."""
+        (self.folder / STOP_NAME).unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if path.is_symlink():
+                continue
+            if path.name.startswith(WHOLE_PREFIX):
+                self._take_back(path)
+            elif path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith("."):
+                path.unlink(missing_ok=True)
+
+    def _take_back(self, whole: Path) -> None:
+        """Undo `finish`: move the shards back, so that a write can continue with them."""
+        (whole / MANIFEST_NAME).unlink(missing_ok=True)
+        for path in whole.iterdir():
+            os.rename(path, self.folder / path.name)
+        whole.rmdir()
+
+    def _check_place(self) -> None:
+        # Before this process got the lock, another one may have completed the store and moved or removed the folder.
+        if self.target.exists():
+            with suppress(OSError):
+                self.folder.rmdir()
+            raise StoreError(f"{self.target} exists already: another process has just written it")
+        if not (self.folder.exists() and os.path.samestat(os.fstat(self._lock), self.folder.stat())):
+            raise BlockingIOError
+
+    def _check_plan(self) -> None:
+        path = self.folder / PLAN_NAME
+        try:
+            found = read_regular_file(path, MAX_MANIFEST_NBYTES)
+        except FileNotFoundError:
+            for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards written under an unknown plan
+                marker.unlink()
+            write_atomically(path, self._encoded_plan)
+            return
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}; delete {self.folder}") from None
+        if found != self._encoded_plan:
+            raise StoreError(
+                f"{self.folder} holds the beginning of another store of that name: {_difference(found, self._plan)}; "
+                "delete that folder, or write with the same arguments to continue"
+            )
+
+
+class ShardFolder:
+    """A context manager for a worker: a new folder for the files of one span, removed at the end.
+
+    `commit` moves the files into the partial store, all of them or none. A killed worker leaves its folder behind, and
+    these folders count the attempts.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the partial store.
+    number : int
+        Number of the span.
+    span : range
+        Records of the span, for error messages.
+
+    Raises
+    ------
+    StoreError
+        On entering, if `MAX_ATTEMPTS` workers died while they wrote this span, or the write was given up.
+    """
+
+    def __init__(self, folder: Path, number: int, span: range) -> None:
+        self._folder = folder
+        self._number = number
+        self._span = span
+        self.path = folder
+
+    def __enter__(self) -> Self:
+        # The name contains the run, because a worker of an earlier run may still be at work in its own folder.
+        with disk_errors(self._folder, 0):
+            try:
+                run = (self._folder / RUN_NAME).read_text()
+            except FileNotFoundError:
+                raise aborted_error(self._folder) from None
+            for attempt in range(MAX_ATTEMPTS):
+                self.path = self._folder / f"{self._number:05d}.{run}.{attempt}"
+                with suppress(FileExistsError):
+                    self.path.mkdir()
+                    return self
+        raise StoreError(
+            f"records {self._span[0]} to {self._span[-1]}: {MAX_ATTEMPTS} worker processes died while they wrote them "
+            f"to {self._folder}; check these records and the workers' memory, or write smaller shards"
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if kind is not None:
+            with suppress(OSError):  # removes the partial store if this was the last worker of an abandoned write
+                self._folder.rmdir()
+
+    def commit(
+        self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]
+    ) -> SpanResult:
+        """Move the files into the partial store, and record that the span is complete.
+
+        Parameters
+        ----------
+        paths : list of Path
+            Files of the shard; empty if all records were skipped.
+        records : int
+            Number of records in the shard.
+        elements : dict of str to int
+            For each ragged field, the number of elements in the shard.
+        skipped : tuple of Skipped
+            Records of the span that were skipped.
+
+        Notes
+        -----
+        Nothing is flushed to the disk here. If the machine crashes before the flush, the next write recognizes an
+        incomplete file by its checksum.
+        """
+        marker = _marker(self._folder, self._number)
+        moved: list[Path] = []
+        try:
+            files = []
+            for path in paths:
+                files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
+                os.replace(path, self._folder / path.name)
+                moved.append(self._folder / path.name)
+            result = SpanResult(Shard(records, tuple(files), elements) if records else None, skipped)
+            content = asdict(result)
+            content["checksum"] = _checksum(content)
+            write_atomically(marker, json.dumps(content).encode(), durable=False)
+            if not (self._folder / PLAN_NAME).exists():
+                marker.unlink(missing_ok=True)
+                raise aborted_error(self._folder)
+        except BaseException:
+            for path in moved:
+                path.unlink(missing_ok=True)
+            raise
+        return result
+
+
+def load_span_result(folder: Path, number: int) -> SpanResult | None:
+    """Return the recorded result of span `number`, or None if there is none or its files are missing or damaged."""
+    try:
+        content = json.loads(read_regular_file(_marker(folder, number), MAX_MANIFEST_NBYTES))
+        if content.pop("checksum") != _checksum(content):
+            return None
+        shard = None if content["shard"] is None else parse_shard(content["shard"])
+        skipped = tuple(Skipped(whole_number(each["record"]), str(each["cause"])) for each in content["skipped"])
+        is_intact = shard is None or all(_is_intact(folder / each.name, each) for each in shard.files)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return SpanResult(shard, skipped) if is_intact else None
+
+
+def is_stopped(folder: Path) -> bool:
+    """Return True if the write into `folder` was given up, or the folder is gone."""
+    # Workers call this every few records, and two Path objects would cost more than the two system calls.
+    return not os.path.exists(f"{folder}/{PLAN_NAME}") or os.path.exists(f"{folder}/{STOP_NAME}")  # noqa: PTH110
+
+
+def aborted_error(folder: Path) -> StoreError:
+    """Return the error for a worker that is still running when the write into `folder` has ended."""
+    return StoreError(f"the write in {folder} was given up: another shard failed, or the write was interrupted")
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the partial folder that a write leaves if it is killed just after its store appeared at `target`.
+
+    A folder that holds data is kept.
+    """
+    folder = partial_folder(target)
+    with suppress(OSError):
+        notes = (PLAN_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
+        if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
+            shutil.rmtree(folder)
+
+
+def _is_intact(path: Path, file: StoredFile) -> bool:
+    return unsupported_reason(path, allow_links=False) is None and checksum_file(path) == file.xxh3_128
+
+
+def _marker(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}{DONE_SUFFIX}"
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return checksum_bytes(json.dumps(content).encode())
+
+
+def _difference(found: bytes, plan: Mapping[str, Any]) -> str:
+    try:
+        other = json.loads(found)
+        names = [name for name in plan if other.get(name) != plan[name]]
+        return "; ".join(f"{name} was {other.get(name)!r} and is {plan[name]!r}" for name in names)
+    except (ValueError, AttributeError, RecursionError):
+        return f"its {PLAN_NAME} is damaged"

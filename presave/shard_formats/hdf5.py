@@ -1,0 +1,241 @@
+"""Format "hdf5": one HDF5 file for each shard, with one data set for each column.
+
+Uncompressed data sets, contiguous or chunked, are memory-mapped: h5py's low-level interface gives their position in the
+file, and HDF5 itself reads no data. Compressed data sets are read chunk by chunk, each chunk once per batch.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import h5py
+import numpy as np
+
+from presave.columns import Column
+from presave.errors import StoreError
+from presave.shard_formats.arrays import ArrayShard, unreadable_error
+from presave.shard_formats.format import CheckOption
+from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
+from presave.shard_formats.hdf5_file import create_file
+
+# HDF5 compresses and reads whole chunks. This size is small enough that a shuffled batch reads little that it does not
+# need, and large enough that small rows are not read one by one.
+CHUNK_NBYTES = 64 << 10
+# Classes of the package hdf5plugin by option value. gzip and lzf come with h5py.
+PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4"}
+COMPRESSIONS = ("gzip", "lzf", *PLUGIN_FILTERS)
+
+
+class Hdf5:
+    """HDF5 through h5py, in the latest file format and without timestamps, so that equal records give equal bytes.
+
+    The option `compression` is "gzip" or "lzf", or with hdf5plugin "zstd", "blosc", "blosc2" or "lz4".
+    """
+
+    name = "hdf5"
+    is_trusted_only = False
+    reads_whole_shards = False
+    has_file_for_each_column = False
+    options: Mapping[str, CheckOption] = MappingProxyType({"compression": lambda name: _filter_arguments(name)})
+    shard_records: int | None = None
+
+    def write_columns(
+        self, folder: Path, shard_name: str, columns: Mapping[str, np.ndarray], options: Mapping[str, Any]
+    ) -> list[Path]:
+        path = folder / f"shard-{shard_name}.h5"
+        filters = _filter_arguments(options.get("compression"))
+        with create_file(path) as file:
+            for name, array in columns.items():
+                if not filters or array.size == 0:
+                    # Contiguous, because HDF5 puts an index between chunks if there are more than a few.
+                    file.create_dataset(name, data=array, track_times=False)
+                    continue
+                chunk_rows = min(len(array), max(1, CHUNK_NBYTES // max(1, array[:1].nbytes)))
+                chunks = (chunk_rows, *array.shape[1:])
+                file.create_dataset(name, data=array, chunks=chunks, track_times=False, **filters)
+        return [path]
+
+    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
+        (path,) = files
+        _load_plugins()
+        try:
+            file = h5py.File(path, "r", locking=False)
+        except OSError as error:
+            raise unreadable_error(path, error) from error
+        try:
+            data = {column.name: _open(file, path, column) for column in columns}
+            arrays = {name: _map(path, each) for name, each in data.items()}
+        except StoreError:
+            file.close()
+            raise
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            file.close()
+            raise unreadable_error(path, error) from error
+        mapped = {name: array for name, array in arrays.items() if array is not None}
+        if len(mapped) < len(data):
+            return Hdf5Shard(path, file, data)
+        file.close()
+        return ArrayShard(mapped)
+
+
+class Hdf5Shard:
+    """A shard with compressed data sets.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for error messages.
+    file : h5py.File
+        The open file. It is closed with the shard.
+    data : mapping of str to h5py.Dataset
+        The data sets by column name.
+    """
+
+    def __init__(self, path: Path, file: h5py.File, data: Mapping[str, h5py.Dataset]) -> None:
+        self._file = file
+        self._columns = {name: Hdf5Column(path, each) for name, each in data.items()}
+
+    def columns(self) -> Mapping[str, Hdf5Column]:
+        return self._columns
+
+    def close(self) -> None:
+        self._columns = {}
+        self._file.close()
+
+
+class Hdf5Column:
+    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock."""
+
+    def __init__(self, path: Path, data: h5py.Dataset) -> None:
+        self._path = path
+        self._data = data
+        self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
+        self._is_filtered = bool(filter_ids(data))
+        self._buffers = threading.local()
+
+    def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
+        target = out[slots] if isinstance(slots, slice) else out
+        places = np.arange(len(rows)) if isinstance(slots, slice) else slots
+        order = np.argsort(rows, kind="stable")
+        numbers, starts = np.unique(rows[order] // self._chunk_rows, return_index=True)
+        for number, members in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            chunk = self._read_chunk(number)
+            target[places[members]] = chunk[rows[members] - number * self._chunk_rows]
+
+    def copy_ranges(self, starts: np.ndarray, ends: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        # In file order, so that a chunk that several ranges share is decompressed once.
+        held = -1
+        chunk = np.empty(0)
+        for k in np.argsort(starts, kind="stable").tolist():
+            start, end, place = int(starts[k]), int(ends[k]), int(places[k])
+            for number in range(start // self._chunk_rows, -(-end // self._chunk_rows)) if end > start else ():
+                if number != held:
+                    held, chunk = number, self._read_chunk(number)
+                first = number * self._chunk_rows
+                low, high = max(start, first), min(end, first + self._chunk_rows)
+                out[place + low - start : place + high - start] = chunk[low - first : high - first]
+
+    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = np.empty((len(rows), *self._data.shape[1:]), self._data.dtype)
+        self.gather(rows, found, slice(0, len(rows)))
+        found.flags.writeable = False
+        return found, np.arange(len(rows))
+
+    def view(self, first: int, last: int) -> np.ndarray:
+        rows = np.empty((last - first, *self._data.shape[1:]), self._data.dtype)
+        self.copy_ranges(np.array([first]), np.array([last]), rows, np.array([0]))
+        rows.flags.writeable = False
+        return rows
+
+    def _read_chunk(self, number: int) -> np.ndarray:
+        first = number * self._chunk_rows
+        last = min(first + self._chunk_rows, len(self._data))
+        buffer = getattr(self._buffers, "chunk", None)
+        if buffer is None:
+            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._data.shape[1:]), self._data.dtype)
+        try:
+            if self._is_filtered:
+                read_chunk(self._data, number, buffer)
+            else:
+                self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+        except (OSError, RuntimeError, ValueError) as error:
+            raise unreadable_error(self._path, error) from error
+        rows: np.ndarray = buffer[: last - first]
+        return rows
+
+
+def _filter_arguments(compression: Any) -> dict[str, Any]:
+    """Return arguments of `create_dataset` for a value of `compression`; raise `StoreError` if it is unknown."""
+    if compression is None:
+        return {}
+    if compression not in COMPRESSIONS:
+        raise StoreError(f"unknown compression {compression!r}; known: {', '.join(COMPRESSIONS)}")
+    if compression not in PLUGIN_FILTERS:
+        return {"compression": compression}
+    plugins = _load_plugins()
+    if plugins is None:
+        raise StoreError(f"compression {compression!r} needs hdf5plugin: pip install 'fair-etl[formats]'")
+    return dict(getattr(plugins, PLUGIN_FILTERS[compression])())
+
+
+def _load_plugins() -> Any:
+    """Return hdf5plugin, which registers its filters with HDF5 when it is imported, or None if it is not installed."""
+    try:
+        import hdf5plugin
+    except ImportError:
+        return None
+    return hdf5plugin
+
+
+def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
+    """Return the data set of `column`; raise `StoreError` unless it is as the manifest says and in this file."""
+    name = column.name
+    link = file.get(name, getlink=True)  # checked before file[name], which would open a link's target
+    if link is None:
+        raise StoreError(f"{path}: has no data set {name!r}")
+    if not isinstance(link, h5py.HardLink):
+        raise StoreError(f"{path}: {name!r} is a link to somewhere else; a store holds its own data")
+    data = file[name]
+    if not isinstance(data, h5py.Dataset):
+        raise StoreError(f"{path}: {name!r} is not a data set")
+    if data.is_virtual or data.external:
+        raise StoreError(f"{path}: {name!r} is kept in other files; a store holds its own data")
+    if data.dtype.str != column.dtype or data.shape != column.array_shape:
+        raise StoreError(
+            f"{path}: {name!r} holds {data.dtype} of shape {data.shape}; the manifest says "
+            f"{np.dtype(column.dtype)} of shape {column.array_shape}"
+        )
+    try:
+        validate_chunks(data, path.stat().st_size)
+    except ValueError as error:
+        raise StoreError(f"{path}: {name!r} is refused: {error}; presave the data again") from None
+    return data
+
+
+def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
+    """Return the data set as a memory-mapped array, or None if its rows are compressed or scattered in the file."""
+    if data.size == 0:
+        return np.empty(data.shape, data.dtype)
+    offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
+    if offset is None:
+        return None
+    return np.asarray(np.memmap(path, data.dtype, "r", offset=offset, shape=data.shape))
+
+
+def _first_chunk_offset(data: h5py.Dataset) -> int | None:
+    """Return where in the file a chunked data set begins, in bytes; None if its rows are filtered or scattered."""
+    # A chunk wider than the data would leave gaps between the rows.
+    if filter_ids(data) or data.chunks[1:] != data.shape[1:]:
+        return None
+    offsets: list[int] = []
+    data.id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))
+    chunk_nbytes = math.prod(data.chunks) * data.dtype.itemsize
+    count = -(-len(data) // data.chunks[0])
+    if len(offsets) != count or offsets != [offsets[0] + number * chunk_nbytes for number in range(count)]:
+        return None
+    return offsets[0]

@@ -1,0 +1,71 @@
+"""Format "npy": one `.npy` file for each column of a shard, read through a memory map."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from presave.columns import Column
+from presave.errors import StoreError
+from presave.shard_formats.arrays import ArrayShard, unreadable_error
+from presave.shard_formats.format import CheckOption
+
+
+class Npy:
+    """`.npy` files (NEP 1), memory-mapped. Never allows pickled objects."""
+
+    name = "npy"
+    is_trusted_only = False
+    reads_whole_shards = False
+    has_file_for_each_column = True
+    options: Mapping[str, CheckOption] = MappingProxyType({})
+    shard_records: int | None = None
+
+    def write_columns(
+        self,
+        folder: Path,
+        shard_name: str,
+        columns: Mapping[str, np.ndarray],
+        options: Mapping[str, Any],  # noqa: ARG002 - this format has none
+    ) -> list[Path]:
+        paths = []
+        for name, array in columns.items():
+            path = folder / f"{name}-{shard_name}.npy"
+            with path.open("wb") as file:
+                file.write(_header(array.dtype.str, array.shape))
+                file.write(array.data)
+            paths.append(path)
+        return paths
+
+    def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard:
+        return ArrayShard({column.name: _map(path, column) for column, path in zip(columns, files, strict=True)})
+
+
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_2_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def _map(path: Path, column: Column) -> np.ndarray:
+    # The header is compared, not parsed, because the manifest determines its every byte.
+    header = _header(column.dtype, column.array_shape)
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(header))
+        nbytes = path.stat().st_size
+    except OSError as error:
+        raise unreadable_error(path, error) from error
+    if found != header or nbytes != len(header) + column.nbytes:
+        raise StoreError(
+            f"{path}: is not {np.dtype(column.dtype)} of shape {column.array_shape}, as the manifest says; "
+            "`etl verify` lists all that is damaged"
+        )
+    if column.nbytes == 0:  # mmap refuses empty ranges
+        return np.empty(column.array_shape, column.dtype)
+    return np.asarray(np.memmap(path, column.dtype, "r", offset=len(header), shape=column.array_shape))

@@ -1,0 +1,190 @@
+"""Writing a store: check the arguments, read a few records, plan the shards, and write them in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from presave.errors import StoreError
+from presave.manifest import Manifest
+from presave.manifest_file import json_values
+from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, write_spans
+from presave.partial_store import PartialStore, remove_leftovers
+from presave.schema import Record, RecordSequence, Schema, infer_schema, validate_record
+from presave.shard_formats import Format, check_options, find_format
+from presave.store import Store, open_store
+
+# Enough shards to divide among jobs and to show progress, but few enough that opening each is cheap.
+TARGET_SHARDS = 64
+MIN_SHARD_NBYTES = 4 << 20
+MAX_SHARD_NBYTES = 256 << 20
+
+SAMPLED_RECORDS = 8
+
+
+def write(
+    path: str | Path,
+    records: RecordSequence,
+    *,
+    format: str = "npy",
+    jobs: int = 1,
+    shard_nbytes: int | None = None,
+    ragged: Collection[str] | None = None,
+    on_error: OnError = "raise",
+    options: Mapping[str, Any] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Store:
+    """Write records to disk as a store.
+
+    Parameters
+    ----------
+    path : str or Path
+        Folder of the new store. It must not exist.
+    records : sequence of mappings
+        Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
+        it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them.
+    format : str
+        Storage format, one of `presave.formats()`.
+    jobs : int
+        Number of shards that are written at once; -1 for one per CPU. Each job holds one shard in memory.
+    shard_nbytes : int, optional
+        Approximate size of a shard in bytes; by default a 64th of the store, but at least 4 MiB and at most 256 MiB.
+    ragged : collection of str, optional
+        Names of fields whose shape differs between records; by default `records.ragged`, if there is such an
+        attribute. The name "x" also covers the fields "x.0", "x.1" and so on, unless they are scalars.
+    on_error : "raise" or "skip"
+        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest.
+    options : mapping of str to object, optional
+        Options of the format, for example `{"compression": "zstd"}` for "hdf5".
+    progress : callable, optional
+        Called with a `Progress` in the calling thread after each shard.
+
+    Returns
+    -------
+    Store
+        The new store, open.
+
+    Raises
+    ------
+    StoreError
+        If `path` exists, the format or an option is unknown, there are no records, a record differs from the first in
+        its fields, dtypes or shapes, the disk fails or has too little room, or `.NAME.partial` is the beginning of
+        another store.
+    Exception
+        Anything that `records[index]` raises, unless `on_error="skip"`.
+
+    Notes
+    -----
+    The bytes of the store do not depend on `jobs`. Jobs are threads by default. Under
+    `joblib.parallel_config(backend=...)` they run on that backend. If it uses other processes, `records` must be
+    picklable and all workers must share the folder.
+
+    Nothing appears at `path` before the last byte is on the disk. An interrupted write leaves its complete shards in a
+    folder `.NAME.partial` beside `path`. The same call continues from there and gives the same bytes as an
+    uninterrupted write.
+
+    Examples
+    --------
+    >>> records = [{"image": np.full((8, 8), i, np.uint8), "label": i} for i in range(100)]
+    >>> with presave.write("images.store", records, jobs=2) as store:
+    ...     batch = store.gather([3, 1, 2])
+    >>> batch["image"].shape
+    (3, 8, 8)
+    """
+    target = Path(path)
+    chosen = find_format(format)
+    check_options(chosen, options or {})
+    if target.exists() or target.is_symlink():
+        remove_leftovers(target)
+        raise StoreError(f"{target} exists already; delete it or choose another path")
+    if len(records) == 0:
+        raise StoreError(f"there are no records to write to {target}")
+    if shard_nbytes is not None and shard_nbytes < 1:
+        raise StoreError(f"shard_nbytes must be at least 1, not {shard_nbytes}")
+    if jobs == 0:
+        raise StoreError("jobs must be at least 1, or -1 for one per CPU, not 0")
+    if on_error not in ("raise", "skip"):
+        raise StoreError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
+    facts = json_values(
+        {
+            "format": format,
+            "stage": getattr(records, "stage", None),
+            "fingerprint": getattr(records, "fingerprint", None),
+            "provenance": json_values(getattr(records, "provenance", {})),
+            "options": options or {},
+        }
+    )
+    ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
+    schema, record_nbytes = _examine(records, ragged, on_error)
+    spans = _plan_spans(len(records), record_nbytes, shard_nbytes, chosen)
+    plan = {
+        **facts,
+        "fields": {name: str(field) for name, field in schema.items()},
+        "records": len(records),
+        "shard_records": len(spans[0]),
+        "on_error": on_error,
+    }
+    with PartialStore(target, plan) as partial:
+        writer = SpanWriter(format, partial.folder.absolute(), schema, records, on_error, dict(options or {}))
+        results = write_spans(writer, partial, spans, jobs, record_nbytes, progress)
+        manifest = Manifest(
+            format=format,
+            fields=tuple(schema.values()),
+            shards=tuple(each.shard for each in results if each.shard is not None),
+            stage=facts["stage"],
+            fingerprint=facts["fingerprint"],
+            provenance=facts["provenance"],
+            options=facts["options"],
+            skipped=tuple(skipped for each in results for skipped in each.skipped),
+        )
+        if not manifest.shards:
+            partial.discard()
+            raise StoreError(f"all {len(records)} records failed; the first: {manifest.skipped[0].cause}")
+        partial.finish(manifest)
+    try:
+        return open_store(target, trusted=True)  # trusted: this process has just written it
+    except (StoreError, OSError) as error:
+        raise StoreError(f"{target} is written and complete but cannot be opened: {error}") from error
+
+
+def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[Schema, int]:
+    """Return the schema, and the size in bytes of a typical record.
+
+    The size is that of the first record, or with ragged fields the mean over a few records.
+    """
+    first, record, schema = _first_valid(records, ragged, on_error)
+    nbytes = [sum(array.nbytes for array in validate_record(record, schema, first).values())]
+    sampled = np.linspace(first, len(records) - 1, SAMPLED_RECORDS).astype(int).tolist() if ragged else []
+    for index in sorted(set(sampled) - {first}):
+        try:
+            nbytes.append(sum(array.nbytes for array in validate_record(records[index], schema, index).values()))
+        except Exception:
+            if on_error == "raise":
+                raise
+    return schema, max(1, round(sum(nbytes) / len(nbytes)))
+
+
+def _first_valid(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[int, Record, Schema]:
+    """Return the index of the first record that can be stored, the record, and its schema."""
+    first_error: Exception | None = None
+    for index in range(len(records)):
+        try:
+            record = records[index]
+            return index, record, infer_schema(record, ragged, index)
+        except Exception as error:
+            if on_error == "raise" or isinstance(error, MemoryError):
+                raise
+            first_error = first_error or error
+    raise StoreError(f"all {len(records)} records failed; the first: {describe_error(first_error)}") from first_error
+
+
+def _plan_spans(count: int, record_nbytes: int, shard_nbytes: int | None, format: Format) -> list[range]:
+    """Divide `count` records into the spans that become shards."""
+    if shard_nbytes is None:
+        target_nbytes = count * record_nbytes // TARGET_SHARDS
+        shard_nbytes = min(max(target_nbytes, MIN_SHARD_NBYTES), MAX_SHARD_NBYTES)
+    shard_records = format.shard_records or max(1, shard_nbytes // record_nbytes)
+    return [range(first, min(first + shard_records, count)) for first in range(0, count, shard_records)]

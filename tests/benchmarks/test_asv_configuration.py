@@ -1,0 +1,83 @@
+"""asv's configuration takes effect, and `benchmarks/` keeps to the public interface."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import asv
+import pytest
+from asv.config import Config
+
+import benchmarks
+import etl
+import presave
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(Path(benchmarks.__file__).parent.rglob("*.py"))
+SUITES = ("decode.py", "end_to_end.py", "gather.py", "overlap.py", "suites.py", "write.py")
+# asv takes any function or method of such a name, in any module of the folder, for a benchmark.
+BENCHMARK_NAMES = re.compile(r"(time|timeraw|mem|peakmem|track)_")
+
+
+@pytest.fixture(scope="module")
+def conf() -> Config:
+    return Config.load(str(ROOT / "asv.conf.json"))
+
+
+def test_asv_builds_with_the_pins_of_the_constraints_file(conf: Config) -> None:
+    lines = (ROOT / ".ci/constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    required = {name.removeprefix("pip+"): versions for name, versions in conf.matrix["req"].items()}
+    assert required == {name: [pins[name]] for name in required}
+
+
+def test_asv_has_every_dependency_of_the_package_and_of_the_benchmarks(conf: Config) -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *extras["torch"], *extras["fast"], *extras["demo"]]
+    wanted = {re.split(r"[><=]", each)[0] for each in required}
+    assert wanted <= {name.removeprefix("pip+") for name in conf.matrix["req"]}
+
+
+def test_every_setting_is_one_that_asv_knows(conf: Config) -> None:
+    text = (ROOT / "asv.conf.json").read_text()
+    # asv ignores a key that it does not know, such as a misspelt one.
+    source = "\n".join(path.read_text() for path in Path(asv.__file__).parent.rglob("*.py"))
+    for setting in re.findall(r'^    "(\w+)":', text, re.MULTILINE):
+        assert re.search(rf"\b{setting}\b", source), f"asv reads no setting called {setting}"
+    assert conf.regressions_thresholds == {".*": 0.10}
+    assert conf.launch_method == "forkserver"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
+def test_benchmarks_import_only_the_public_interface(module: Path) -> None:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in ("etl", "presave"), f"from {node.module} import ..."
+        elif isinstance(node, ast.Import):
+            assert not any(name.name.startswith(("etl.", "presave.")) for name in node.names)
+        elif (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("etl", "presave")
+        ):
+            assert node.attr in {"etl": etl, "presave": presave}[node.value.id].__all__
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
+def test_only_benchmarks_have_names_that_asv_discovers(module: Path) -> None:
+    named = [
+        node.name
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.FunctionDef) and BENCHMARK_NAMES.match(node.name)
+    ]
+    assert all(name.startswith("track_") for name in named)
+    assert not named or module.name in SUITES
+
+
+def test_importing_the_suites_loads_no_torch() -> None:
+    program = "import sys, benchmarks.end_to_end; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -1,0 +1,170 @@
+"""Every axis has a base point, values and a suite, and whatever its value the batches are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asv_runner.discovery import disc_benchmarks
+
+import etl
+import presave
+from benchmarks import end_to_end
+from benchmarks.cells import AXES, BACKENDS, Cell, Profile, cell_at, cells_to_measure
+from benchmarks.measure import CellResults, measure_cells
+from benchmarks.suite import explained
+from benchmarks.workload import DATA_VARIABLE, Data, make_data, unsupported_reason
+
+LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
+PROFILE = Profile("test", samples=20, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
+# Axes whose pages describe the base point in other words than its value.
+WORDED = {"prefetch_size": "two ahead", "workers": "one thread"}
+# A store that cannot be written, like that of a format which is broken at a commit.
+UNWRITABLE = Cell(presave_format="npy", presave_stage="absent")
+CELLS = [Cell(strategy="raw"), *cells_to_measure(PROFILE), UNWRITABLE]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DATA_VARIABLE, str(tmp_path_factory.mktemp("data")))
+        yield make_data(PROFILE, tmp_path_factory.mktemp("stores"), CELLS)
+
+
+@pytest.fixture(scope="module")
+def results(data: Data) -> CellResults:
+    return measure_cells(CELLS, data, PROFILE)
+
+
+def suites_of_axes() -> dict[str, type]:
+    """Return the suites with the metrics of an epoch, by their axis."""
+    found = inspect.getmembers(end_to_end, lambda each: inspect.isclass(each) and not inspect.isabstract(each))
+    suites = [suite for _, suite in found if issubclass(suite, end_to_end.EndToEnd)]
+    return {suite.param_names[0]: suite for suite in suites if len(suite.param_names) == 1}
+
+
+def test_every_field_of_a_cell_is_an_axis_with_the_base_point_among_its_values() -> None:
+    assert tuple(AXES) == tuple(field.name for field in dataclasses.fields(Cell))
+    for name, axis in AXES.items():
+        assert cell_at(name, getattr(axis.base, name)) == axis.base
+        assert getattr(axis.base, name) in axis.values
+
+
+def test_every_axis_has_a_suite_that_shows_all_its_values() -> None:
+    suites = suites_of_axes()
+    wanted = [name for name in AXES if name != "backend" or len(BACKENDS) > 1]
+    assert sorted(suites) == sorted(wanted)
+    for name, suite in suites.items():
+        assert suite.params == [list(AXES[name].values)]
+        assert [suite().cell(value) for value in AXES[name].values] == [
+            cell_at(name, value) for value in AXES[name].values
+        ]
+
+
+def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(results: CellResults) -> None:
+    digests: dict[object, set[str]] = {}
+    for cell, samples in results.items():
+        if cell != UNWRITABLE:
+            assert not isinstance(samples, str), samples
+            digests.setdefault(cell.work, set()).add(samples[0].digest)
+    # One digest for batches of 32, and one for batches of 8, on the axes of loading ahead.
+    assert [len(each) for each in digests.values()] == [1, 1]
+
+
+def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(data: Data) -> None:
+    formats = {f"{name} after resize" for name in AXES["presave_format"].values}
+    stages = {f"npy after {stage}" for stage in AXES["presave_stage"].values}
+    assert data.stores.keys() == data.write_seconds.keys() == data.store_nbytes.keys() == formats | stages
+    assert len(set(data.stores.values())) == len(data.stores)
+    assert all(seconds > 0 for seconds in data.write_seconds.values())
+    for name, path in data.stores.items():
+        with presave.open_store(path, trusted=True) as store:
+            assert store.manifest.format == name.split()[0]
+            assert len(store) == 20
+            assert data.store_nbytes[name] == store.nbytes
+    # A normalised pixel has four times as many bytes, and a compressed one fewer.
+    assert data.store_nbytes["npy after normalise"] > 3 * data.store_nbytes["npy after resize"]
+    assert data.store_nbytes["hdf5 gzip after resize"] < data.store_nbytes["hdf5 after resize"]
+
+
+def test_a_store_that_cannot_be_written_fails_its_own_metrics_with_the_reason(data: Data, results: CellResults) -> None:
+    assert "absent" in data.failures[UNWRITABLE.store]
+    assert "absent" in str(results[UNWRITABLE])
+    assert data.failures.keys() == {UNWRITABLE.store}
+
+
+def test_a_metric_that_was_not_measured_is_not_available_and_says_why() -> None:
+    cell = Cell(strategy="async-raw", batch_size=8, workers="process 2")
+    suite = end_to_end.Workers()
+    with pytest.raises(NotImplementedError, match="no worker processes at this commit"):
+        suite.setup({"results": {}, "missing": {cell: "there are no worker processes at this commit"}}, "process 2")
+    with pytest.raises(NotImplementedError, match="profile 'quick' does not measure this cell"):
+        suite.setup({"results": {}, "missing": {}}, "process 2")
+
+
+def test_what_an_earlier_commit_lacks_is_reported_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(unsupported_reason(cell) for cell in cells_to_measure(PROFILE))
+
+    def first_write(path: object, records: object, *, format: str = "npy", jobs: int = 1) -> None:
+        """`presave.write` and, below, `AsyncIterator` as the first commit had them."""
+
+    class FirstAsyncIterator:
+        def __init__(self, iterator: object, prefetch_size: int = 2, *, workers: str = "thread") -> None:
+            pass
+
+    monkeypatch.setattr(presave, "formats", lambda: ("npy", "hdf5"))
+    monkeypatch.setattr(presave, "write", first_write)
+    monkeypatch.setattr(etl, "AsyncIterator", FirstAsyncIterator)
+    missing = {
+        (axis, value)
+        for axis in LOADING_AXES
+        for value in AXES[axis].values
+        if unsupported_reason(cell_at(axis, value))
+    }
+    assert missing == {
+        *(("workers", workers) for workers in ("thread 2", "process 2")),
+        *(("presave_format", name) for name in ("hdf5 gzip", "safetensors", "torch", "pickle")),
+        *(("presave_stage", stage) for stage in ("read", "decode")),
+    }
+
+
+@pytest.fixture(scope="module")
+def on_pages() -> dict[str, Any]:
+    """Return asv's benchmarks by name; the `code` of each is its text on the pages."""
+    found = disc_benchmarks(str(Path(end_to_end.__file__).parent))
+    return {benchmark.name: benchmark for benchmark in found}
+
+
+def test_the_pages_say_in_words_what_a_metric_is_and_its_unit(on_pages: dict[str, Any]) -> None:
+    assert len(on_pages) > 50
+    for name, benchmark in on_pages.items():
+        metric, *about = benchmark.code.split("\n\n")
+        assert metric.endswith("."), name
+        assert about, name
+        # The page inserts it as HTML.
+        assert not set("<>") & set(benchmark.code), name
+        assert "def " not in benchmark.code, name
+        assert benchmark.unit in ("seconds", "bytes", "ratio"), name
+
+
+def test_the_pages_say_what_varies_and_from_which_base_point(on_pages: dict[str, Any]) -> None:
+    for axis, suite in suites_of_axes().items():
+        code = on_pages[f"end_to_end.{suite.__name__}.track_wall"].code
+        base = AXES[axis].base
+        assert f"Base point: {base.strategy}" in code
+        assert WORDED.get(axis, str(getattr(base, axis))) in code.partition("Base point: ")[2]
+    for name in ("PresavingByFormat", "PresavingByStage"):
+        assert "Base point: " in on_pages[f"end_to_end.{name}.track_write_time"].code
+
+
+def test_a_suite_without_a_docstring_is_refused_before_a_page_shows_none() -> None:
+    class Undocumented:
+        def track_nothing(self) -> int:
+            return 0
+
+    with pytest.raises(ValueError, match="Undocumented has no docstring"):
+        explained(Undocumented)

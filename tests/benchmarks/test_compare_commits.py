@@ -1,0 +1,344 @@
+"""Two commits against each other: real commits and processes, and statistics of metrics whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import benchmarks
+from benchmarks.aa.__main__ import METHOD_FILES
+from benchmarks.aa.study import CLOCK, SAME, Comparison, Study, conclusions, detections, expected_ratio
+from benchmarks.compare_commits.commits import Commit, NoSuchCommit, extract
+from benchmarks.compare_commits.handlers import METRICS, WORKS, SlowLoader, make_data, overlaps
+from benchmarks.compare_commits.table import as_json, summary
+from benchmarks.compare_commits.turns import MIN_ROUNDS
+from benchmarks.measuring.arrays import BatchDigest
+from benchmarks.measuring.statistics import signed_rank_interval
+from benchmarks.measuring.turns import BLOCKS, Pairs
+from benchmarks.verdict import CONFIDENCE, Outcome, Verdict, judge
+from benchmarks.workload import make_iterator
+from tests.scratch import Scratch, make_scratch
+
+COMPARE = "benchmarks.compare_commits"
+
+
+@dataclass(frozen=True)
+class Commits:
+    """A repository with a commit, one that changes no code, one that loads 1.6 times as slowly, and one that loads
+    other pixels.
+    """
+
+    scratch: Scratch
+    base: str
+    same: str
+    slow: str
+    other: str
+
+
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory: pytest.TempPathFactory) -> Commits:
+    scratch = make_scratch(tmp_path_factory.mktemp("commits"))
+    base = scratch.commit("Base")
+    (scratch.folder / "CHANGELOG.md").write_text("A change that no benchmark can see.\n")
+    same = scratch.commit("The same code")
+    loading = scratch.folder / "etl/loading/batch_plan.py"
+    code = loading.read_text()
+    loading.write_text(code + MORE_SLOWLY)
+    slow = scratch.commit("Load 1.6 times as slowly")
+    loading.write_text(code + OTHER_PIXEL)
+    other = scratch.commit("Change a pixel")
+    return Commits(scratch, base, same, slow, other)
+
+
+MORE_SLOWLY = """
+
+_load = BatchPlan.load
+
+
+def _load_more_slowly(self, first, last, cursor):
+    from time import thread_time
+
+    started = thread_time()
+    _load(self, first, last, cursor)
+    ended = thread_time()
+    while thread_time() < ended + 0.6 * (ended - started):
+        pass
+
+
+BatchPlan.load = _load_more_slowly
+"""
+OTHER_PIXEL = """
+
+_right = BatchPlan.load
+
+
+def _wrong(self, first, last, cursor):
+    _right(self, first, last, cursor)
+    self.arrays["features"][first].flat[0] += 1
+
+
+BatchPlan.load = _wrong
+"""
+
+
+@pytest.mark.slow
+def test_the_same_code_is_neither_slower_nor_faster(commits: Commits, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    compared = commits.scratch.run(
+        COMPARE, commits.base, commits.same, "--minutes", "0.1", "--only", "raw,presaved", "--json", str(report)
+    )
+    assert compared.returncode == 0, compared.stdout
+    content = json.loads(report.read_text())
+    assert (content["a"], content["b"]) == (commits.base, commits.same)
+    assert [(each["strategy"], each["figure"]) for each in content["figures"]] == [
+        (strategy, metric) for strategy in ("raw", "presaved") for metric in ("etl", "wall")
+    ]
+    assert {each["verdict"] for each in content["figures"]} <= {"same", "not clear"}
+    assert all(each["pairs"] >= MIN_ROUNDS and each["low"] < each["high"] for each in content["figures"])
+    assert "cannot be told from noise" in compared.stdout
+
+
+@pytest.mark.slow
+def test_a_commit_that_loads_more_slowly_is_found(commits: Commits, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    options = ("--minutes", "0.1", "--only", "raw", "--json", str(report))
+    compared = commits.scratch.run(COMPARE, commits.same, commits.slow, *options)
+    assert compared.returncode == 1, compared.stdout
+    assert "B is slower in ETL alone of raw" in compared.stdout
+    (loading,) = (each for each in json.loads(report.read_text())["figures"] if each["figure"] == "etl")
+    assert loading["verdict"] == "slower"
+    assert loading["ratio"] == pytest.approx(1.6, abs=0.15)
+
+
+def test_commits_that_load_other_batches_are_not_compared(commits: Commits) -> None:
+    compared = commits.scratch.run(COMPARE, commits.same, commits.other, "--only", "presaved")
+    assert compared.returncode == 2
+    assert "not the same work: in strategy presaved the digest of the batches" in compared.stdout
+    assert commits.other[:8] in compared.stdout
+
+
+def test_the_files_are_those_of_the_commit_and_are_kept(commits: Commits) -> None:
+    first = extract(commits.same, commits.scratch.folder)
+    assert first.folder == commits.scratch.folder / ".asv/commits" / commits.same
+    assert (first.folder / "etl/loading/batch_plan.py").read_text() == commits.scratch.git(
+        "show", f"{commits.same}:etl/loading/batch_plan.py"
+    )
+    assert not (first.folder / "benchmarks").exists()
+    before = (first.folder / "etl/__init__.py").stat().st_ino
+    again = extract("main~2", commits.scratch.folder)
+    assert (again.folder, str(again)) == (first.folder, f"main~2 ({commits.same[:8]})")
+    assert (again.folder / "etl/__init__.py").stat().st_ino == before
+
+
+def test_a_name_that_is_no_commit_is_refused(commits: Commits) -> None:
+    for name in ("nowhere", "--help", f"{commits.base}:README.md", "0" * 40):
+        with pytest.raises(NoSuchCommit, match="is no commit of"):
+            extract(name, commits.scratch.folder)
+    compared = commits.scratch.run(COMPARE, "nowhere", "HEAD")
+    assert compared.returncode == 2
+    assert compared.stdout.startswith("'nowhere' is no commit of")
+
+
+def test_a_commit_without_the_packages_is_refused(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path, tmp_path)
+    scratch.git("init", "--quiet")
+    (tmp_path / "README.md").write_text("A project.\n")
+    scratch.commit("Before the packages")
+    with pytest.raises(NoSuchCommit, match="commit HEAD has no etl and presave"):
+        extract("HEAD", tmp_path)
+    assert not any(tmp_path.glob(".asv/commits/*"))
+
+
+def test_an_unknown_strategy_and_too_many_minutes_are_refused(commits: Commits) -> None:
+    for option, value, reason in (("--only", "raw,cooked", "no strategy is called cooked"), ("--minutes", "6", "5")):
+        refused = commits.scratch.run(COMPARE, "HEAD", "HEAD", option, value)
+        assert refused.returncode == 2
+        assert reason in refused.stdout
+
+
+def noisy(ratio: float, noise: float, count: int, seed: int = 0) -> list[float]:
+    draw = random.Random(seed)
+    return [math.log(ratio) + draw.gauss(0, noise) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "outcome"),
+    [(1.05, Outcome.SLOWER), (0.95, Outcome.FASTER), (1.0, Outcome.SAME), (1.02, Outcome.OPEN), (0.98, Outcome.OPEN)],
+)
+def test_a_change_is_reported_only_if_the_interval_is_outside_the_equivalence_margin(
+    ratio: float, outcome: Outcome
+) -> None:
+    judged = judge(noisy(ratio, 0.005, 20), a=1.0, b=ratio, equivalence_margin=0.02)
+    assert judged.outcome is outcome
+    assert judged.low < ratio < judged.high
+    assert judged.ratio == pytest.approx(ratio, abs=0.005)
+
+
+def test_noise_or_a_wider_margin_hides_a_change() -> None:
+    assert judge(noisy(1.05, 0.1, 20), 1.0, 1.05, equivalence_margin=0.02).outcome is Outcome.OPEN
+    assert judge(noisy(1.05, 0.005, 20), 1.0, 1.05, equivalence_margin=0.08).outcome is Outcome.SAME
+
+
+def test_pairs_that_were_disturbed_move_the_estimate_little() -> None:
+    disturbed = [*noisy(1.05, 0.005, 20), 1.0, 0.7, 1.3, 0.9]
+    assert judge(disturbed, 1.0, 1.05).ratio == pytest.approx(1.05, abs=0.01)
+    assert statistics.mean(disturbed) > 0.15
+
+
+def test_too_few_pairs_give_no_interval_and_the_minimum_number_of_rounds_does() -> None:
+    few = judge([0.5, 0.5, 0.5], 1.0, 1.6)
+    assert (few.low, few.ratio, few.high) == (0.0, math.exp(0.5), math.inf)
+    assert judge([0.5, 0.5, 0.5], 1.0, 1.6).outcome is Outcome.OPEN
+    assert math.isfinite(judge([0.5] * MIN_ROUNDS, 1.0, 1.6).high)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    intervals = (signed_rank_interval(noisy(1.0, 1.0, 14, seed), 0.9) for seed in range(1000))
+    held = sum(low < 0 < high for low, _, high in intervals)
+    assert 0.87 < held / 1000 < 0.93
+    assert 1 - CONFIDENCE < 1e-3
+
+
+def test_a_steady_drift_cancels_within_a_pair() -> None:
+    # Turns in which the machine becomes 1% slower each time.
+    number = itertools.count()
+    blocks = []
+    for block in BLOCKS * 3:
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for turn in block:
+            seconds[turn].append(1.01 ** next(number) * (1.5 if turn else 1.0))
+        blocks.append((statistics.geometric_mean(seconds[0]), statistics.geometric_mean(seconds[1])))
+    pairs = Pairs([blocks])
+    assert pairs.log_ratios == [pytest.approx(math.log(1.5))]
+    assert pairs.medians[1] / pairs.medians[0] == pytest.approx(1.5)
+
+
+def test_blocks_that_were_disturbed_do_not_move_their_pair() -> None:
+    pairs = Pairs([[(1.0, 1.1)] * 4 + [(1.0, 9.0), (3.0, 1.1), (1.0, 5.0)]])
+    assert pairs.log_ratios == [pytest.approx(math.log(1.1))]
+
+
+def verdict(ratio: float, outcome: Outcome, low: float = 0.9) -> Verdict:
+    return Verdict(1.0, ratio, ratio, low, 1.5, 14, outcome)
+
+
+def test_the_summary_says_which_metrics_have_changed_and_what_is_not_clear() -> None:
+    slower, unclear = verdict(1.1, Outcome.SLOWER), verdict(1.0, Outcome.OPEN, low=0.0)
+    said = summary({("raw", "etl"): slower, ("presaved", "wall"): unclear})
+    assert said.startswith("B is slower in ETL alone of raw; 1 of 2 metrics are not clear")
+    assert summary({("raw", "etl"): verdict(1.0, Outcome.SAME)}) == "no change shown."
+    commit = Commit("HEAD", "0" * 40, Path("nowhere"))
+    (metric,) = as_json(commit, commit, {("raw", "etl"): unclear}, 0.02)["figures"]
+    assert (metric["low"], metric["high"], metric["verdict"]) == (None, 1.5, "not clear")
+
+
+class Busy:
+    """A loader that takes CPU time and measures how much."""
+
+    granularity = "record"
+    seconds = 0.0
+
+    def load(self, indices: np.ndarray, *, finished: int) -> tuple[list[int], int]:
+        started = thread_time()
+        while thread_time() < started + 0.005:
+            pass
+        self.seconds = thread_time() - started
+        return indices.tolist(), finished
+
+
+def test_a_slow_loader_does_the_same_and_takes_longer_by_a_share() -> None:
+    busy = Busy()
+    slow = SlowLoader(busy, 1.5)
+    assert slow.granularity == "record"
+    started = thread_time()
+    assert slow.load(np.arange(3), finished=7) == ([0, 1, 2], 7)
+    assert thread_time() - started >= 2.5 * busy.seconds
+
+
+@pytest.mark.parametrize("strategy", sorted(WORKS))
+def test_a_slow_loader_can_replace_the_loader_of_every_strategy(strategy: str, tmp_path: Path) -> None:
+    def loaded(wrap: Callable[[Any], Any] | None) -> str:
+        digest = BatchDigest()
+        with make_iterator(WORKS[strategy].cell, data, wrap) as iterator:
+            for batch in iterator:
+                digest.update(batch)
+        return digest.hexdigest()
+
+    made = []
+
+    def wrap(loader: Any) -> SlowLoader:
+        made.append(SlowLoader(loader, 0.1))
+        return made[-1]
+
+    data = make_data(WORKS[strategy], tmp_path)
+    assert loaded(wrap) == loaded(None)
+    assert len(made) == 1
+
+
+def test_a_study_that_was_interrupted_continues(tmp_path: Path) -> None:
+    path = tmp_path / "study.jsonl"
+    study = Study(path, same=2, slowed=1)
+    wanted = study.missing
+    assert sorted(wanted) == [(SAME, 0), (SAME, 1), (CLOCK, 0), (0.03, 0), (0.05, 0), (0.1, 0), (1.0, 0)]
+    found = Comparison(*wanted[0], {("raw", "etl"): verdict(1.01, Outcome.SAME)}, seconds=60.0)
+    study.add(found)
+    with path.open("a") as file:
+        file.write('{"slower": 0.0')  # cut while it was written
+    again = Study(path, same=2, slowed=1)
+    assert again.comparisons == [found]
+    assert again.missing == wanted[1:]
+    again.add(Comparison(*wanted[1], found.verdicts, seconds=70.0))
+    assert Study(path, same=2, slowed=1).missing == wanted[2:]
+
+
+def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study.jsonl", same=2, slowed=2)
+    key, wall = ("raw", "etl"), ("async-raw", "wall")
+    for slower, number, ratio, outcome in (
+        (SAME, 0, 1.0, Outcome.SAME),
+        (SAME, 1, 0.97, Outcome.FASTER),
+        (0.05, 0, 1.04, Outcome.SLOWER),
+        (0.05, 1, 1.03, Outcome.OPEN),
+        (CLOCK, 0, 1.02, Outcome.SAME),
+        (1.0, 0, 1.82, Outcome.SLOWER),
+    ):
+        unchanged = verdict(1.0, Outcome.SAME)
+        study.add(Comparison(slower, number, {key: verdict(ratio, outcome), wall: unchanged}, seconds=60.0))
+    changes = (Outcome.SLOWER, Outcome.FASTER)
+    assert detections(study.of(SAME), key, changes) == detections(study.of(SAME), None, changes) == 1
+    assert detections(study.of(0.05), key, [Outcome.SLOWER]) == 1
+    assert detections(study.of(0.05), wall, [Outcome.SLOWER]) == 0
+    # 80% of what is added to the loading time shows in the metric, and the copy's clock adds 2%.
+    assert expected_ratio(study, key, 0.05) == pytest.approx(1.06)
+    assert expected_ratio(study, wall, 0.05) is None
+    assert "off by more than 3.0%; changes under 2.0%" in conclusions(study, 0.02)[0]
+
+
+def test_loading_and_compute_overlap_only_in_the_wall_time_of_strategies_that_load_ahead() -> None:
+    found = {(strategy, metric) for strategy in WORKS for metric in METRICS if overlaps(strategy, metric)}
+    assert found == {("async-raw", "wall"), ("async-presaved", "wall")}
+
+
+def test_a_study_depends_on_all_files_that_its_comparisons_use() -> None:
+    files = {name.removeprefix("benchmarks/") for name in METHOD_FILES}
+    folder = Path(benchmarks.__file__).parent
+    read = [*(folder / "compare_commits").glob("*.py"), *(folder / name for name in files if name.endswith(".py"))]
+    shared = {
+        name
+        for path in read
+        for name in re.findall(r"^\s*from benchmarks\.(\w+) import", path.read_text(), re.MULTILINE)
+    }
+    # The console only prints.
+    assert {f"{name}.py" for name in shared - {"console"}} <= files

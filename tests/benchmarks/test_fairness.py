@@ -1,0 +1,185 @@
+"""Cells are measured in processes of their own, on the same CPUs, and metrics of unequal work are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchmarks.measure
+import etl
+from benchmarks.cells import STRATEGIES, Cell, Profile
+from benchmarks.measure import (
+    CPUS_VARIABLE,
+    CellMetrics,
+    CellServer,
+    Conditions,
+    check_same_work,
+    cpus_of_cells,
+    measure,
+    measure_cells,
+)
+from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
+from benchmarks.measuring.layout import PADDING_VARIABLE
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.turns import DifferentWork
+from benchmarks.workload import DATA_VARIABLE, Data, Training, compute_threads, make_data
+
+PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
+NOTHING = Split(0.0, 0.0)
+EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 1, "a", 2.3)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DATA_VARIABLE, str(tmp_path_factory.mktemp("data")))
+        yield make_data(PROFILE, tmp_path_factory.mktemp("store"))
+
+
+def test_every_strategy_does_the_same_work_and_its_metrics_belong_together(data: Data) -> None:
+    results = measure_cells([Cell(strategy=strategy, batch_size=8) for strategy in STRATEGIES], data, PROFILE)
+    assert [cell.strategy for cell in results] == list(STRATEGIES)
+    for samples in results.values():
+        assert not isinstance(samples, str), samples
+        assert len(samples) == PROFILE.rounds
+        for sample in samples:
+            epoch = sample.epoch
+            assert epoch.samples == 20
+            assert 0 < epoch.stall.total + epoch.compute.total <= epoch.wall.total
+            assert epoch.stall.total == pytest.approx(epoch.host_wait.total)  # on a CPU
+            assert sample.etl > 0
+            assert sample.peak_memory > 50e6  # torch alone takes more
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_cells_that_compute_with_different_threads_train_to_the_same_score(data: Data, dtype: str) -> None:
+    cells = [Cell(strategy=strategy, batch_size=8, dtype=dtype) for strategy in ("presaved", "async-presaved")]
+    results = measure_cells(cells, data, dataclasses.replace(PROFILE, rounds=1))
+    assert all(len(samples) == 1 for samples in results.values())
+
+
+def test_a_cell_that_fails_says_why_and_the_others_are_measured(data: Data) -> None:
+    results = measure_cells([Cell(dtype="float8"), Cell(batch_size=8)], data, dataclasses.replace(PROFILE, rounds=1))
+    failed, measured = results.values()
+    assert "unknown dtype 'float8'" in str(failed)
+    assert len(measured) == 1
+
+
+def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data, tmp_path: Path) -> None:
+    broken = dataclasses.replace(data, stores={Cell().store: str(tmp_path / "absent.store")})
+    with CellServer(Conditions(broken, 0.0, cpus_of_cells())) as server:
+        with pytest.raises(MeasurementError) as raised:
+            server.measure(Cell())
+        assert "does not exist" in raised.value.text
+        assert server._server is None  # a session that failed may have left anything behind
+        server.measure(Cell(strategy="raw"))
+        assert server._server is not None
+        os.kill(server._server.pid, signal.SIGKILL)
+        with pytest.raises(MeasurementError, match=r"the process of Cell\(strategy=.* was killed by signal 9"):
+            server.measure(Cell())
+        assert server.measure(Cell(strategy="raw")).epoch.samples == 20
+
+
+def test_each_round_has_a_server_with_a_memory_layout_of_its_own(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, Any]] = []
+    start_server = benchmarks.measure.start_server
+
+    def noting(*given: Any, **options: Any) -> Any:
+        server = start_server(*given, **options)
+        started.append({"pid": server.pid, "seed": options["hash_seed"], **options["environment"]})
+        return server
+
+    monkeypatch.setattr(benchmarks.measure, "start_server", noting)
+    measure_cells([Cell("raw"), Cell("presaved")], data, dataclasses.replace(PROFILE, rounds=3))
+    assert len(started) == 3
+    for drawn in ("pid", "seed", PADDING_VARIABLE):
+        assert len({each[drawn] for each in started}) == 3
+
+
+@pytest.mark.parametrize("cpus", [1, len(os.sched_getaffinity(0))])
+def test_every_cell_has_the_cpus_that_were_asked_for_and_splits_them(
+    data: Data, cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    seen: list[tuple[str, int]] = []
+    make_iterator = benchmarks.measure.make_iterator
+
+    @contextmanager
+    def noting(cell: Cell, data: Data) -> Iterator[Any]:
+        with make_iterator(cell, data) as iterator:
+            seen.append((cell.strategy, torch.get_num_threads()))
+            yield iterator
+
+    monkeypatch.setattr(benchmarks.measure, "make_iterator", noting)
+    monkeypatch.setenv(CPUS_VARIABLE, str(cpus))
+    conditions = Conditions(data, 0.0, cpus_of_cells())
+    assert conditions.cpus == tuple(sorted(os.sched_getaffinity(0))[:cpus])
+    for strategy in ("raw", "async-raw"):
+        measure(Cell(strategy=strategy, batch_size=8), conditions)
+    assert seen == [("raw", cpus), ("async-raw", max(1, cpus - 1))]
+
+
+def test_loading_threads_and_processes_are_taken_from_compute() -> None:
+    ahead = Cell(strategy="async-raw")
+    for cell, threads in (
+        (Cell(), 4),
+        (ahead, 3),
+        (dataclasses.replace(ahead, workers="thread 2"), 2),
+        (dataclasses.replace(ahead, workers="process 2"), 2),
+        (dataclasses.replace(ahead, prefetch_size=0), 4),  # nothing is loaded ahead
+        (Cell(workers="thread 2"), 4),
+    ):
+        assert compute_threads(cell, 4) == threads, cell
+    assert compute_threads(dataclasses.replace(ahead, workers="process 2"), 2) == 1
+
+
+def test_the_process_of_a_cell_is_bound_before_anything_else(data: Data) -> None:
+    (first, *_) = sorted(os.sched_getaffinity(0))
+    with CellServer(Conditions(data, 0.0, (first,))) as server:
+        server.measure(Cell("raw"))
+        assert server._server is not None
+        assert os.sched_getaffinity(server._server.pid) == {first}
+
+
+@pytest.mark.parametrize("wanted", ["0", "4096", "two", "-1"])
+def test_a_number_of_cpus_that_there_is_not_is_refused(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CPUS_VARIABLE, wanted)
+    with pytest.raises(ValueError, match=f"FAIR_ETL_CPUS='{wanted}': give a number from 1 to "):
+        cpus_of_cells()
+
+
+def test_a_step_on_a_device_goes_on_after_the_call_and_one_on_a_cpu_does_not(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not isinstance(Training(Cell(), data).step, DeviceStep)
+    backend = etl.backend("cpu")
+    monkeypatch.setattr(etl, "backend", lambda name: backend)  # no device is needed to make a step for it
+    assert isinstance(Training(Cell(backend="cuda"), data).step, DeviceStep)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (dataclasses.replace(EQUAL, digest="b"), "the digest of .* is b, that of .* a"),
+        (
+            dataclasses.replace(EQUAL, epoch=dataclasses.replace(EQUAL.epoch, samples=19)),
+            "the number of records of .* is 19, that of .* 20",
+        ),
+        (dataclasses.replace(EQUAL, score=2.4), "trained to 2.4, .* to 2.3"),
+    ],
+)
+def test_metrics_of_unequal_work_are_refused(other: CellMetrics, said: str) -> None:
+    with pytest.raises(DifferentWork, match=said):
+        check_same_work({Cell("raw"): [EQUAL], Cell("presaved"): [EQUAL, other]})
+
+
+def test_cells_whose_work_differs_by_their_axes_are_not_compared() -> None:
+    check_same_work({Cell(batch_size=1): [EQUAL], Cell(batch_size=32): [dataclasses.replace(EQUAL, digest="b")]})

@@ -1,0 +1,217 @@
+"""Settings against the default: what is tried, what is refused, and what the table says."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import etl
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.turns import DifferentWork
+from benchmarks.settings import __main__ as command
+from benchmarks.settings import setting as settings
+from benchmarks.settings import suites, turns
+from benchmarks.settings.handlers import WORKLOADS
+from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Axis, Setting, on_backend, unsupported_reason
+from benchmarks.settings.table import WORDS, as_json, judge_settings, show
+from benchmarks.settings.turns import SettingPairs, keys, memory_ratios, take_turns
+
+MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
+PAIR_SECONDS = 0.01
+
+
+def measured(ratio: float, memory: tuple[int, int] = (100, 200), rounds: int = 12) -> SettingPairs:
+    """Pairs that differ by `ratio`, more or less."""
+    blocks = [[(1.0, ratio * (1 + 0.001 * math.sin(number)))] for number in range(rounds)]
+    return SettingPairs(blocks, [memory] * rounds)
+
+
+def shown(results: dict[Any, SettingPairs]) -> str:
+    text = io.StringIO()
+    show(results, 60.0, Console(file=text, width=400))
+    return text.getvalue()
+
+
+@pytest.fixture
+def axes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Axis]]:
+    """Axes to be filled, in place of those that take minutes."""
+    own: dict[str, Axis] = {}
+    monkeypatch.setattr(turns, "AXES", own)
+    return own
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_every_axis_tries_the_default_against_itself_and_each_value_is_a_setting_of_its_own(name: str) -> None:
+    axis = AXES[name]
+    assert axis.at(name, DEFAULT) == axis.base
+    tried = {axis.at(name, value) for value in axis.values}
+    assert len(tried) == len({axis.field_values.get(value, value) for value in axis.values})
+    for each in tried - {axis.base}:
+        assert replace(each, **{name: getattr(axis.base, name)}) == axis.base
+        assert Setting.from_json(json.loads(json.dumps(each.to_json()))) == each
+        assert unsupported_reason(each) == ""
+
+
+def test_every_workload_that_an_axis_names_is_there_and_knows_its_backend() -> None:
+    assert {workload for axis in AXES.values() for workload in axis.workloads} == set(WORKLOADS)
+    for backend in BACKENDS:
+        assert {WORKLOADS[on_backend(name, backend)].backend for name in ("training", "product")} == {backend}
+
+
+def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "unknown heap policy 'shrink'" in unsupported_reason(Setting(heap="shrink"))
+    monkeypatch.delattr(etl.runtime, "batch_boundary")
+    assert "no batch boundaries" in unsupported_reason(Setting())
+    monkeypatch.setattr(turns, "start_server", None)
+    assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, PAIR_SECONDS).values())
+
+
+def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, Axis]) -> None:
+    axes["heap"] = Axis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",))
+    axes["dtype"] = Axis(("float64",), ("product, cpu",))
+    shares: list[float] = []
+    results = take_turns(axes, 1, PAIR_SECONDS, shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    # A setting that fails is shown with the reason, and the others are measured.
+    failed = results.pop(("heap", "new batches", "limit:1"))
+    assert "bytes of data already" in failed.failure
+    assert not failed.blocks
+    assert "bytes of data already" in shown({("heap", "new batches", "limit:1"): failed, **results})
+    for each in results.values():
+        assert len(each.blocks) == len(each.memory) == 1
+        assert all(math.isfinite(ratio) for ratio in each.log_ratios)
+    taken = dict(results["heap", "new batches", "preallocate:300MB"].memory)
+    assert all(under >= 300e6 > base for base, under in taken.items())
+    doubled = results["dtype", "product, cpu", "float64"].memory
+    assert all(under > base for base, under in doubled)
+
+
+def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], monkeypatch: pytest.MonkeyPatch) -> None:
+    axes["allocator"] = Axis(("jemalloc",), ("new batches",))
+    # The dynamic linker warns and continues.
+    monkeypatch.setattr(turns.ctypes.util, "find_library", lambda name: "libnothing.so.0")
+    results = take_turns(axes, 1, PAIR_SECONDS)
+    assert "the allocator jemalloc is not in this process" in results["allocator", "new batches", "jemalloc"].failure
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, Axis]) -> None:
+    axes["allocator"] = Axis(settings.ALLOCATORS, ("new batches",))
+    results = take_turns(axes, 1, PAIR_SECONDS)
+    for name in settings.ALLOCATORS:
+        assert results["allocator", "new batches", name].failure == ""
+        assert len(results["allocator", "new batches", name].blocks) == 1
+
+
+def test_another_result_is_refused_unless_the_dtype_differs() -> None:
+    key = ("heap", "decoding", "retain")
+    turns._check_same_work(key, True, 1.0, 1.0001)
+    turns._check_same_work(key, False, 1.0, 2.0)
+    with pytest.raises(DifferentWork, match=r"an epoch gave 2\.0 under heap, decoding, retain and 1\.0 without"):
+        turns._check_same_work(key, True, 1.0, 2.0)
+
+
+def test_an_error_of_the_default_is_raised(axes: dict[str, Axis]) -> None:
+    axes["heap"] = Axis((DEFAULT,), ("no such workload",))
+    with pytest.raises(MeasurementError, match="the default cannot be measured"):
+        take_turns(axes, 1, PAIR_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "word"), [(0.8, "real: faster"), (1.2, "real: slower"), (1.001, "placebo"), (1.02, "not clear")]
+)
+def test_a_verdict_says_whether_a_setting_is_real(ratio: float, word: str) -> None:
+    results = {("heap", "decoding", "retain"): measured(ratio, memory=(2_000_000, 3_000_000))}
+    (verdict,) = judge_settings(results).values()
+    assert WORDS[verdict.outcome] == word
+    text = shown(results)
+    assert word in text
+    assert "2 to 3" in text
+    (entry,) = as_json(results)
+    assert json.loads(json.dumps(entry)) == entry
+    assert entry["memory_ratios"] == [1.5] * 12
+
+
+def test_the_total_time_of_rare_events_counts() -> None:
+    pair = [(1.0, 1.0), (1.0, 1.0), (1.0, 7.0)]
+    assert SettingPairs([pair]).log_ratios == [0.0]
+    assert SettingPairs([pair], is_of_rare_events=True).log_ratios == [pytest.approx(math.log(3))]
+
+
+def test_too_few_pairs_give_no_verdict() -> None:
+    results = {("heap", "decoding", "retain"): measured(0.5, rounds=3)}
+    assert "not clear" in shown(results)
+    (entry,) = as_json(results)
+    assert entry["low"] is None
+    assert entry["high"] is None
+
+
+def test_asv_gets_a_sample_from_every_pair_na_for_what_is_missing_and_the_reason_of_a_failure() -> None:
+    cache = {
+        ("heap", "decoding", "retain"): measured(0.5),
+        ("heap", "decoding", "limit:64GB"): SettingPairs(missing="not at this commit"),
+        ("heap", "decoding", "preallocate:256MB"): SettingPairs(failure="no glibc"),
+    }
+    suite = suites.Heap()
+    assert suite.track_time_ratio(cache, "decoding", "retain")["samples"] == pytest.approx([0.5] * 12, rel=0.01)
+    assert suite.track_memory_ratio(cache, "decoding", "retain") == {"samples": [2.0] * 12, "number": 1}
+    assert memory_ratios(cache["heap", "decoding", "retain"]) == [2.0] * 12
+    with pytest.raises(NotImplementedError, match="not at this commit"):
+        suite.track_time_ratio(cache, "decoding", "limit:64GB")
+    with pytest.raises(RuntimeError, match="no glibc"):
+        suite.track_memory_ratio(cache, "decoding", "preallocate:256MB")
+
+
+def test_every_value_of_every_suite_is_one_that_is_measured() -> None:
+    every = set(keys(AXES))
+    found = [suites.GarbageCollection, suites.Heap, suites.Threads, suites.Dtypes]
+    if settings.ALLOCATORS_HERE:
+        found.append(suites.Allocator)
+    asked = {
+        (suite.axis, workload, value) for suite in found for workload in suite.params[0] for value in suite.params[1]
+    }
+    if not settings.ALLOCATORS_HERE:
+        every -= {key for key in every if key[0] == "allocator"}
+    assert asked == every
+
+
+def test_the_command_measures_what_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def take(axes: Any, rounds: int, seconds: float, progress: Any) -> dict[Any, SettingPairs]:
+        asked.append((tuple(axes), rounds))
+        return {("heap", "decoding", "retain"): measured(0.5)}
+
+    monkeypatch.setattr(command, "take_turns", take)
+    assert command.main(["--only", "heap,dtype", "--rounds", "3", "--json", str(tmp_path / "settings.json")]) == 0
+    assert asked == [(("heap", "dtype"), 3)]
+    assert "real: faster" in capsys.readouterr().out
+    assert json.loads((tmp_path / "settings.json").read_text())[0]["value"] == "retain"
+    with pytest.raises(SystemExit):
+        command.main(["--only", "stack"])
+    assert "no setting is called stack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [DifferentWork("an epoch gave 1.0 and 2.0"), MeasurementError("the default [1] has ended")]
+)
+def test_what_cannot_be_compared_is_an_error_that_says_why(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "take_turns", fail)
+    assert command.main([]) == 1
+    assert str(error) in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""The commands do what their help says, and exit with 0, or with 1 if a check failed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import etl
+import presave
+from etl.commands import main
+
+LIMIT_SECONDS = 120
+
+
+@pytest.fixture
+def store(photographs: Path, tmp_path: Path) -> Path:
+    presave.write(
+        tmp_path / "photos.store", etl.records(etl.ImageFolder(photographs), etl.image_pipeline(8).until("resize"))
+    ).close()
+    return tmp_path / "photos.store"
+
+
+def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "etl", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "classes"),
+    [("photographs", 12, "astronaut"), ("digits", 10, "0")],
+    ids=["photographs", "digits"],
+)
+def test_dataset_makes_the_data_once_and_reuses_it(
+    kind: str, records: int, classes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["dataset", str(tmp_path / "d"), "--kind", kind, "--samples", "12", "--json", str(tmp_path / "made.json")]
+    facts = []
+    for _ in range(2):
+        assert main(call) == 0
+        facts.append(json.loads((tmp_path / "made.json").read_text()))
+    assert [each["made"] for each in facts] == [True, False]
+    assert facts[1]["records"] == records
+    assert facts[1]["classes"][0] == classes
+    assert facts[1]["nbytes"] == sum(f.stat().st_size for f in (tmp_path / "d").rglob("*") if f.is_file())
+    shown = capsys.readouterr()
+    assert "before, reused" in shown.out
+    assert shown.err == ""
+
+
+def test_presave_decodes_photographs_into_a_store_that_records_how(photographs: Path, tmp_path: Path) -> None:
+    done = _run(
+        "presave", photographs, tmp_path / "s", "--size", "16", "--format", "hdf5", "--json", tmp_path / "s.json"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "uint8 (16, 16, 3)" in done.stdout
+    facts = json.loads((tmp_path / "s.json").read_text())
+    assert (facts["records"], facts["format"], facts["stage"]) == (40, "hdf5", "resize")
+    source, pipeline = etl.ImageFolder(photographs), etl.image_pipeline(16)
+    with presave.open_store(tmp_path / "s") as store:
+        assert store.manifest.fingerprint == pipeline.until("resize").fingerprint
+        assert (store[17]["features"] == pipeline.until("resize")(source[17])["features"]).all()
+
+
+def test_presave_stores_decoded_photographs_each_in_its_own_size(photographs: Path, tmp_path: Path) -> None:
+    assert main(["presave", str(photographs), str(tmp_path / "s"), "--until", "decode"]) == 0
+    source, pipeline = etl.ImageFolder(photographs), etl.image_pipeline(16)
+    with presave.open_store(tmp_path / "s") as store:
+        assert store.fields["features"].shape == (None, None, None)
+        assert (store[17]["features"] == pipeline.until("decode")(source[17])["features"]).all()
+
+
+@pytest.mark.parametrize(("split", "records"), [("train", 1438), ("test", 359)])
+def test_presave_stores_digits_after_the_requested_stage(
+    split: str, records: int, digits: Path, tmp_path: Path
+) -> None:
+    assert main(["presave", str(digits), str(tmp_path / "s"), "--split", split, "--until", "channels_first"]) == 0
+    with presave.open_store(tmp_path / "s") as store:
+        assert (len(store), store.fields["features"].shape, store.manifest.stage) == (
+            records,
+            (1, 28, 28),
+            "channels_first",
+        )
+
+
+def test_inspect_shows_the_store_to_people_and_to_programs(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(store), "--json", str(tmp_path / "facts.json")]) == 0
+    assert "uint8 (8, 8, 3)" in capsys.readouterr().out
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert facts["fields"] == {
+        "features": {"dtype": "uint8", "shape": [8, 8, 3]},
+        "label": {"dtype": "int64", "shape": []},
+    }
+    assert facts["provenance"]["classes"][0] == "astronaut"
+
+
+def test_verify_exits_with_1_and_names_the_file_after_a_flipped_bit(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(store)]) == 0
+    assert "whole, every byte as written" in capsys.readouterr().out
+    file = store / "features-00000.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert main(["verify", str(store), "--json", str(tmp_path / "faults.json")]) == 1
+    assert f"{file}: its bytes have changed" in capsys.readouterr().out
+    (fault,) = json.loads((tmp_path / "faults.json").read_text())["faults"]
+    assert fault.startswith(f"{file}: ")
+
+
+def test_convert_keeps_records_and_their_origin(store: Path, tmp_path: Path) -> None:
+    done = _run("convert", store, tmp_path / "t", "--format", "hdf5")
+    assert (done.returncode, done.stderr) == (0, "")
+    with presave.open_store(store) as before, presave.open_store(tmp_path / "t") as after:
+        assert after.manifest.format == "hdf5"
+        assert after.manifest.provenance == before.manifest.provenance
+        assert (after.gather(range(40))["features"] == before.gather(range(40))["features"]).all()
+    assert main(["verify", str(tmp_path / "t")]) == 0
+
+
+def test_an_interrupted_command_exits_with_130_and_leaves_nothing(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(self: etl.ImageFolder, index: int) -> etl.Record:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(etl.ImageFolder, "__getitem__", interrupt)
+    assert main(["presave", str(photographs), str(tmp_path / "s")]) == 130
+    assert capsys.readouterr().err.startswith("etl: interrupted")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["dataset", "presave", "inspect", "verify", "convert"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"usage: etl {command}" in capsys.readouterr().out

@@ -1,0 +1,252 @@
+"""A wrong call exits with 2 and one line that says what is wrong and where; with --debug also a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import presave
+from etl.commands import main
+
+LIMIT_SECONDS = 120
+ROOT = Path(__file__).parents[2]
+BadInput = Callable[[Path, Path, Path], tuple[list[str], list[str]]]
+
+
+def _copy(photographs: Path, to: Path) -> Path:
+    """Copy the first photographs of two classes to `to`, and return it."""
+    for name in ("cat", "coffee"):
+        (to / name).mkdir(parents=True)
+        for file in sorted((photographs / name).iterdir())[:2]:
+            shutil.copy(file, to / name)
+    return to
+
+
+def _store(folder: Path) -> Path:
+    presave.write(folder, [{"x": np.arange(3), "label": 1}]).close()
+    return folder
+
+
+def no_images(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    (home / "empty" / "cat").mkdir(parents=True)
+    (home / "empty" / "cat" / "notes.txt").write_text("no image")
+    return ["presave", "empty", "target"], ["empty holds no images", "one sub-folder for each class"]
+
+
+def text_among_images(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    (_copy(photographs, home / "photos") / "cat" / "a.jpg").write_text("not an image")
+    return ["presave", "photos", "target"], ["record 2 of photos (cat/a.jpg)", "stage 'decode'", "not an image"]
+
+
+def empty_file_among_images(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    (_copy(photographs, home / "photos") / "coffee" / "z.jpg").touch()
+    return ["presave", "photos", "target"], ["record 4 of photos (coffee/z.jpg)", "stage 'read'", "the file is empty"]
+
+
+def truncated_jpeg(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    file = sorted((_copy(photographs, home / "photos") / "coffee").iterdir())[1]
+    file.write_bytes(file.read_bytes()[:5000])
+    return ["presave", "photos", "target"], [f"record 3 of photos (coffee/{file.name})", "stage 'decode'", "truncated"]
+
+
+def idx_of_the_wrong_length(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    assert main(["dataset", str(home / "mnist"), "--kind", "digits", "--samples", "20", "--plain"]) == 0
+    file = home / "mnist" / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    return ["presave", "mnist", "target"], ["train-images-idx3-ubyte: 12,559 bytes", "its header says 12,560"]
+
+
+def gzip_cut_off(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    shutil.copytree(digits, home / "mnist")
+    file = home / "mnist" / "train-labels-idx1-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-20])
+    return ["presave", "mnist", "target"], ["train-labels-idx1-ubyte.gz: damaged gzip file"]
+
+
+def missing_source(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    return ["presave", "nowhere", "target"], ["nowhere does not exist"]
+
+
+def file_as_source(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    (home / "photos.zip").touch()
+    return ["presave", "photos.zip", "target"], ["photos.zip is a file; a source is a folder"]
+
+
+def no_photographs_wanted(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    return ["dataset", "target", "--samples", "0"], ["samples must be at least 10", "not 0"]
+
+
+def no_digits_wanted(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    return ["dataset", "target", "--kind", "digits", "--samples", "0"], ["samples must be from 10 to 1797, not 0"]
+
+
+def plain_photographs(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    return ["dataset", "target", "--plain"], ["--plain is for --kind digits"]
+
+
+def unknown_stage(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    _copy(photographs, home / "photos")
+    return ["presave", "photos", "target", "--until", "crop"], [
+        "no stage 'crop'; it has decode, resize, channels_first"
+    ]
+
+
+def size_zero(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    _copy(photographs, home / "photos")
+    return ["presave", "photos", "target", "--size", "0"], ["cannot be resized to 0 x 0"]
+
+
+def no_jobs(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    _copy(photographs, home / "photos")
+    return ["presave", "photos", "target", "--jobs", "0"], ["jobs must be at least 1"]
+
+
+def store_half_written(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    (home / ".target.partial").mkdir()
+    return ["inspect", "target"], ["a write of it was interrupted and left .target.partial; write again to continue"]
+
+
+def edited_manifest(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    manifest = _store(home / "s") / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "stage": "decode"}))
+    return ["verify", "s"], ["s/manifest.json: the manifest was changed after it was written; presave the data again"]
+
+
+def convert_of_a_damaged_store(home: Path, photographs: Path, digits: Path) -> tuple[list[str], list[str]]:
+    (_store(home / "s") / "x-00000.npy").write_bytes(b"")
+    return ["convert", "s", "target", "--format", "hdf5"], [
+        "s/x-00000.npy: is not int64 of shape (1, 3), as the manifest says"
+    ]
+
+
+BAD_INPUTS = [
+    no_images,
+    text_among_images,
+    empty_file_among_images,
+    truncated_jpeg,
+    idx_of_the_wrong_length,
+    gzip_cut_off,
+    missing_source,
+    file_as_source,
+    no_photographs_wanted,
+    no_digits_wanted,
+    plain_photographs,
+    unknown_stage,
+    size_zero,
+    no_jobs,
+    store_half_written,
+    edited_manifest,
+    convert_of_a_damaged_store,
+]
+
+
+@pytest.mark.parametrize("make", BAD_INPUTS, ids=lambda make: make.__name__)
+def test_bad_input_is_one_line_that_names_it_and_leaves_nothing_at_the_target(
+    make: BadInput,
+    photographs: Path,
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, said = make(tmp_path, photographs, digits)
+    capsys.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(call) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert line.startswith("etl: ")
+    assert all(words in line for words in said), line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["presave", "convert", "dataset"])
+def test_an_existing_target_is_refused_and_kept(
+    command: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    call = {
+        "presave": ["presave", str(photographs), str(target)],
+        "convert": ["convert", str(_store(tmp_path / "s")), str(target), "--format", "npy"],
+        "dataset": ["dataset", str(target), "--samples", "10"],
+    }[command]
+    assert main(call) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"etl: {target} ")
+    assert "choose another" in line
+    assert [file.name for file in target.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [["convert", "s", "t", "--format", "zip"], ["presave", "s", "t", "--decoder", "magic"], ["fly"], []],
+    ids=str,
+)
+def test_a_call_that_argparse_refuses_exits_with_2_too(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(call)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: etl")
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the command", "after the command"])
+def test_debug_shows_the_traceback_before_and_after_the_command(before: bool, tmp_path: Path) -> None:
+    call = ["--debug", "inspect", "nowhere"] if before else ["inspect", "nowhere", "--debug"]
+    done = subprocess.run(
+        [sys.executable, "-m", "etl", *call],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Traceback (most recent call last):")
+    assert done.stderr.splitlines()[-1].startswith("etl: nowhere does not exist")
+
+
+def test_a_process_that_fails_prints_no_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "etl", "verify", "nowhere"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "etl: nowhere does not exist; write it with presave.write or `etl presave`\n"
+
+
+@pytest.mark.parametrize(
+    "call", [["doctor"], ["doctor", "photographs"], ["compare", "photographs", "--compute", "simulated:1ms"]], ids=str
+)
+def test_without_torch_one_line_says_how_to_install_it(call: list[str], photographs: Path, tmp_path: Path) -> None:
+    """A module of that name on the path hides torch from every process of the command."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    (tmp_path / "photographs").symlink_to(photographs)
+    done = subprocess.run(
+        [sys.executable, "-m", "etl", *call],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("etl: ")
+    assert line.endswith("training needs torch: pip install 'fair-etl[torch]'")

@@ -1,0 +1,97 @@
+"""`etl doctor`: the machine alone, and a source with a model."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import etl
+from etl.commands import main
+from etl.doctor import examine
+from etl.doctor.show import show_examination
+from tests.doctor_cases import quiet_machine
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
+
+
+def test_without_a_source_the_machine_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    assert main(["doctor", "--json", str(report)]) == 0
+    content = json.loads(report.read_text())
+    assert len(content["findings"]) == 13
+    assert content["machine"]["cpus"] >= 1
+    assert "stages" not in content
+    shown = capsys.readouterr().out
+    assert "Other processes: the CPUs are free" in shown
+    assert "not looked at" in shown
+
+
+def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photographs = tmp_path / "photographs"
+    etl.demonstration.photographs(photographs, 40, seed=0)
+    report = tmp_path / "report.json"
+    options = ["--size", "32", "--batch-size", "8", "--batches", "4", "--strategy", "raw", "--heap", "--gc"]
+    code = main(["doctor", str(photographs), *options, "--json", str(report)])
+    content = json.loads(report.read_text())
+    by_name = {each["check"]: each for each in content["findings"]}
+    assert code == int(any(each["severity"] == "serious" for each in content["findings"]))
+    assert "ms for a batch and computes for" in by_name["loading"]["evidence"]
+    assert content["batches_per_epoch"] == 5
+    assert [each["name"] for each in content["stages"]["stages"]][:2] == ["read", "decode"]
+    assert all(each["warm"] >= 0 for each in content["stages"]["stages"])
+    assert content["stages"]["disk_bytes_per_second"] > 0
+    assert [each["generation"] for each in content["pauses"]["generations"]] == [0, 1, 2]
+    assert content["heap"]["objects"] > 10_000
+    assert content["heap"]["leaks"] == []
+    shown = capsys.readouterr().out
+    assert shown.startswith(("First: ", "Nothing was found"))
+    assert "No type grows in every epoch." in shown
+    assert "Reading the files alone" in shown
+
+
+def test_lines_of_a_finding_that_is_wider_than_the_terminal_are_indented() -> None:
+    console = Console(file=io.StringIO(), width=50, record=True)
+    show_examination(examine(), console)
+    heading, *lines = console.export_text().splitlines()
+    assert heading == "Nothing was found that slows training down."
+    assert max(map(len, lines)) <= 50
+    assert all(line.startswith(" " * 15) or line[13:15] == "  " for line in lines)
+    words = " ".join(" ".join(lines).split())
+    assert "not looked at One model used from several threads: there is no model and no data to look at" in words
+
+
+def test_a_missing_package_is_named_with_its_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: replace(quiet_machine(), missing=("numba",)))
+    assert main(["doctor"]) == 0
+    assert "numba is not installed, so this is slower or unavailable: compiled loops" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
+def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    etl.demonstration.photographs(tmp_path / "photographs", 10, seed=0)
+    monkeypatch.setenv("BACKEND_PRIORITY_GPU", "100")
+    assert main(["doctor", str(tmp_path / "photographs"), "--size", "32", "--batch-size", "4", "--batches", "2"]) == 1
+    shown = capsys.readouterr().out
+    assert "Backend in use: backend 'cuda' was preferred by" in shown
+    assert "Reading the files alone" in shown
+
+
+@pytest.mark.parametrize("option", [["--model", "mlp"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]])
+def test_an_option_that_needs_a_source_is_refused_without_one(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *option]) == 2
+    assert f"{option[0]} needs a SOURCE" in capsys.readouterr().err

@@ -1,0 +1,258 @@
+"""Compute: built-in models and a user's models start from equal weights; a simulated device only waits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import etl
+from etl.comparison.compute import Simulated, Training, default_model, make_compute, make_model
+from etl.comparison.settings import Settings
+from etl.comparison.workload import Subset, Workload
+from tests.comparison_workloads import COLUMNS, make_workload
+
+SHAPE, OUTPUTS = (3,), 2
+Own = Callable[[str], Settings]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
+    """Return settings with the model `own_models:make`, from a module with this text in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+
+    def settings(text: str) -> Settings:
+        (tmp_path / "own_models.py").write_text(f"import torch\n{text}\n")
+        monkeypatch.delitem(sys.modules, "own_models", raising=False)
+        sys.path_importer_cache.clear()
+        return Settings("table.csv", model="own_models:make")
+
+    return settings
+
+
+def weights(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in model.parameters()]
+
+
+def batch_of(workload: Any) -> etl.Batch:
+    with etl.RawIterator(workload.records, workload.pipeline, 10, dtype=workload.settings.dtype) as iterator:
+        return next(iter(iterator))
+
+
+def test_a_function_of_the_user_is_called_with_the_shape_and_the_number_of_outputs(own: Own) -> None:
+    settings = own("def make(input_shape, outputs):\n    return torch.nn.Linear(input_shape[0], outputs)")
+    model = make_model(settings, SHAPE, OUTPUTS)
+    assert isinstance(model, torch.nn.Linear)
+    assert (model.in_features, model.out_features) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def make():\n    return torch.nn.Linear(7, 5)",
+        "def make(*, width=7):\n    return torch.nn.Linear(width, 5)",
+        "class make(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(7, 5)",
+    ],
+    ids=["function", "keywords", "class"],
+)
+def test_what_takes_nothing_is_called_with_nothing(own: Own, text: str) -> None:
+    model = make_model(own(text), SHAPE, OUTPUTS)
+    assert isinstance(model, torch.nn.Linear)
+    assert (model.in_features, model.out_features) == (7, 5)
+
+
+def test_what_takes_any_number_is_called_with_both(own: Own) -> None:
+    settings = own("def make(*arguments):\n    return torch.nn.Linear(arguments[0][0], arguments[1])")
+    assert weights(make_model(settings, SHAPE, OUTPUTS))[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "AttributeError: module 'own_models' has no attribute 'make'"),
+        ("def make(:", "SyntaxError"),
+        ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("make = 3", "it is a int, which is not callable"),
+        ("def make(shape, outputs):\n    return torch.nn.Linear(shape, outputs, 'up')", "TypeError"),
+        ("def make(shape):\n    return shape", "with the shape of a record, (3,), and the number of outputs, 2"),
+        ("def make():\n    return torch.zeros(3)", "the function returned a Tensor, not a torch.nn.Module"),
+        ("def make():\n    return torch.nn.Flatten()", "the model has no parameters to train"),
+    ],
+    ids=lambda each: each.partition("\n")[0][:40],
+)
+def test_errors_name_the_model_and_what_is_wrong_with_it(own: Own, text: str, reason: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        make_model(own(text), SHAPE, OUTPUTS)
+    assert str(raised.value).startswith("--model own_models:make: ")
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere_to_be_found:make", ":make", "own_models:", "turbo"])
+def test_an_unknown_name_is_in_the_error(own: Own, name: str) -> None:
+    own("def make():\n    return torch.nn.Linear(3, 2)")
+    with pytest.raises(ValueError, match=name):
+        make_model(Settings("table.csv", model=name), SHAPE, OUTPUTS)
+
+
+@pytest.mark.parametrize("model", ["mlp", "own"])
+def test_equal_seeds_give_equal_weights_and_leave_the_random_state_as_it_was(own: Own, model: str) -> None:
+    settings = own("def make(input_shape, outputs):\n    return torch.nn.Linear(input_shape[0], outputs)")
+    name = "own_models:make" if model == "own" else model
+    torch.manual_seed(11)
+    expected = torch.random.get_rng_state()
+    made = [weights(make_model(Settings(settings.source, model=name, seed=seed), SHAPE, OUTPUTS)) for seed in (5, 5, 6)]
+    assert all(torch.equal(one, other) for one, other in zip(made[0], made[1], strict=True))
+    assert not torch.equal(made[0][0], made[2][0])
+    assert torch.equal(torch.random.get_rng_state(), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [((4,), "mlp"), ((20, 3), "lstm"), ((1, 28, 28), "lenet"), ((3, 32, 32), "residual"), ((3, 224, 224), "residual")],
+)
+def test_the_usual_model_is_that_for_the_shape_of_a_record(shape: tuple[int, ...], name: str) -> None:
+    assert default_model(shape) == name
+
+
+def test_training_is_the_same_for_the_same_batches_to_the_bit(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, backend="cpu")
+    batch = batch_of(workload)
+    scores = []
+    for _ in range(2):
+        compute = make_compute(workload, batch)
+        assert isinstance(compute, Training)
+        assert compute.score is None
+        for _ in range(3):
+            compute.step(batch)
+        scores.append((compute.weights, compute.score))
+    assert scores[0] == scores[1]
+    assert len(scores[0][0]) == 32
+
+
+def test_training_lowers_the_loss_of_a_batch(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, backend="cpu")
+    batch = batch_of(workload)
+    compute = make_compute(workload, batch)
+    compute.step(batch)
+    first = compute.score
+    for _ in range(50):
+        compute.step(batch)
+    assert first is not None
+    assert compute.score is not None
+    assert compute.score < first
+
+
+def test_other_weights_have_another_digest(tmp_path: Path) -> None:
+    workloads = [make_workload(tmp_path, backend="cpu", seed=seed) for seed in (0, 1)]
+    one, other = (make_compute(workload, batch_of(workload)) for workload in workloads)
+    assert one.weights != other.weights
+
+
+def test_targets_are_trained_for_by_the_squared_error(tmp_path: Path, own: Own) -> None:
+    name = own(
+        "def make(input_shape, outputs):\n"
+        "    model = torch.nn.Linear(input_shape[0], outputs)\n"
+        "    torch.nn.init.zeros_(model.weight)\n"
+        "    torch.nn.init.zeros_(model.bias)\n"
+        "    return model"
+    ).model
+    workload = make_workload(
+        tmp_path,
+        backend="cpu",
+        model=name,
+        table_options={"label": "column0", "regression": True, "features": ["column1"]},
+    )
+    batch = batch_of(workload)
+    compute = make_compute(workload, batch)
+    compute.step(batch)
+    # Weights of 0 foretell 0.
+    assert compute.score == pytest.approx(float(np.mean(np.square(batch.labels))), rel=1e-6)
+
+
+def test_classes_tell_how_many_outputs_there_are_and_without_them_the_labels_do(tmp_path: Path, own: Own) -> None:
+    settings = own(
+        "seen = []\n"
+        "def make(input_shape, outputs):\n"
+        "    seen.append((input_shape, outputs))\n"
+        "    return torch.nn.Linear(input_shape[0], outputs)"
+    )
+    named = make_workload(tmp_path, backend="cpu", model=settings.model)
+    make_compute(named, batch_of(named))
+    numbers = tmp_path / "numbers.csv"
+    numbers.write_text("a,label\n" + "".join(f"{row}.5,{row % 6}\n" for row in range(30)))
+    numbered = Workload(
+        Settings(str(numbers), backend="cpu", model=settings.model, table_options={"label": "label"}), tmp_path, 1
+    )
+    make_compute(numbered, batch_of(numbered))
+    assert sys.modules["own_models"].seen == [((COLUMNS,), 3), ((1,), 6)]
+
+
+def test_outputs_are_counted_once_and_in_the_whole_source(tmp_path: Path) -> None:
+    chosen = Subset(range(30), 5, seed=0).indices.tolist()
+    highest = next(row for row in range(30) if row not in chosen)
+    table = tmp_path / "numbers.csv"
+    table.write_text("a,label\n" + "".join(f"{row}.5,{9 if row == highest else 1}\n" for row in range(30)))
+    settings = Settings(str(table), backend="cpu", table_options={"label": "label"})
+    first, other = (Workload(settings, tmp_path, 1) for _ in range(2))
+    first.select(5)
+    digests = [make_compute(first, batch_of(first)).weights]
+
+    class Unread:
+        def __len__(self) -> int:
+            return 30
+
+        def __getitem__(self, index: int) -> etl.Record:
+            raise AssertionError("it was read before")
+
+    batch = batch_of(other)
+    other.source = Unread()  # type: ignore[assignment]
+    digests.append(make_compute(other, batch).weights)
+    ten = make_model(Settings(str(table), model="mlp"), (1,), 10)
+    digests.append(Training(ten, etl.backend("cpu"), "float32", batch.labels).weights)
+    assert len(set(digests)) == 1
+
+
+def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, table_options={"features": ["column0", "column1"]})
+    batch = batch_of(workload)
+    with pytest.raises(ValueError, match=r"has no labels to train on: .* --label, .* --compute simulated:20ms"):
+        make_compute(workload, batch)
+    waiting = make_workload(tmp_path, table_options={"features": ["column0"]}, compute="simulated:5ms")
+    assert isinstance(make_compute(waiting, batch_of(waiting)), Simulated)
+
+
+def test_a_simulated_step_is_never_shorter_than_it_was_to_be() -> None:
+    simulated = Simulated(0.003)
+    for _ in range(20):
+        simulated.step(etl.Batch(np.zeros(1), None))
+    assert all(ended - began >= 0.003 for began, ended in simulated.finish())
+    assert (simulated.score, simulated.weights, simulated.device) == (None, "", "none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        ({"compute": "simulated:5ms"}, False),
+        ({"compute": "simulated:5ms,sync"}, True),
+        ({"compute": "simulated:5ms", "sync_every_step": True}, True),
+    ],
+)
+def test_the_loop_waits_for_a_step_only_if_it_is_to(tmp_path: Path, settings: dict[str, Any], waits: bool) -> None:
+    workload = make_workload(tmp_path, **settings)
+    batch = batch_of(workload)
+    simulated = make_compute(workload, batch)
+    started = time.perf_counter()
+    simulated.step(batch)
+    came_back = time.perf_counter()
+    (span,) = simulated.finish()
+    assert (came_back >= span[1]) is waits
+    assert span[0] >= started

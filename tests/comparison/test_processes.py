@@ -1,0 +1,245 @@
+"""Every measurement comes from a fresh process; a failure does not affect the measurements after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from etl.comparison import processes as processes_module
+from etl.comparison.processes import InputError, Processes
+from etl.comparison.settings import Candidate, Settings
+from etl.comparison.workload import Workload
+from etl.measuring.layout import PADDING_VARIABLE
+from etl.measuring.processes import MeasurementError
+from tests.comparison_workloads import make_workload
+
+RAW = Candidate("raw")
+# A model of the user's, which does what a file says before it is made.
+MODULE = """
+import os, pathlib, signal, sys, threading, time
+
+import torch
+
+FAULT = pathlib.Path(__file__).with_name("fault")
+
+def make(input_shape, outputs):
+    fault = FAULT.read_text() if FAULT.exists() else ""
+    with FAULT.with_name("processes").open("a") as processes:
+        print(os.getpid(), file=processes)
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "exit":
+        os._exit(3)
+    if fault == "error":
+        raise SystemExit("the model went away")
+    if fault == "input":
+        raise TypeError("three layers, not four")
+    if fault == "hang":
+        FAULT.with_name("hangs").touch()
+        time.sleep(600)
+    print("what a model prints is no answer")
+    return torch.nn.Linear(input_shape[0], outputs)
+"""
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """Return the server's working folder; calling it with a name chooses the fault of the model."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "own_model.py").write_text(MODULE)
+    before = Path.cwd()
+
+    def make_fault(fault: str) -> Path:
+        (folder / "fault").write_text(fault)
+        return folder
+
+    os.chdir(folder)
+    yield make_fault
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
+    """Yield one server for the tests that leave it running."""
+    workload = make_workload(faults(""), model="own_model:make")
+    with Processes(workload, [min(os.sched_getaffinity(0))]) as made:
+        yield made
+    assert servers() == []
+
+
+def servers() -> list[psutil.Process]:
+    """Return the running servers."""
+    return [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
+
+
+def assert_measures(processes: Processes, faults: Callable[[str], Path]) -> None:
+    faults("")
+    seen = processes.check(RAW, 1, trains=True)
+    assert (seen.samples, len(seen.digests), len(set(seen.records))) == (200, 20, 200)
+    assert seen.peak_memory > 10e6
+
+
+def test_each_measurement_has_its_own_process(processes: Processes, faults: Callable[[str], Path]) -> None:
+    assert_measures(processes, faults)
+    (server,) = servers()
+    assert server.children() == []
+    one, other = (replace(processes.check(RAW, 1, trains=True), peak_memory=0) for _ in range(2))
+    assert one == other
+    assert processes.measure(RAW, with_etl_alone=False).affinity == [min(os.sched_getaffinity(0))]
+    assert servers() == [server]
+
+
+def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Callable[[str], Path]) -> None:
+    assert_measures(processes, faults)
+    (server,) = servers()
+    made_in = Path("processes")
+    made_in.write_text("")
+    for with_etl_alone in (True, False):
+        for candidate in (RAW, Candidate("async-raw")):
+            sample = processes.measure(candidate, with_etl_alone)
+            assert (sample.epoch.samples, sample.etl_alone is not None) == (200, with_etl_alone)
+            assert server.children() == []
+    numbers = [int(each) for each in made_in.read_text().split()]
+    assert len(set(numbers)) == len(numbers) == 4
+    assert server.pid not in numbers
+
+
+def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[[str], Path]) -> None:
+    assert_measures(processes, faults)
+    found = set()
+    for _ in range(2):
+        (server,) = servers()
+        environment = server.environ()
+        found.add((environment["PYTHONHASHSEED"], environment[PADDING_VARIABLE]))
+        processes.renew()
+        assert not server.is_running()
+    assert len(found) == 2
+    assert_measures(processes, faults)
+
+
+def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path, tmp_path: Path) -> None:
+    # Loading OpenCV takes place after the number of threads was set, and gives it one.
+    settings = Settings(str(photographs), decoder="turbo", size=32, batch_size=8, budget_seconds=2.0)
+    workload = Workload(settings, tmp_path, 2)
+    workload.plain_compute_threads = 2
+    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+        audits = {each.setting: each for each in processes.measure(RAW, with_etl_alone=False).runtime}
+    assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)
+    assert {name: each.alarm for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
+
+
+def test_a_child_that_is_killed_is_an_error_and_the_next_one_is_not(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_measures(processes, faults)
+    faults("killed")
+    with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
+        processes.check(RAW, 1, trains=True)
+    assert servers() == []
+    assert_measures(processes, faults)
+
+
+def test_a_child_that_ends_without_an_answer_is_an_error_that_tells_its_exit_code(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    faults("exit")
+    with pytest.raises(MeasurementError, match="the process of raw ended with exit code 3"):
+        processes.check(RAW, 1, trains=True)
+    assert_measures(processes, faults)
+
+
+def test_a_child_that_raises_is_an_error_with_its_traceback(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    faults("error")
+    with pytest.raises(MeasurementError, match="raw cannot be measured: SystemExit: the model went away") as raised:
+        processes.check(RAW, 1, trains=True)
+    assert "own_model.py" in raised.value.text
+    assert_measures(processes, faults)
+
+
+def test_wrong_input_is_an_input_error(processes: Processes, faults: Callable[[str], Path]) -> None:
+    faults("input")
+    with pytest.raises(InputError, match="--model own_model:make: TypeError: three layers, not four"):
+        processes.check(RAW, 1, trains=True)
+    assert_measures(processes, faults)
+
+
+def test_the_error_for_a_missing_store_has_its_path(processes: Processes) -> None:
+    with pytest.raises(InputError, match=r"read\.hdf5\.store"):
+        processes.check(Candidate("presaved", "hdf5", "read"), 1, trains=False)
+
+
+def test_an_interrupted_request_leaves_no_answer_for_the_next_and_no_process(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_measures(processes, faults)
+    folder = faults("hang")
+    (server,) = servers()
+
+    def interrupt() -> None:
+        while not (folder / "hangs").exists():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    started = threading.Thread(target=interrupt)
+    started.start()
+    with pytest.raises(KeyboardInterrupt):
+        processes.check(RAW, 1, trains=True)
+    started.join()
+    assert not server.is_running()
+    assert_measures(processes, faults)
+
+
+def test_a_server_killed_between_two_measurements_is_an_error_at_the_next(
+    processes: Processes, faults: Callable[[str], Path]
+) -> None:
+    assert_measures(processes, faults)
+    (server,) = servers()
+    server.kill()
+    while server.status() != psutil.STATUS_ZOMBIE:  # and not waited for, which is its parent's to do
+        threading.Event().wait(0.01)
+    with pytest.raises(MeasurementError, match="the process of raw was killed by signal 9"):
+        processes.check(RAW, 1, trains=True)
+
+
+def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = servers()
+    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.01)
+    with Processes(make_workload(tmp_path), [0]) as processes:
+        with pytest.raises(MeasurementError, match=r"the comparison gave no answer for 0\.01 s"):
+            processes.profile()
+        assert servers() == before
+
+
+def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading\n"
+        "if 'etl.comparison.tasks:prepare' in sys.orig_argv:\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), root]))
+    before = servers()
+    with Processes(make_workload(tmp_path, model="mlp"), sorted(os.sched_getaffinity(0))[:1]) as processes:
+        first = processes.check(RAW, 1, trains=True)
+        assert servers() == before  # a process that has computed is not used again
+        second = processes.check(RAW, 1, trains=True)
+    assert first.digests == second.digests
+    assert first.samples == 200
+
+
+def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    Path(workload.settings.source).unlink()
+    with Processes(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):
+        processes.profile()

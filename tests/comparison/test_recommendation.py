@@ -1,0 +1,263 @@
+"""The recommendation claims only what the metrics show; notes say what a reader must know to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import psutil
+import pytest
+
+from etl.comparison.recommendation import make_notes, recommend
+from etl.comparison.report import Check, Presaving, StrategyResult
+from etl.comparison.results import Measurements
+from etl.comparison.samples import WrittenStore
+from etl.comparison.settings import Candidate
+from etl.measuring.statistics import Interval
+from etl.runtime import Audit
+from tests import comparison_reports
+from tests.comparison_reports import strategy
+from tests.comparison_workloads import make_profile, make_sample, make_workload
+
+Ratios = dict[str, Interval | None]
+
+
+def result(name: str, wall: float, compute: float, ratio: Interval | None = None, **more: object) -> StrategyResult:
+    """Return the result of an epoch of `wall` seconds that is either `compute` or stall."""
+    made = strategy(name, wall, compute, 0.0, wall - compute, etl=1.0)
+    return replace(made, ratio=ratio, **more)  # type: ignore[arg-type]
+
+
+def sure(median: float) -> Interval:
+    return Interval(median, median * 0.98, median * 1.02, 9)
+
+
+def unsure(median: float) -> Interval:
+    return Interval(median, median * 0.8, median * 1.2, 9)
+
+
+def recommended(
+    results: list[StrategyResult], to_fastest: Ratios | None = None, broken_by: Sequence[str] = ()
+) -> list[str]:
+    """Return the recommendation; by default all ratios are certain."""
+    check = Check("samples", "Same samples", not broken_by, "seen", dict.fromkeys(broken_by, "other pixels"))
+    report = replace(comparison_reports.photographs(), strategies=results, checks=[check])
+    valid = [each.parts.wall_seconds for each in results if each.name not in broken_by] or [1.0]
+    ratios = {each.name: sure(each.parts.wall_seconds / min(valid)) for each in results}
+    return recommend(report, ratios if to_fastest is None else to_fastest, "photographs/")
+
+
+def test_the_fastest_is_recommended_with_its_interval_and_what_it_costs() -> None:
+    raw = result("raw", 10.0, 4.0)
+    saved = result("presaved", 5.0, 4.0, sure(0.5), presaving=Presaving(12.0, 3 * 10**8))
+    first, cost, bound = recommended([raw, saved])
+    assert first.startswith("Use presaved: an epoch takes 5.00 s instead of 10.0 s with raw")
+    assert "0.50 times as long (95% interval 0.49 to 0.51)" in first
+    assert cost == "Presaving after resize takes 12.0 s and 300 MB once, which pays off after 2.4 epochs."
+    assert bound == "With presaved training waits for data 20% of the time."
+
+
+def test_compute_bound_means_that_all_are_within_2_percent_and_nothing_waits() -> None:
+    only = recommended([result("raw", 10.1, 10.0), result("async-raw", 10.0, 9.99), result("presaved", 10.05, 10.0)])
+    assert len(only) == 1
+    assert only[0].startswith("Compute-bound: all strategies are within 2% of each other")
+    assert "how photographs/ is loaded does not matter here; stay with raw, the simplest" in only[0]
+
+
+@pytest.mark.parametrize(
+    ("simple", "other"), combinations(("raw", "async-raw", "presaved", "async-presaved", "process-raw"), 2)
+)
+def test_workers_a_store_and_processes_each_make_a_strategy_less_simple(simple: str, other: str) -> None:
+    (only,) = recommended([result(other, 10.0, 10.0), result(simple, 10.0, 10.0)])
+    assert f"stay with {simple}, the simplest" in only
+
+
+def test_all_within_2_percent_while_training_waits_is_not_called_compute_bound() -> None:
+    (only,) = recommended([result("raw", 10.1, 2.0), result("async-raw", 10.0, 2.0)])
+    assert only.startswith("No gain: all strategies are within 2%")
+
+
+def test_training_that_waits_most_of_the_time_is_bound_by_loading() -> None:
+    *_, bound = recommended([result("raw", 10.0, 1.0), result("async-raw", 6.0, 1.0, sure(0.6))])
+    assert bound == "With async-raw training still waits for data 83% of the time: loading is the limit."
+
+
+def test_training_that_hardly_waits_is_bound_by_compute() -> None:
+    *_, bound = recommended([result("raw", 10.0, 5.0), result("async-raw", 5.0, 4.95, sure(0.5))])
+    assert "compute is the limit, and faster loading would not help" in bound
+
+
+def test_a_disqualified_strategy_is_never_recommended_however_fast() -> None:
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 8.0, 4.0, sure(0.8))
+    cheat = result("presaved", 1.0, 0.5, sure(0.1))
+    sentences = recommended([raw, ahead, cheat], broken_by=["presaved"])
+    assert sentences[0].startswith("Use async-raw")
+    assert "presaved" not in " ".join(sentences)
+
+
+def test_without_a_valid_reference_the_choice_is_not_compared_with_it() -> None:
+    others = [result("async-raw", 8.0, 4.0, sure(0.8)), result("process-raw", 12.0, 4.0)]
+    first, *_ = recommended([result("raw", 10.0, 4.0), *others], broken_by=["raw"])
+    assert first == "Use async-raw: an epoch takes 8.00 s."
+
+
+def test_nothing_is_recommended_if_every_strategy_broke_a_rule() -> None:
+    broken = ["raw", "presaved"]
+    assert recommended([result(name, 5.0, 2.0) for name in broken], broken_by=broken) == [
+        "Nothing can be recommended: every strategy broke a rule of fairness (see below)."
+    ]
+
+
+def test_the_simpler_one_is_preferred_if_no_difference_is_shown() -> None:
+    raw = result("raw", 10.0, 4.0)
+    ahead, saved = result("async-raw", 5.1, 4.0, sure(0.51)), result("presaved", 5.0, 4.0, sure(0.5))
+    ratios: Ratios = {"raw": sure(2.0), "async-raw": unsure(1.02), "presaved": sure(1.0)}
+    first, *others = recommended([raw, ahead, saved], ratios)
+    assert first.startswith("Use async-raw: ")
+    assert first.endswith("presaved has not been shown to be faster by more than 2%.")
+    assert not any("Presaving" in sentence for sentence in others)
+
+
+def test_the_simpler_one_is_not_preferred_if_it_was_shown_to_be_slower() -> None:
+    raw = result("raw", 10.0, 4.0)
+    ahead, saved = result("async-raw", 5.5, 4.0, sure(0.55)), result("presaved", 5.0, 4.0, sure(0.5))
+    assert recommended([raw, ahead, saved])[0].startswith("Use presaved: ")
+
+
+def test_a_small_but_certain_difference_counts() -> None:
+    raw = result("raw", 10.0, 4.0)
+    ahead, saved = result("async-raw", 5.15, 4.0, sure(0.515)), result("presaved", 5.0, 4.0, sure(0.5))
+    ratios: Ratios = {"raw": sure(2.0), "async-raw": Interval(1.03, 1.02, 1.04, 9), "presaved": sure(1.0)}
+    assert recommended([raw, ahead, saved], ratios)[0].startswith("Use presaved: ")
+
+
+def test_the_reference_is_kept_if_no_strategy_is_shown_to_be_faster() -> None:
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 9.7, 4.0, unsure(0.97))
+    first, *_ = recommended([raw, ahead], {"raw": unsure(1.03), "async-raw": sure(1.0)})
+    assert first.startswith("Stay with raw: an epoch takes 10.0 s, and no strategy has been shown to be faster.")
+
+
+def test_too_few_rounds_are_said_to_be_too_few() -> None:
+    few = Interval(0.5, None, None, 3)
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 5.0, 4.0, few)
+    first, *_ = recommended(
+        [raw, ahead], {"raw": Interval(2.0, None, None, 3), "async-raw": Interval(1, None, None, 3)}
+    )
+    assert "3 rounds are too few for a recommendation" in first
+
+
+def test_one_strategy_alone_is_described_and_not_compared() -> None:
+    only, bound = recommended([result("raw", 10.0, 4.0)])
+    assert only == "Only raw was compared: an epoch takes 10.0 s."
+    assert bound == "With raw training still waits for data 60% of the time: loading is the limit."
+
+
+def test_the_smaller_of_two_stores_is_simpler() -> None:
+    large = result("presaved", 5.0, 4.0, presaving=Presaving(1.0, 900))
+    small = result("presaved", 5.05, 4.0, sure(1.01), presaving=Presaving(1.0, 300))
+    (only,) = recommended([replace(large, name="presaved:npy"), replace(small, name="presaved:hdf5")])
+    assert "stay with presaved:hdf5" in only
+
+
+@pytest.mark.parametrize(
+    ("write_seconds", "workers", "said"),
+    [
+        (2.0, 9.0, "which pays off within the first epoch."),
+        (8.0, 9.0, "which pays off after 2.0 epochs."),
+        (8.0, 4.95, "which does not pay off against the fastest strategy without a store."),
+    ],
+)
+def test_break_even_is_given_if_a_strategy_needs_no_store(write_seconds: float, workers: float, said: str) -> None:
+    raw, ahead = result("raw", 10.0, 4.0), result("process-raw", workers, 4.0, sure(workers / 10))
+    saved = result("presaved", 5.0, 4.0, sure(0.5), presaving=Presaving(write_seconds, 300))
+    assert recommended([raw, ahead, saved])[1].endswith(said)
+
+
+def test_if_every_strategy_needs_a_store_no_break_even_is_given() -> None:
+    plain = result("presaved", 10.0, 4.0, presaving=Presaving(1.0, 300))
+    ahead = result("async-presaved", 5.0, 4.0, sure(0.5), presaving=Presaving(1.0, 300))
+    assert recommended([plain, ahead])[1] == "Presaving after resize takes 1.00 s and 300 B once."
+
+
+RAW, SAVED = Candidate("raw"), Candidate("presaved", "npy", "read")
+
+
+def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurements:
+    """Return measurements of `raw` and `presaved` on all of 200 records, with a store of `nbytes`."""
+    return Measurements(
+        workload=make_workload(folder, strategies=("raw", "presaved", "process-raw"), cache=cache),
+        started_at="2025-11-21T17:16:04+00:00",
+        seconds=60.0,
+        affinity=[0],
+        memory_nbytes=10**9,
+        profile=make_profile(),
+        predictions={},
+        trials={},
+        writing={("npy", "read"): WrittenStore(1.0, int(nbytes), 200)},
+        checks={},
+        failed={},
+        samples={RAW: {0: make_sample()}, SAVED: {0: make_sample()}},
+        loads={},
+        rounds=1,
+        stopped_early=False,
+        no_server="",
+        timelines=[],
+    )
+
+
+def test_a_completely_measured_source_needs_no_note(tmp_path: Path) -> None:
+    assert make_notes(measured(tmp_path)) == []
+
+
+def test_what_could_not_be_run_is_noted_with_its_reason(tmp_path: Path) -> None:
+    found = make_notes(replace(measured(tmp_path), failed={Candidate("process-raw"): "killed by signal 9"}))
+    assert found == ["process-raw failed: killed by signal 9"]
+
+
+def test_a_setting_without_effect_is_noted_with_its_strategy_and_what_to_do(tmp_path: Path) -> None:
+    alarm = "heap policy retain was asked for, and freed memory is given back: remove that call."
+    inert = Audit("heap", "retain", "0 policies that retain", "a block is given back", alarm)
+    works = Audit("gc", "off", "automatic collection off", "no collections")
+    samples = {RAW: {0: make_sample(runtime=[inert, works]), 1: make_sample()}}
+    assert make_notes(replace(measured(tmp_path), samples=samples)) == [f"raw: a setting had no effect: {alarm}"]
+
+
+def test_a_different_reference_than_requested_is_noted(tmp_path: Path) -> None:
+    made = measured(tmp_path)
+    made = replace(made, samples={SAVED: made.samples[SAVED]}, failed={RAW: "killed by signal 9"})
+    assert make_notes(made) == ["raw failed: killed by signal 9", "presaved is the reference instead of raw."]
+
+
+def test_a_round_that_could_not_begin_is_noted(tmp_path: Path) -> None:
+    found = make_notes(replace(measured(tmp_path), rounds=7, no_server="it was killed by signal 9"))
+    assert found == ["The comparison ended after 7 rounds: the next could not begin: it was killed by signal 9"]
+
+
+def test_scaled_metrics_are_noted_with_how_many_records_were_measured(tmp_path: Path) -> None:
+    made = measured(tmp_path)
+    made.workload.select(60)
+    (note,) = make_notes(made)
+    assert note.startswith("Measured on 60 of 200 records, chosen at random. Times are scaled to all")
+
+
+def test_a_store_that_memory_cannot_hold_is_noted_scaled_to_the_whole_source(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory().total
+    made = measured(tmp_path, nbytes=0.3 * memory)
+    assert make_notes(made) == []
+    made.workload.select(100)
+    assert any(note.startswith("The store of presaved takes") and "--cache cold" in note for note in make_notes(made))
+
+
+def test_a_cold_comparison_has_read_from_the_disk_anyhow(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory().total
+    assert len(make_notes(measured(tmp_path, nbytes=memory))) == 1
+    assert make_notes(measured(tmp_path, nbytes=memory, cache="cold")) == []
+
+
+def test_the_reference_is_the_first_candidate_with_samples(tmp_path: Path) -> None:
+    made = measured(tmp_path)
+    assert made.compared == [RAW, SAVED]
+    assert replace(made, samples={RAW: {}, SAVED: {0: {}}}).compared == [SAVED]
+    assert made.written(RAW) is None

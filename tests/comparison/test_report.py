@@ -1,0 +1,195 @@
+"""Derived values of a report are published, and computed from the others so that they cannot contradict them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from etl.comparison.report import Noise, Report, Section, StrategyResult
+from etl.measuring.statistics import Interval
+from tests import comparison_reports
+from tests.comparison_reports import REPORTS
+from tests.report_schema import make_schema
+
+SECTIONS = Section.__subclasses__()
+
+
+def with_check(report: Report, name: str) -> Report:
+    """Return the report in which `name` broke the first rule."""
+    first, *others = report.checks
+    return replace(report, checks=[replace(first, held=False, broken_by={name: "other pixels"}), *others])
+
+
+def changed(number: int, **metrics: Any) -> StrategyResult:
+    """Return strategy `number` of a report in which it has other metrics."""
+    report = comparison_reports.photographs()
+    results = list(report.strategies)
+    results[number] = replace(results[number], **metrics)
+    return replace(report, strategies=results).strategies[number]
+
+
+@pytest.mark.parametrize("make", REPORTS.values(), ids=list(REPORTS))
+def test_every_report_as_json_is_valid_by_the_schema(make: Callable[[], Report]) -> None:
+    jsonschema.Draft202012Validator(make_schema()).validate(json.loads(json.dumps(make().as_dict())))
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_what_is_derived_can_be_neither_given_nor_changed(section: type[Section[Any]]) -> None:
+    names = {each.name for each in fields(section)}
+    for name in set(section.published()) - names:
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            section(**{name: 1})
+        prop = getattr(section, name)
+        assert isinstance(prop, property)
+        assert prop.fset is None
+
+
+def test_a_section_in_two_reports_belongs_to_each() -> None:
+    report = comparison_reports.photographs()
+    twice = replace(report, source_records=2 * report.source_records)
+    assert twice.strategies[0].samples_per_second == 2 * report.strategies[0].samples_per_second
+    assert report.strategies[0].parent is report
+    assert twice.strategies[0].parent is twice
+    assert twice.strategies[2].presaving is not None
+    assert twice.strategies[2].presaving.parent.parent is twice
+
+
+def test_a_private_property_is_not_published() -> None:
+    @dataclass(frozen=True)
+    class Length(Section[None]):
+        metres: float
+
+        @property
+        def feet(self) -> float:
+            return self.metres / 0.3048
+
+        @property
+        def _hidden(self) -> float:
+            return 0.0
+
+    assert Length(3.048).as_dict() == {"metres": 3.048, "feet": 10.0}
+
+
+def test_the_parts_and_what_is_unexplained_are_the_wall_time() -> None:
+    parts = changed(1).parts.as_dict()
+    wall = parts.pop("wall_seconds")
+    assert sum(parts.values()) == pytest.approx(wall, rel=1e-12)
+
+
+def test_throughput_and_overlap_follow_from_the_times() -> None:
+    result = changed(2)
+    assert result.samples_per_second == 2000 / 3.31
+    assert result.overlap == 3.12 / 3.31  # compute alone, which is the longer
+    assert changed(2, etl_alone_seconds=3.3).overlap == 3.3 / 3.31
+
+
+def test_the_error_of_a_prediction_is_a_share_of_the_measured_time() -> None:
+    prediction = changed(2).prediction
+    assert prediction is not None
+    assert (prediction.error, prediction.at_speed_error) == pytest.approx((0.034, 0.012))
+
+
+def test_the_split_that_was_taken_is_the_one_the_rounds_measured() -> None:
+    assert [split.is_taken for split in changed(1).splits] == [False, True]
+    assert [split.is_taken for split in changed(1, compute_threads=1, loading_threads=1).splits] == [True, False]
+
+
+def test_the_reference_is_the_first_strategy_and_was_measured_in_each_round() -> None:
+    report = comparison_reports.photographs()
+    assert (report.reference, report.rounds) == ("raw", 9)
+    assert replace(report, strategies=report.strategies[1:]).reference == "async-raw"
+    assert comparison_reports.unchecked().rounds == 2
+
+
+def test_rules_that_were_not_checked_are_listed() -> None:
+    assert comparison_reports.photographs().unchecked == []
+    assert comparison_reports.unchecked().unchecked == ["samples", "noise"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.8, 0.99, "faster"),
+        (1.01, 1.2, "slower"),
+        (0.9, 1.1, "no difference shown"),
+        (1.0, 1.1, "no difference shown"),
+        (None, None, "too few rounds"),
+    ],
+)
+def test_a_difference_is_shown_only_if_the_interval_excludes_1(
+    low: float | None, high: float | None, said: str
+) -> None:
+    estimate = 1.0 if low is None or high is None else (low + high) / 2
+    assert changed(1, ratio=Interval(estimate, low, high, 9)).verdict == said
+    assert changed(0).verdict == "reference"
+
+
+def test_a_strategy_that_broke_a_rule_is_disqualified_and_says_which() -> None:
+    report = with_check(comparison_reports.photographs(), "presaved")
+    assert [each.verdict for each in report.strategies] == ["reference", "faster", "disqualified", "faster"]
+    assert [each.disqualified for each in report.strategies] == [[], [], ["samples: other pixels"], []]
+
+
+def test_a_store_pays_off_when_what_it_saves_in_each_epoch_has_come_to_what_it_took() -> None:
+    report = comparison_reports.photographs()
+    assert report.break_even_epochs(4.42, wall_seconds=2.21) == pytest.approx(2.0)  # the fastest plain one takes 4.42 s
+    presaving = report.strategies[2].presaving
+    assert presaving is not None
+    assert presaving.break_even_epochs == pytest.approx(3.4 / (4.42 - 3.31))
+    stages = {stage.stage: stage.break_even_epochs for stage in report.stages}
+    assert stages["decode"] == pytest.approx(5.13 / (4.42 - 4.13))
+    assert stages["raw"] is None
+    assert stages["read"] is None  # it takes longer than the fastest plain strategy
+
+
+@pytest.mark.parametrize("wall", [4.42, 5.0])
+def test_a_store_that_saves_nothing_never_pays_off(wall: float) -> None:
+    assert comparison_reports.photographs().break_even_epochs(6.0, wall) is None
+
+
+def test_without_a_strategy_to_compare_with_a_store_does_not_pay_off() -> None:
+    report = comparison_reports.photographs()
+    assert replace(report, strategies=report.strategies[2:]).break_even_epochs(6.0, 1.0) is None
+
+
+def test_a_store_is_not_compared_with_a_strategy_that_broke_a_rule() -> None:
+    report = with_check(comparison_reports.photographs(), "async-raw")
+    assert report.break_even_epochs(6.31, wall_seconds=3.155) == pytest.approx(2.0)  # raw takes 6.31 s
+
+
+def disturbed(**metrics: float) -> Noise:
+    """Return the noise of a report in which one round of one strategy has other metrics."""
+    first, *others = comparison_reports.photographs().strategies[1].rounds
+    return changed(1, rounds=[replace(first, **metrics), *others]).parent.noise
+
+
+def test_a_quiet_machine_gives_no_warning() -> None:
+    noise = disturbed(speed_probe_seconds=0.0102 * 1.05)
+    assert noise.warnings == []
+    assert (noise.steal_median, noise.steal_highest) == (0.004, 0.004)
+    assert (noise.other_processes_median, noise.other_processes_highest) == (0.012, 0.012)
+    assert noise.speed_spread == pytest.approx(1.05)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "warning"),
+    [
+        ({"steal": 0.3}, "The hypervisor took up to 30% of the CPU time (median 0.4%)"),
+        ({"other_processes": 0.2}, "Other processes took up to 20% of the CPU time (median 1.2%)"),
+        ({"speed_probe_seconds": 0.0102 * 1.3}, "The speed of the CPU changed by a factor of 1.30"),
+    ],
+)
+def test_one_disturbed_round_gives_a_warning(metrics: dict[str, float], warning: str) -> None:
+    (found,) = disturbed(**metrics).warnings
+    assert found.startswith(warning)
+
+
+def test_host_wait_is_shown_once_it_differs_from_the_stall_by_one_percent() -> None:
+    for more, shown in ((0.043, False), (0.045, True), (-0.045, True)):
+        result = changed(1, host_wait_seconds=0.648 + more)
+        assert result.parent.shows_host_wait() is shown

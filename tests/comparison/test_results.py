@@ -1,0 +1,162 @@
+"""From samples to results: parts add up, and epochs are scaled by their batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etl.comparison.report import Noise, Presaving
+from etl.comparison.results import (
+    EpochScale,
+    central_estimate,
+    etl_alone_seconds,
+    host_wait_seconds,
+    noise_of,
+    parts_of,
+    presaving_of,
+    ratio_of,
+    round_metrics,
+)
+from etl.comparison.samples import Sample, WrittenStore
+from etl.measuring.clock import Split
+from etl.measuring.statistics import central_mean
+from tests.comparison_workloads import make_sample
+
+SIGNS = {"wall": 1, "compute": -1, "stall": -1}
+
+WHOLE = EpochScale(records=512, measured=512, batch_size=64)
+
+
+def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -> Sample:
+    """Return a sample of an epoch of 8 batches whose first batch takes a quarter of the time."""
+    figures = {
+        "wall": Split(wall / 4, wall * 3 / 4),
+        "stall": Split(stall / 4, stall * 3 / 4),
+        "host_wait": Split(stall / 4, stall * 3 / 4),
+        "compute": Split(compute / 4, compute * 3 / 4),
+        "etl_alone": Split(0.5, 0.5),
+        "compute_alone": compute / 10,
+        "harness": 1e-5,
+        "batches": 8,
+        "cpu_seconds": 1.0,
+        "steal": 0.01,
+        "other_processes": 0.02,
+        "speed_probe": 0.003,
+    }
+    return make_sample(**{**figures, **more})
+
+
+def unexplained(samples: dict[int, Sample], scale: EpochScale) -> float:
+    """Return the unexplained time of all rounds, averaged like the parts."""
+    rest = {
+        name: sum(sign * scale.epoch_seconds(getattr(each.epoch, part)) for part, sign in SIGNS.items())
+        - each.harness * scale.batches
+        for name, each in samples.items()
+    }
+    return central_mean(list(rest.values()), [scale.epoch_seconds(each.epoch.wall) for each in samples.values()])
+
+
+@pytest.mark.parametrize("rounds", range(1, 13))
+@pytest.mark.parametrize("scale", [WHOLE, EpochScale(2000, 512, 64)])
+def test_the_parts_add_up_to_the_wall_time_for_any_number_of_rounds(rounds: int, scale: EpochScale) -> None:
+    random = np.random.default_rng(rounds)
+    samples = {
+        number: sample(wall, wall * random.uniform(0.1, 0.4), wall * random.uniform(0.3, 0.5))
+        for number, wall in enumerate(random.uniform(1, 3, rounds).tolist())
+    }
+    parts = parts_of(samples, scale)
+    assert parts.unexplained_seconds == pytest.approx(unexplained(samples, scale), abs=1e-12)
+
+
+def test_one_slow_round_of_many_moves_no_part() -> None:
+    calm = {number: sample(1.0) for number in range(8)}
+    disturbed = {**calm, 3: sample(50.0, stall=40.0)}
+    assert parts_of(disturbed, WHOLE) == parts_of(calm, WHOLE)
+
+
+def test_compute_alone_is_a_step_times_the_batches_and_interference_what_the_steps_took_longer() -> None:
+    parts = parts_of({0: sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05)}, WHOLE)
+    assert parts.compute_alone_seconds == pytest.approx(0.4)
+    assert parts.interference_seconds == pytest.approx(0.2)
+    assert parts.stall_seconds == pytest.approx(0.3)
+    assert parts.unexplained_seconds == pytest.approx(0.1 - 8e-5)
+
+
+def test_scaled_to_four_times_the_records_the_first_batch_counts_once() -> None:
+    scale = EpochScale(records=2048, measured=512, batch_size=64)
+    each = 0.1
+    assert scale.epoch_seconds(Split(5.0, 7 * each)) == pytest.approx(5.0 + 31 * each)
+
+
+def test_a_source_smaller_than_a_batch_takes_the_time_that_was_measured() -> None:
+    scale = EpochScale(records=10, measured=10, batch_size=32)
+    parts = parts_of(
+        {
+            0: make_sample(
+                wall=Split(1.0, 0.0), stall=Split(0.3, 0.0), compute=Split(0.7, 0.0), compute_alone=0.7, harness=0.0
+            )
+        },
+        scale,
+    )
+    assert (parts.wall_seconds, parts.compute_alone_seconds, parts.interference_seconds) == (1.0, 0.7, 0.0)
+
+
+def test_a_part_of_a_batch_that_was_measured_is_scaled_by_its_records() -> None:
+    scale = EpochScale(records=1000, measured=10, batch_size=32)
+    assert scale.epoch_seconds(Split(0.02, 0.0)) == pytest.approx(2.0)
+    assert 0.02 * scale.batches == pytest.approx(2.0)
+
+
+def test_a_partial_last_batch_changes_nothing_in_a_completely_measured_epoch() -> None:
+    assert EpochScale(records=100, measured=100, batch_size=64).epoch_seconds(Split(0.5, 0.2)) == pytest.approx(0.7)
+
+
+def test_the_ratio_is_paired_within_rounds_that_both_have() -> None:
+    above = {number: sample(2.0 * (number + 1)) for number in range(7)}
+    below = {number: sample(1.0 * (number + 1)) for number in range(1, 9)}
+    ratio = ratio_of(above, below, WHOLE)
+    assert ratio is not None
+    assert ratio.count == 6
+    assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_there_is_no_ratio_without_a_common_round() -> None:
+    assert ratio_of({0: sample(1.0)}, {1: sample(1.0)}, WHOLE) is None
+
+
+def test_etl_alone_is_the_median_of_the_rounds_that_have_it() -> None:
+    samples = {0: sample(1.0), 1: sample(1.0, etl_alone=Split(0.2, 0.4)), 2: sample(1.0, etl_alone=None)}
+    assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
+
+
+def test_a_metric_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
+    samples = {number: sample(float(number + 1), cpu_seconds=float(number)) for number in range(4)}
+    assert central_estimate(samples, WHOLE, lambda each: each.cpu_seconds) == pytest.approx(1.5)
+
+
+def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
+    assert presaving_of(WrittenStore(2.0, 1000, 500), EpochScale(2000, 500, 50)) == Presaving(8.0, 4000)
+
+
+def test_a_round_is_reported_as_it_was_measured() -> None:
+    figures = round_metrics(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
+    assert (figures.round, figures.wall_seconds, figures.etl_alone_seconds) == (3, 1.0, None)
+    assert (figures.compute_seconds, figures.stall_seconds) == pytest.approx((0.6, 0.3))
+    assert figures.compute_alone_seconds == pytest.approx(0.4)
+
+
+def test_host_wait_is_scaled_as_the_stall_is_which_it_is_without_a_device() -> None:
+    scale = EpochScale(records=2048, measured=512, batch_size=64)
+    samples = {number: sample(wall, stall=wall / 3) for number, wall in enumerate((1.0, 1.5, 9.0, 2.0, 1.2))}
+    assert host_wait_seconds(samples, scale) == parts_of(samples, scale).stall_seconds
+    ahead = {number: sample(1.0, host_wait=Split(0.5, 0.7)) for number in samples}
+    assert host_wait_seconds(ahead, scale) == pytest.approx(0.5 + 31 * 0.1)
+
+
+def test_noise_has_the_lowest_and_the_highest_cpu_frequency() -> None:
+    assert noise_of([sample(1.0, frequencies=[2000.0, 2450.0]), sample(1.0, frequencies=[1800])]) == Noise(
+        [1800.0, 2450.0]
+    )
+    assert noise_of([sample(1.0, frequencies=[])]) == Noise([])

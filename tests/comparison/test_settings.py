@@ -1,0 +1,132 @@
+"""Settings name what is wrong and the choices; candidates are complete and have distinct names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import presave
+from etl.comparison.settings import Candidate, Settings, Threads, parse_seconds
+from etl.comparison.workload import Workload
+from etl.strategies import default_names, names
+from tests.comparison_workloads import make_workload
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"strategies": ("raw", "turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
+    ({"strategies": ("raw", "again=turbo")}, "--strategies: no strategy is called 'turbo'; there are raw, async-raw"),
+    ({"strategies": ("raw", "=raw")}, "--strategies: '=raw' has no name before the =; give one, such as again=raw"),
+    ({"strategies": ("raw", "raw=presaved")}, "--strategies: raw, raw=presaved has the same name twice"),
+    ({"strategies": ()}, "--strategies needs at least one of raw"),
+    ({"strategies": ("raw", "raw")}, "--strategies: raw, raw has the same name twice"),
+    ({"formats": ("zip",)}, "--formats: unknown 'zip'; known: npy"),
+    ({"decoder": "gpu"}, "--decoder: unknown 'gpu'; known: pillow"),
+    ({"cache": "hot"}, "--cache: unknown 'hot'; known: warm, cold"),
+    ({"backend": "tpu"}, "--backend: unknown 'tpu'; known: auto, cpu, cuda"),
+    ({"dtype": "int3"}, "int3"),
+    ({"batch_size": 0}, "--batch-size must be a whole number of at least 1, not 0"),
+    ({"threads": 0}, "--threads must be a whole number of at least 1, not 0"),
+    ({"rounds": 0}, "--rounds must be"),
+    ({"records": -1}, "--records must be"),
+    ({"size": 1.5}, "--size must be"),
+    ({"prefetch_size": -1}, "--prefetch-size must be a whole number of at least 0"),
+    ({"memory_nbytes": 0}, "--memory must be a whole number of at least 1, not 0"),
+    ({"memory_nbytes": -5}, "--memory must be"),
+    ({"budget_seconds": 0.0}, "--budget must be a time above 0"),
+    ({"budget_seconds": float("inf")}, "--budget must be"),
+    ({"budget_seconds": float("nan")}, "--budget must be"),
+    ({"compute": "gpu"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'gpu'"),
+    ({"compute": "simulated"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'simulated'"),
+    ({"compute": "simulated:soon"}, "--compute simulated must be a time such as 60s, 20ms or 2min, not 'soon'"),
+    ({"compute": "simulated:-5ms"}, "--compute simulated must be a time"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG, ids=lambda each: str(each))
+def test_a_wrong_setting_is_named_with_what_there_is(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        Settings("photographs", **settings)
+    assert message in str(raised.value)
+
+
+def test_every_strategy_and_format_there_is_may_be_asked_for() -> None:
+    Settings("photographs", strategies=names(), formats=tuple(presave.formats()))
+    assert Settings("photographs").strategies == default_names()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60), ("20ms", 0.02), ("1.5min", 90), ("2m", 120), ("60", 60), (" 250us ", 250e-6), ("0.5s", 0.5)],
+)
+def test_a_time_is_a_number_with_a_unit_and_without_one_of_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds(text, "--budget") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3s", "1 h", "20 milliseconds", "1.s", "inf"])
+def test_what_is_no_time_is_refused_with_the_option_it_was_given_to(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^--budget must be a time such as 60s"):
+        parse_seconds(text, "--budget")
+
+
+def test_simulated_compute_is_in_seconds_and_training_has_none() -> None:
+    assert Settings("photographs", compute="simulated:20ms").simulated_seconds == pytest.approx(0.02)
+    assert Settings("photographs").simulated_seconds is None
+
+
+def test_settings_come_back_from_json_as_they_were() -> None:
+    settings = Settings(
+        "table.csv",
+        strategies=("raw", "presaved"),
+        formats=("npy", "hdf5"),
+        batch_size=7,
+        table_options={"label": "kind", "features": ["a", "b"]},
+        unchecked=("noise",),
+        memory_nbytes=10**9,
+    )
+    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+
+
+def test_a_candidate_comes_back_from_json_as_it_was() -> None:
+    candidate = Candidate("presaved", "hdf5", "resize")
+    assert Candidate.from_json(json.loads(json.dumps(candidate.to_json()))) == candidate
+
+
+def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, strategies=("raw", "presaved"), formats=("npy", "hdf5"))
+    names = [workload.name(each) for each in workload.candidates()]
+    assert names == ["raw", "presaved:npy", "presaved:hdf5"]
+
+
+def test_stages_are_cut_for_the_last_strategy_with_a_store_and_for_none_without(photographs: Path) -> None:
+    workload = Workload(Settings(str(photographs), size=32), photographs, 2)
+    cuts = workload.stage_candidates()
+    assert {each.strategy for each in cuts} == {"async-presaved"}
+    assert [each.stage for each in cuts] == ["read", "decode", "resize", "channels_first", "normalise"]
+    names = [workload.name(each) for each in cuts]
+    assert names[2] == "async-presaved"
+    assert names[1] == "async-presaved@decode"
+    assert Workload(Settings(str(photographs), strategies=("raw",)), photographs, 2).stage_candidates() == []
+
+
+def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--until decode: the pipeline has read"):
+        make_workload(tmp_path, until="decode")
+
+
+def test_all_candidates_share_the_same_cpus(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    assert workload.threads(Candidate("raw"), False) == Threads(4, 0)
+    assert workload.threads(Candidate("async-raw"), False) == Threads(2, 2)
+    assert workload.threads(Candidate("async-raw"), True) == Threads(1, 3)
+    assert make_workload(tmp_path, cpus=4, compute="simulated:5ms").threads(Candidate("async-raw"), False) == Threads(
+        1, 4
+    )
+    assert make_workload(tmp_path, cpus=4, prefetch_size=0).threads(Candidate("async-raw"), False) == Threads(4, 0)
+
+
+def test_plain_computes_with_as_many_threads_as_were_seen_to_be_fastest(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path, cpus=4)
+    workload.plain_compute_threads = 2
+    assert workload.threads(Candidate("presaved", "npy", "read"), False) == Threads(2, 0)

@@ -1,0 +1,179 @@
+"""The work of a comparison: files of an epoch, state that forked processes share, and subsets of a source."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etl
+from etl.comparison.settings import Candidate, Settings
+from etl.comparison.workload import Subset, Workload, all_files
+from etl.loading.lengths import source_lengths
+from etl.sources.record import record_error
+from tests.comparison_workloads import make_workload
+from tests.sequences import NOTHING, Sequences, sequences
+
+RAW = Candidate("raw")
+
+
+def write_sequences(folder: Path, count: int) -> Path:
+    """CSV files of 1, 2, 3, ... steps, and their labels."""
+    for number in range(count):
+        (folder / f"{number}.csv").write_text("a,b\n" + "0.5,1.5\n" * (number + 1))
+    (folder / "labels.csv").write_text("name,label\n" + "".join(f"{number},{number % 2}\n" for number in range(count)))
+    return folder
+
+
+def test_of_images_only_the_chosen_ones_are_read(photographs: Path, tmp_path: Path) -> None:
+    workload = Workload(Settings(str(photographs), size=32), tmp_path, 1)
+    assert len(workload.files(RAW)) == 40
+    workload.select(7)
+    chosen = workload.files(RAW)
+    assert len(set(chosen)) == 7
+    assert all(each.is_file() and each.suffix == ".jpg" for each in chosen)
+
+
+def test_of_other_sources_all_files_may_be_read(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    workload.select(5)
+    assert workload.files(RAW) == [tmp_path / "table.csv"]
+
+
+def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    with workload.write("npy", "read", 1) as store:
+        nbytes = store.nbytes
+    files = workload.files(Candidate("presaved", "npy", "read"))
+    assert sum(each.stat().st_size for each in files) >= nbytes
+
+
+def test_a_pattern_is_the_files_that_match_it(tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tar", "c.txt"):
+        (tmp_path / name).touch()
+    assert all_files(f"{tmp_path}/*.tar") == [tmp_path / "a.tar", tmp_path / "b.tar"]
+    assert all_files(tmp_path / "missing.csv") == []
+
+
+@pytest.mark.parametrize("count", [6, 4])
+def test_lengths_of_sequences_are_counted_before_processes_are_forked(tmp_path: Path, count: int) -> None:
+    folder = write_sequences(tmp_path, 6)
+    workload = Workload(Settings(str(folder)), tmp_path / "stores", 1)
+    workload.select(count)
+    for file in folder.glob("?.csv"):
+        file.unlink()
+    assert workload.records.lengths.tolist() == (workload.records.indices + 1).tolist()
+
+
+def test_a_store_that_is_opened_for_an_iterator_is_closed_with_it(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    workload.write("npy", "read", 1).close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    candidate = Candidate("async-presaved", "npy", "read")
+    with workload.iterator(candidate, workload.threads(candidate, False)) as iterator:
+        labels = np.concatenate([batch.labels for batch in iterator])
+    assert len(labels) == 200
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_every_candidate_loads_the_same_batches_in_the_same_order(tmp_path: Path) -> None:
+    workload = make_workload(tmp_path)
+    workload.write("npy", "read", 1).close()
+    workload.select(200)
+    loaded = []
+    for candidate in workload.candidates():
+        with workload.iterator(candidate, workload.threads(candidate, False)) as iterator:
+            loaded.append([(batch.features.tolist(), batch.labels.tolist()) for batch in iterator])
+    assert len(loaded) == 4
+    assert all(each == loaded[0] for each in loaded)
+
+
+class Named:
+    """Ten records that have a name and describe themselves."""
+
+    name = "letters"
+    classes = ("even", "odd")
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> etl.Record:
+        return {"features": np.full(3, index, np.float32), "label": index % 2}
+
+    def describe(self, index: int) -> str:
+        return f"letter {'abcdefghij'[index]}"
+
+
+def test_records_are_chosen_at_random_once_each_and_stay_in_order() -> None:
+    subset = Subset(Named(), 9, seed=0)
+    numbers = [int(subset[index]["features"][0]) for index in range(len(subset))]
+    assert len(numbers) == len(set(numbers)) == 9
+    assert numbers == sorted(numbers)
+    assert numbers == subset.indices.tolist()
+
+
+def test_the_seed_alone_decides_which_records() -> None:
+    chosen = [Subset(Named(), 5, seed).indices.tolist() for seed in (0, 0, 1)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.mark.parametrize("count", [10, 11, 1000])
+def test_of_a_source_with_no_more_all_records_are_taken(count: int) -> None:
+    assert Subset(Named(), count, seed=3).indices.tolist() == list(range(10))
+
+
+def test_name_and_classes_are_those_of_the_source() -> None:
+    subset = Subset(Named(), 5, seed=0)
+    assert (subset.name, subset.classes) == ("letters", ("even", "odd"))
+
+
+def test_messages_name_a_record_by_its_number_in_the_source() -> None:
+    subset = Subset(Named(), 5, seed=0)
+    number = int(subset.indices[3])
+    assert subset.describe(3) == f"record {number}, letter {'abcdefghij'[number]}"
+    assert f"record {number}, letter" in str(record_error(subset, 3, "read", ValueError("bad")))
+    assert Subset([{"features": np.zeros(2)}] * 4, 2, seed=0).describe(0).startswith("record ")
+
+
+def test_ragged_fields_and_lengths_are_those_of_the_chosen_records() -> None:
+    whole = Sequences(sequences(30))
+    subset = Subset(whole, 12, seed=1)
+    assert subset.ragged == whole.ragged
+    assert subset.lengths.tolist() == [len(subset[index]["features"]) for index in range(12)]
+    found = source_lengths(subset, NOTHING)
+    assert found is not None
+    assert found.of("features").tolist() == subset.lengths.tolist()  # type: ignore[union-attr]
+
+
+def test_lengths_of_each_field_are_chosen_for_each() -> None:
+    class Two(Sequences):
+        @property
+        def lengths(self) -> dict[str, list[int]]:  # type: ignore[override]
+            return {"features": [len(each["features"]) for each in self], "label": [1] * len(self)}
+
+    subset = Subset(Two(sequences(20)), 5, seed=0)
+    assert subset.lengths["features"].tolist() == [len(subset[index]["features"]) for index in range(5)]
+    assert subset.lengths["label"].tolist() == [1] * 5
+
+
+def test_a_source_without_lengths_classes_or_ragged_fields_does_not_seem_to_have_them() -> None:
+    subset = Subset(sequences(8), 4, seed=0)
+    for name in ("lengths", "classes", "ragged", "options"):
+        assert not hasattr(subset, name)
+    assert source_lengths(subset, NOTHING) is None
+
+
+def test_batches_of_a_subset_are_padded_as_those_of_the_whole() -> None:
+    whole = Sequences(sequences(30))
+    with etl.RawIterator(Subset(whole, 7, seed=0), NOTHING, 7, padding=etl.Padding()) as iterator:
+        (batch,) = list(iterator)
+    assert batch.features_mask.sum(axis=1).tolist() == Subset(whole, 7, seed=0).lengths.tolist()
+
+
+def test_a_subset_goes_to_worker_processes_as_it_is() -> None:
+    subset = Subset(Named(), 4, seed=2)
+    copy = pickle.loads(pickle.dumps(subset))
+    assert copy.indices.tolist() == subset.indices.tolist()
+    assert [copy[index]["label"] for index in range(4)] == [subset[index]["label"] for index in range(4)]

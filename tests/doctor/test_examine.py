@@ -1,0 +1,415 @@
+"""The doctor finds each of the thirteen causes in a machine or training that has it, and nothing in a healthy one."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import etl
+from etl.doctor import Examination, Severity, examine
+from etl.doctor.check import Case
+from etl.doctor.checks import CHECKS, data_type
+from etl.doctor.checks.batch_size import Rebatched
+from etl.doctor.checks.cpus import OtherProcesses
+from etl.doctor.checks.hardware import BackendInUse, CpuExtensions
+from etl.doctor.checks.network import size_of
+from etl.doctor.machine import look_at_machine
+from etl.doctor.setup import Setup
+from etl.doctor.steps import time_compute
+from etl.loading.batch import Batch
+from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+from etl.runtime.resources import available_cpus
+from tests.doctor_cases import CLASSES, FEATURES, Batches, Slow, convolutional, finding, mlp, quiet_machine
+
+WORSE = (Severity.WARNING, Severity.SERIOUS)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hide other processes and the objects of other tests; compute with as many threads as there are CPUs."""
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
+    with ThreadPolicy(available_cpus()), GcPolicy("freeze"):
+        yield
+
+
+def train(model: torch.nn.Module, batches: Any, **options: Any) -> Examination:
+    return examine(model, batches, backend="cpu", batches=6, **options)
+
+
+def test_a_healthy_training_has_nothing_wrong() -> None:
+    with HeapPolicy("retain"):  # glibc's default maps gradients of some megabytes afresh in every step
+        examination = train(mlp(), Batches())
+    findings = examination.findings
+    assert [str(each) for each in findings if each.severity in (*WORSE, Severity.NOTE)] == []
+    assert {each.severity for each in findings} <= {Severity.FINE, Severity.NOT_LOOKED_AT}
+    assert len(findings) == len(CHECKS) == 13
+    assert examination.batches_per_epoch == 12
+    json.dumps(examination.as_dict())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
+def test_a_preferred_backend_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKEND_PRIORITY_GPU", "100")
+    found = BackendInUse().look(Case(look_at_machine(seconds=0.0)))
+    assert found.severity is Severity.SERIOUS
+    assert "BACKEND_PRIORITY_GPU=100" in found.evidence
+    assert found.remedy == "unset BACKEND_PRIORITY_GPU, or request a backend that the machine has"
+
+
+def test_a_gpu_that_torch_cannot_use() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("torch can use it")
+    found = BackendInUse().look(Case(replace(quiet_machine(), nvidia_gpus=1)))
+    assert found.severity is Severity.SERIOUS
+    assert "torch cannot use the NVIDIA GPUs" in found.found
+
+
+def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    found = finding(train(convolutional(), Batches()), "kernels")
+    assert not torch.backends.mkldnn.enabled
+    assert found.severity in (*WORSE, Severity.NOTE)
+    assert found.found == "oneDNN is switched off"
+    assert "ms without and" in found.evidence
+
+
+def test_a_loader_slower_than_compute() -> None:
+    found = finding(train(Slow(0.01), Batches(seconds=0.02)), "loading")
+    assert found.severity is Severity.SERIOUS
+    assert found.saves_seconds is not None
+    assert 12 * 0.01 <= found.saves_seconds < 12 * 0.1
+    assert "AsyncIterator" in str(found.remedy)
+
+
+class Late:
+    """A stage that takes `seconds`."""
+
+    name = "late"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(self.seconds)
+        return record
+
+
+@pytest.mark.parametrize(("load", "waits"), [(0.1, True), (0.01, False)])
+def test_the_example_of_the_documents(load: float, waits: bool) -> None:
+    # "If a network takes 100ms to perform fitting on a single minibatch, but data loading takes 200ms, [it] will have
+    # to wait 100ms"; with 50 ms of loading there is no bottleneck. Here compute takes 50 ms, and loading by one thread
+    # twice as long, or a fifth of it, so that the test holds if a busy machine doubles these times.
+    records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(40)]
+    raw = etl.RawIterator(records, etl.Pipeline([Late(load)]), batch_size=1)
+    with etl.AsyncIterator(raw, threads=1) as loader:
+        found = finding(train(Slow(0.05), loader), "loading")
+        assert loader.state_dict()["position"] == 0
+    assert (found.severity in WORSE) is waits
+    if waits:
+        assert found.saves_seconds is not None
+        assert 0 < found.saves_seconds < 40 * 0.15
+        assert "although the data are loaded ahead" in found.found
+
+
+def test_half_a_million_objects() -> None:
+    kept = [[] for _ in range(500_000)]  # type: ignore[var-annotated]
+    found = finding(train(mlp(), Batches()), "garbage")
+    assert len(kept) == 500_000
+    assert found.severity in WORSE
+    assert "a bottleneck if collections are frequent" in found.found
+    assert "freeze" in str(found.remedy)
+
+
+def test_batches_of_one_record() -> None:
+    found = finding(train(mlp(), Batches(size=1)), "batch_size")
+    assert found.severity in WORSE
+    assert found.found == "batches of 1 record"
+    assert found.saves_seconds is not None
+    assert found.saves_seconds > 0
+
+
+def test_a_module_that_four_threads_call() -> None:
+    class Parallel(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, features: torch.Tensor) -> Any:
+            threads = [threading.Thread(target=self.inner, args=(features.detach(),)) for _ in range(4)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            return self.inner(features)
+
+    found = finding(train(Parallel(), Batches(count=3)), "sharing")
+    assert found.severity is Severity.SERIOUS
+    assert "threads call module inner" in found.found
+
+
+def test_a_model_that_another_thread_uses_meanwhile() -> None:
+    model = mlp()
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.is_set():
+            with torch.no_grad():
+                model(torch.zeros(1, FEATURES))
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        found = finding(train(model, Batches()), "sharing")
+    finally:
+        done.set()
+        server.join()
+    assert found.severity is Severity.SERIOUS
+    assert "2 threads call" in found.found
+
+
+def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def halved(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
+        time_compute(setups, batches, 0.0)
+        seen.append([str(next(setup.model.parameters()).dtype) for setup in setups])
+        return [2.0, 1.0]
+
+    # The real speed-up of float32 depends on the machine and its load.
+    monkeypatch.setattr(data_type, "time_compute", halved)
+    found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "data_type")
+    assert found.found == "parameters are float64"
+    assert "takes 2000.0 ms, in float32 1000.0 ms" in found.evidence
+    assert seen[0] == ["torch.float64", "torch.float32"]
+    assert found.severity in WORSE
+
+
+def test_fresh_memory_for_every_batch() -> None:
+    class Fresh(Batches):
+        def __iter__(self) -> Iterator[Batch]:
+            for _ in range(self.count):
+                memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                features = np.frombuffer(memory, np.float32).reshape(-1, FEATURES)
+                features[:] = 0.0
+                yield Batch(features[:8192], np.zeros(8192, np.int64), labels_mask=None, features_mask=None)
+
+    found = finding(train(torch.nn.Linear(FEATURES, CLASSES), Fresh()), "memory_reuse")
+    assert found.severity in WORSE
+    assert "MB of fresh memory are touched for every batch" in found.found
+
+
+def test_a_network_beyond_the_guidelines() -> None:
+    deep = torch.nn.Sequential(*(torch.nn.Conv2d(1, 1, 1) for _ in range(150)))
+    model = torch.nn.Sequential(
+        torch.nn.AvgPool2d(100), deep, torch.nn.AvgPool2d(6), torch.nn.Flatten(), torch.nn.Linear(1, 20_000)
+    )
+    images = Batches(size=1, count=1)
+    images.batch = Batch(np.zeros((1, 1, 600, 600), np.float32), np.zeros(1, np.int64))
+    examination = examine(model, images, backend="cpu", batches=2)
+    found = finding(examination, "network")
+    assert found.severity is Severity.WARNING
+    assert found.found == (
+        "150 convolutional layers, more than about 100; 600 pixels a side, more than about 500; 20,000 classes, more "
+        "than about 10,000"
+    )
+
+
+class Block(torch.nn.Module):
+    """A hand-written transformer layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(width) for _ in range(2)])
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.norms[0](tokens)).chunk(3, -1)
+        tokens = tokens + self.out(torch.softmax(query @ key.transpose(1, 2), -1) @ value)
+        mixed: torch.Tensor = tokens + self.mlp(self.norms[1](tokens))
+        return mixed
+
+
+def transformer(width: int, *layers: torch.nn.Module) -> torch.nn.Module:
+    """Return a model that turns features into tokens of four, and applies layers and a head."""
+    embed = torch.nn.Sequential(torch.nn.Unflatten(1, (FEATURES // 4, 4)), torch.nn.Linear(4, width))
+    return torch.nn.Sequential(embed, *layers, torch.nn.Flatten(), torch.nn.Linear(FEATURES // 4 * width, CLASSES))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: transformer(16, *(Block(16) for _ in range(12))),
+        lambda: transformer(700, Block(700)),
+        lambda: transformer(
+            16, torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 4, batch_first=True), 12)
+        ),
+        lambda: transformer(16, *(torch.nn.TransformerEncoderLayer(16, 4, norm_first=True) for _ in range(12))),
+    ],
+    ids=["by hand", "by hand, wide", "encoder", "layers"],
+)
+def test_the_guideline_on_dense_layers_is_not_for_transformers(make: Callable[[], torch.nn.Module]) -> None:
+    model = make()
+    assert size_of(model).dense > 20 or size_of(model).units > 2048
+    found = finding(examine(model, Batches(size=4), backend="cpu", batches=2), "network")
+    assert (found.severity, found.found) == (Severity.FINE, "within the guidelines")
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.SiLU, torch.nn.LayerNorm])
+def test_a_perceptron_beyond_the_guidelines(activation: Callable[..., torch.nn.Module]) -> None:
+    def between(units: int) -> torch.nn.Module:
+        return activation(units) if activation is torch.nn.LayerNorm else activation()
+
+    hidden = [part for _ in range(23) for part in (torch.nn.Linear(16, 16), between(16))]
+    model = torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, 3000), torch.nn.Linear(3000, 16), *hidden, torch.nn.Linear(16, CLASSES)
+    )
+    found = finding(examine(model, Batches(size=4), backend="cpu", batches=2), "network")
+    assert found.found == (
+        "26 dense layers in series, more than about 20; 3,000 units in a dense layer, more than about 2,048"
+    )
+
+
+def test_layers_of_every_kind_are_counted() -> None:
+    size = size_of(
+        torch.nn.ModuleList([torch.nn.LSTM(4, 1500, num_layers=3), torch.nn.Linear(3000, 7), torch.nn.Linear(7, 5)])
+    )
+    assert (size.recurrent, size.recurrent_units, size.dense, size.units, size.classes) == (3, 1500, 2, 7, 5)
+
+
+def test_an_operation_that_leaves_torch_and_comes_back() -> None:
+    class There(torch.nn.Module):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return features + torch.from_numpy(np.tanh(features.detach().cpu().numpy()))
+
+    model = torch.nn.Sequential(There(), torch.nn.Linear(FEATURES, CLASSES))
+    found = finding(train(model, Batches()), "fallback")
+    assert found.severity is Severity.WARNING
+    assert found.evidence.startswith("numpy in 0 (1 a batch)")
+
+
+def test_kernels_below_what_the_cpu_has() -> None:
+    best = torch.backends.cpu.get_cpu_capability()
+    if best == "DEFAULT":
+        pytest.skip("this CPU has no better kernels")
+    code = (
+        "from etl.doctor.check import Case; from etl.doctor.checks.hardware import CpuExtensions\n"
+        "from etl.doctor.machine import look_at_machine\n"
+        "found = CpuExtensions().look(Case(look_at_machine(0.0)))\n"
+        "print(found.severity.value, found.found, found.remedy, sep='|')"
+    )
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert (
+        ran.stdout.strip() == f"serious|torch computes with DEFAULT, and this CPU has {best}|unset ATEN_CPU_CAPABILITY"
+    )
+    assert CpuExtensions().look(Case(quiet_machine())).severity is Severity.FINE
+
+
+def test_a_busy_neighbour() -> None:
+    # Started through a shell, so that they are not children of this process.
+    start = (
+        f"for i in $(seq {available_cpus()}); do {sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!; done"
+    )
+    started = subprocess.run(["sh", "-c", start], stdout=subprocess.PIPE, text=True, check=True)
+    busy = [int(line) for line in started.stdout.split()]
+    try:
+        machine = look_at_machine(1.0)
+    finally:
+        for each in busy:
+            os.kill(each, signal.SIGKILL)
+    assert {each.pid for each in machine.busy_processes} & set(busy)
+    found = OtherProcesses().look(Case(machine))
+    assert found.severity in WORSE
+    assert "python" in found.evidence
+    assert OtherProcesses().look(Case(quiet_machine())).severity is Severity.FINE
+
+
+def test_more_threads_than_cpus() -> None:
+    many = 4 * available_cpus()
+    with ThreadPolicy(many):
+        found = finding(train(mlp(), Batches()), "threads")
+    assert found.severity in WORSE
+    assert f"{many} threads compute" in found.found
+    assert f"ThreadPolicy({available_cpus()})" in str(found.remedy)
+
+
+def test_each_remedy_is_tried_alone() -> None:
+    examination = train(mlp(torch.float64), Batches(size=1, dtype="float64", seconds=0.02), try_remedies=True)
+    size = finding(examination, "batch_size")
+    assert size.trial is not None
+    assert size.trial.low <= size.trial.ratio <= size.trial.high
+    assert size.trial.ratio < 1
+    assert size.saves_seconds == pytest.approx(12 * (size.trial.without_seconds - size.trial.with_seconds))
+    loading = finding(examination, "loading")
+    assert loading.trial is None
+    assert loading.trial_failed == "it cannot be applied in this process"
+
+
+def test_the_finding_that_saves_most_comes_first() -> None:
+    examination = train(Slow(0.001), Batches(size=1, seconds=0.01))
+    saves = [each.saves_seconds for each in examination.findings if each.saves_seconds is not None]
+    assert saves == sorted(saves, reverse=True)
+    assert examination.first is examination.findings[0]
+    assert examination.first.remedy in str(examination)
+
+
+def test_the_model_and_the_iterator_are_left_as_they_were() -> None:
+    model = mlp()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    records = [{"features": np.zeros(FEATURES, np.float32), "label": 0} for _ in range(64)]
+    iterator = etl.RawIterator(records, etl.Pipeline([]), batch_size=8)
+    batches = iter(iterator)
+    next(batches)
+    next(batches)
+    state = iterator.state_dict()
+    train(model, iterator)
+    assert iterator.state_dict() == state
+    assert sum(len(batch) for batch in iterator) == 48
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(not module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_dataloader_is_examined_too() -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
+    examination = train(mlp(), torch.utils.data.DataLoader(data, batch_size=32))
+    assert examination.batches_per_epoch == 2
+    assert finding(examination, "batch_size").severity is Severity.FINE
+
+
+@pytest.mark.parametrize(
+    ("model", "batches", "reason"),
+    [
+        (None, Batches(), "a model and an iterator"),
+        (mlp(), None, "a model and an iterator"),
+        (mlp(), [], "no batches"),
+        (mlp(), [1, 2], "a pair of features and labels, not a int"),
+        (mlp(), [Batch(np.zeros((1, FEATURES), np.float32), None)], "no labels"),
+    ],
+)
+def test_a_training_that_cannot_be_examined_is_refused(model: Any, batches: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        examine(model, batches, backend="cpu")
+
+
+def test_batches_are_joined_record_by_record() -> None:
+    batches = [Batch((np.full((2, 3), number), np.zeros((2, 1))), np.full(2, number)) for number in range(5)]
+    first, last = Rebatched(batches, 3)
+    assert first.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert [part.shape for part in last.features] == [(4, 3), (4, 1)]
+    assert len(Rebatched(batches, 3)) == 2

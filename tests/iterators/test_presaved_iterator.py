@@ -1,0 +1,161 @@
+"""PresavedIterator: which stores fit a pipeline, who closes them, and that they are only read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etl
+import presave
+
+PIPELINE = etl.image_pipeline(8)
+
+
+def write(path: Path, photographs: Path, pipeline: etl.Pipeline, format: str = "npy") -> presave.Store:
+    records = etl.records(etl.ImageFolder(photographs), pipeline)
+    return presave.write(path, records, format=format, shard_nbytes=8 * 8 * 3 * 9)
+
+
+@pytest.fixture(scope="module")
+def store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
+    with write(tmp_path_factory.mktemp("data") / "store", photographs, PIPELINE.until("resize")) as opened:
+        yield opened
+
+
+def open_files_below(root: Path) -> list[Path]:
+    # The descriptor of the listing itself is gone by the time it is looked at.
+    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for target in targets if target.is_relative_to(root)]
+
+
+def test_a_store_of_another_pipeline_is_refused_and_both_are_named(store: presave.Store) -> None:
+    other = etl.image_pipeline(9)
+    with pytest.raises(ValueError, match=r"was written after stage 'resize' of pipeline .*or presave again") as caught:
+        etl.PresavedIterator(store, other.after("resize"))
+    message = str(caught.value)
+    assert str(store.path) in message
+    assert PIPELINE.until("resize").fingerprint in message
+    assert other.until("resize").fingerprint in message
+
+
+@pytest.mark.parametrize("stage", ["decode", "channels_first", "normalise"])
+def test_a_store_split_after_another_stage_is_refused(store: presave.Store, stage: str) -> None:
+    with pytest.raises(ValueError, match=f"after stage 'resize' .* this pipeline goes on after '.*{stage}'"):
+        etl.PresavedIterator(store, PIPELINE.after(stage))
+
+
+def test_the_whole_pipeline_is_not_run_on_a_store_again(store: presave.Store) -> None:
+    with pytest.raises(ValueError, match="this pipeline goes on after 'nothing'"):
+        etl.PresavedIterator(store, PIPELINE)
+
+
+def test_an_empty_pipeline_gives_what_is_stored(store: presave.Store) -> None:
+    (batch,) = etl.PresavedIterator(store, etl.Pipeline([]), batch_size=40)
+    np.testing.assert_array_equal(batch.features, store.gather(range(40))["features"])
+
+
+def test_a_store_that_no_pipeline_wrote_takes_any_whole_pipeline(tmp_path: Path) -> None:
+    records = [{"features": np.full((4, 4), number, np.uint8), "label": number} for number in range(5)]
+    with presave.write(tmp_path / "store", records) as plain:
+        (batch,) = etl.PresavedIterator(plain, etl.digits_pipeline(), batch_size=5)
+        assert batch.features.shape == (5, 1, 4, 4)
+        with pytest.raises(ValueError, match="goes on after 'channels_first'"):
+            etl.PresavedIterator(plain, etl.digits_pipeline().after("channels_first"))
+
+
+@pytest.mark.parametrize("make_path", [str, Path])
+def test_a_path_is_opened_and_closed_with_the_iterator(photographs: Path, tmp_path: Path, make_path: type) -> None:
+    path = tmp_path / "store"
+    write(path, photographs, PIPELINE.until("resize"), "hdf5").close()
+    with etl.PresavedIterator(make_path(path), PIPELINE.after("resize")) as iterator:
+        assert len(list(iterator)) == 2
+        assert open_files_below(path)
+    assert open_files_below(path) == []
+    with pytest.raises(RuntimeError, match="PresavedIterator is closed"):
+        iter(iterator)
+
+
+def test_a_store_that_was_given_stays_open(store: presave.Store) -> None:
+    with etl.PresavedIterator(store, PIPELINE.after("resize")) as iterator:
+        list(iterator)
+    assert len(store[0]["features"]) == 8
+
+
+def test_closing_a_shard_leaves_the_store_to_the_others(photographs: Path, tmp_path: Path) -> None:
+    write(tmp_path / "store", photographs, PIPELINE.until("resize")).close()
+    with etl.PresavedIterator(tmp_path / "store", PIPELINE.after("resize"), 10) as whole:
+        shards = [whole.shard(rank, 2) for rank in range(2)]
+        shards[0].close()
+        assert sum(len(batch) for batch in shards[1]) == 20
+        assert sum(len(batch) for batch in whole) == 40
+
+
+def test_a_path_without_a_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(presave.StoreError, match="nowhere does not exist"):
+        etl.PresavedIterator(tmp_path / "nowhere", PIPELINE)
+
+
+@pytest.mark.parametrize("format", presave.formats())
+def test_shards_in_two_threads_at_once_give_what_one_gives_alone(
+    photographs: Path, tmp_path: Path, format: str
+) -> None:
+    together = threading.Barrier(1)
+
+    def meet(record: etl.Record) -> etl.Record:
+        together.wait(20)  # both have gathered their batch before either finishes a record
+        return record
+
+    pipeline = etl.Pipeline([*PIPELINE.until("resize").stages, meet, *PIPELINE.after("resize").stages])
+    with write(tmp_path / "store", photographs, pipeline.until("resize"), format) as store:
+        whole = etl.PresavedIterator(store, pipeline.after("resize"), 3, shuffle=True)
+        assert len(list(whole)) == 14  # what it has allocated must not be shared
+        parts = [whole.shard(rank, 2) for rank in range(2)]
+        expected = [[batch.features.tobytes() for batch in whole.shard(rank, 2)] for rank in range(2)]
+        found: list[list[bytes]] = [[], []]
+
+        def load(rank: int) -> None:
+            found[rank] = [batch.features.tobytes() for batch in parts[rank]]
+
+        together = threading.Barrier(2)
+        threads = [threading.Thread(target=load, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert found == expected
+
+
+@pytest.mark.parametrize("cache", [None, "ram"])
+def test_the_rest_of_the_pipeline_is_done_once_in_each_epoch_and_never_in_the_store(
+    photographs: Path, tmp_path: Path, cache: str | None
+) -> None:
+    def inverted(record: etl.Record) -> etl.Record:
+        np.subtract(255, record["features"], out=record["features"])  # in place, though it should not be
+        return record
+
+    pipeline = etl.Pipeline([*PIPELINE.until("resize").stages, inverted])
+    write(tmp_path / "store", photographs, pipeline.until("resize")).close()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()}
+    store = presave.open_store(tmp_path / "store", cache=cache)  # type: ignore[arg-type]
+    stored = store.gather(range(40))["features"].copy()
+    iterator = etl.PresavedIterator(store, pipeline.after("resize"), batch_size=16)
+    for _ in range(3):
+        np.testing.assert_array_equal(np.concatenate([batch.features for batch in iterator]), 255 - stored)
+    np.testing.assert_array_equal(store.gather(range(40))["features"], stored)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
+    store.close()
+
+
+def test_a_record_that_fails_is_named_with_its_store(store: presave.Store, photographs: Path, tmp_path: Path) -> None:
+    def picky(record: etl.Record) -> etl.Record:
+        if record["label"] == 3:
+            raise ValueError("no astronauts, please")
+        return record
+
+    pipeline = etl.Pipeline([*PIPELINE.until("resize").stages, picky])
+    with pytest.raises(etl.RecordError, match=r"record 12 of .*store: failed at stage 'picky': no astronauts"):
+        list(etl.PresavedIterator(store, pipeline.after("resize"), 5))

@@ -1,0 +1,247 @@
+"""Gather, cast and normalise in one pass gives the bits of the stages, compiled or in numpy, and is what loads them."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import etl
+import presave
+from etl.kernels import find_normalise_rows
+from etl.stages import ChannelsFirst, Normalise
+
+PIPELINE = etl.image_pipeline((9, 7))
+# 40 photographs in shards of 9, so that a shuffled batch spreads over several.
+SHARD_NBYTES = 9 * 7 * 3 * 9
+EPOCHS = """
+import hashlib, sys
+if sys.argv[2] == "without":
+    sys.modules["numba"] = None  # what Python makes of a package that is not there
+import etl
+if sys.argv[2] == "with":
+    etl.kernels.find_normalise_rows("numba")  # otherwise the first batches are numpy's
+iterator = etl.PresavedIterator(sys.argv[1], etl.image_pipeline((9, 7)).after("resize"), 16, shuffle=True)
+digest = hashlib.sha256()
+for batch in [*iterator, *iterator]:
+    for array in batch.arrays():
+        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+print(digest.hexdigest(), "numba.core" in sys.modules)
+"""
+
+
+class OtherNormalise(Normalise):
+    """Does the same and could do anything else."""
+
+
+def write(path: Path, photographs: Path, format: str = "npy") -> presave.Store:
+    records = etl.records(etl.ImageFolder(photographs), PIPELINE.until("resize"))
+    return presave.write(path, records, format=format, shard_nbytes=SHARD_NBYTES)
+
+
+@pytest.fixture(scope="module")
+def store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
+    with write(tmp_path_factory.mktemp("data") / "store", photographs) as written:
+        yield written
+
+
+@pytest.fixture(scope="module", params=presave.formats())
+def store_of_any_format(
+    request: pytest.FixtureRequest, photographs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[presave.Store]:
+    with write(tmp_path_factory.mktemp("data") / "store", photographs, request.param) as written:
+        yield written
+
+
+def expected_bits(images: np.ndarray, normalise: Normalise) -> np.ndarray:
+    """What the stages make of each image, as integers: equal bits, not only equal numbers."""
+    finished = [normalise(ChannelsFirst()({"features": image}))["features"] for image in images]
+    return np.array(finished, np.float32).reshape(len(images), 3, *images.shape[1:3]).view(np.uint32)
+
+
+channel_means = st.tuples(*[st.floats(-2, 2)] * 3)
+channel_stds = st.tuples(*[st.floats(1e-3, 10)] * 3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), mean=channel_means, std=channel_stds)
+def test_both_kernels_give_the_bits_of_the_stages_in_any_order_and_place(
+    data: st.DataObject, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    count, height, width = (data.draw(st.integers(1, most)) for most in (6, 20, 20))
+    images = data.draw(hnp.arrays(np.uint8, (count, height, width, 3)))
+    images.flags.writeable = False  # as a store gives them
+    rows = data.draw(hnp.arrays(np.int64, st.integers(0, 8), elements=st.integers(0, count - 1)))
+    slots = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
+    normalise = Normalise(mean, std)
+    for kernel in ("numba", "numpy"):
+        out = np.full((len(rows) + 1, 3, height, width), -7, np.float32)
+        find_normalise_rows(kernel)(images, rows, out, slots, normalise.offset.reshape(-1), normalise.scale.reshape(-1))
+        np.testing.assert_array_equal(out[slots].view(np.uint32), expected_bits(images[rows], normalise))
+        assert (out[len(rows)] == -7).all()  # the place that no record was to go to
+
+
+@settings(deadline=None, max_examples=15)
+@given(mean=channel_means, std=channel_stds)
+def test_every_pixel_value_is_normalised_as_by_the_stages(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    normalise = Normalise(mean, std)
+    images = np.repeat(np.arange(256, dtype=np.uint8), 3).reshape(1, 16, 16, 3)
+    first = np.zeros(1, np.int64)
+    for kernel in ("numba", "numpy"):
+        out = np.empty((1, 3, 16, 16), np.float32)
+        find_normalise_rows(kernel)(
+            images, first, out, first, normalise.offset.reshape(-1), normalise.scale.reshape(-1)
+        )
+        np.testing.assert_array_equal(out.view(np.uint32), expected_bits(images, normalise))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "numba", "numpy"])
+def test_records_of_all_shards_come_in_the_order_asked_for_with_repeats(
+    store_of_any_format: presave.Store, kernel: str
+) -> None:
+    indices = np.random.default_rng(3).integers(0, len(store_of_any_format), 70)
+    normalise = Normalise()
+    expected = expected_bits(store_of_any_format.gather(indices)["features"], normalise)
+    found = etl.gather_normalised(store_of_any_format, indices, normalise, kernel=kernel)
+    np.testing.assert_array_equal(found.view(np.uint32), expected)
+
+
+def test_a_buffer_that_is_given_is_written_and_returned(store: presave.Store) -> None:
+    out = np.full((2, 3, 9, 7), np.nan, np.float32)
+    assert etl.gather_normalised(store, [30, 2], Normalise(), out) is out
+    np.testing.assert_array_equal(out, etl.gather_normalised(store, [30, 2], Normalise()))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.empty((3, 3, 9, 7), np.float32),
+        np.empty((2, 3, 9, 7), np.float64),
+        np.empty((2, 9, 7, 3), np.float32).transpose(0, 3, 1, 2),
+        np.broadcast_to(np.float32(0), (2, 3, 9, 7)),
+    ],
+    ids=["shape", "dtype", "order", "read-only"],
+)
+def test_an_unsuitable_out_is_refused_with_what_is_required(store: presave.Store, out: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"must be writable, contiguous float32 of shape \(2, 3, 9, 7\)"):
+        etl.gather_normalised(store, [0, 1], Normalise(), out)
+
+
+def test_missing_records_are_refused_before_anything_is_read(store: presave.Store) -> None:
+    for wrong in ([40], [-1]):
+        with pytest.raises(IndexError, match=f"record {wrong[0]} of .*, which holds 40"):
+            etl.gather_normalised(store, wrong, Normalise())
+
+
+@pytest.mark.parametrize(
+    "features", [np.zeros((4, 4, 1), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((4, 4), np.uint8)]
+)
+def test_a_store_of_other_features_is_refused(tmp_path: Path, features: np.ndarray) -> None:
+    other = presave.write(tmp_path / "store", [{"features": features}])
+    with other, pytest.raises(ValueError, match=r"needs features of uint8 and shape \(height, width, 3\)"):
+        etl.gather_normalised(other, [0], Normalise())
+
+
+def test_an_unknown_kernel_is_refused_with_the_known_ones(store: presave.Store) -> None:
+    with pytest.raises(ValueError, match="unknown kernel 'fast'; known: auto, numba, numpy"):
+        etl.gather_normalised(store, [0], Normalise(), kernel="fast")
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Records of each call that gathers and normalises in one pass."""
+    calls: list[int] = []
+
+    def counted(store: presave.Store, numbers: np.ndarray, *others: Any) -> np.ndarray:
+        calls.append(len(numbers))
+        return etl.gather_normalised(store, numbers, *others)
+
+    monkeypatch.setattr(etl.loading.store_loader, "gather_normalised", counted)
+    return calls
+
+
+def test_a_presaved_iterator_loads_every_record_in_one_pass(
+    store_of_any_format: presave.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(monkeypatch)
+    list(etl.PresavedIterator(store_of_any_format, PIPELINE.after("resize"), 16, shuffle=True))
+    # A pickle would be read once more for it.
+    assert sum(calls) == (0 if store_of_any_format.manifest.format == "pickle" else len(store_of_any_format))
+
+
+@pytest.mark.parametrize("case", ["float16", "float64", "another stage", "a subclass"])
+def test_a_presaved_iterator_leaves_other_remainders_to_the_stages(
+    photographs: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def same(record: etl.Record) -> etl.Record:
+        return record
+
+    rest = {"another stage": [ChannelsFirst(), Normalise(), same], "a subclass": [ChannelsFirst(), OtherNormalise()]}
+    stages = rest.get(case, [ChannelsFirst(), Normalise()])
+    pipeline = etl.Pipeline([*PIPELINE.until("resize").stages, *stages])
+    dtype = case if case.startswith("float") else "float32"
+    calls = count_calls(monkeypatch)
+    with presave.write(
+        tmp_path / "store", etl.records(etl.ImageFolder(photographs), pipeline.until("resize"))
+    ) as store:
+        (batch,) = etl.PresavedIterator(store, pipeline.after("resize"), 40, dtype=dtype)
+        expected = expected_bits(store.gather(range(40))["features"], Normalise()).view(np.float32)
+    assert calls == []
+    np.testing.assert_array_equal(batch.features, expected.astype(dtype))
+
+
+def test_labels_and_masks_beside_normalised_features_are_those_of_raw_loading(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    records = [
+        {
+            "features": random.integers(0, 256, (5, 4, 3), np.uint8),
+            "label": random.random(2),
+            "features_mask": np.array([1, number % 2], ">i2"),
+        }
+        for number in range(12)
+    ]
+    pipeline = etl.Pipeline([ChannelsFirst(), Normalise()])
+    options = {"batch_size": 5, "shuffle": True, "seed": 4}
+    with presave.write(tmp_path / "store", records) as store:
+        presaved = list(etl.PresavedIterator(store, pipeline, **options))
+    for found, expected in zip(presaved, etl.RawIterator(records, pipeline, **options), strict=True):
+        for one, other in zip(found.arrays(), expected.arrays(), strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+
+
+def test_batches_are_arrays_of_their_own(store: presave.Store) -> None:
+    first, second, *_ = list(etl.PresavedIterator(store, PIPELINE.after("resize"), 16))
+    before = hashlib.sha256(second.features.tobytes()).digest()
+    first.features[...] = 0
+    assert hashlib.sha256(second.features.tobytes()).digest() == before
+
+
+def test_epochs_with_and_without_numba_are_the_same_bytes(photographs: Path, tmp_path: Path) -> None:
+    write(tmp_path / "store", photographs).close()
+    printed = {
+        numba: subprocess.run(
+            [sys.executable, "-c", EPOCHS, tmp_path / "store", numba], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for numba in ("with", "without")
+    }
+    assert printed["with"][0] == printed["without"][0]
+    assert (printed["with"][1], printed["without"][1]) == ("True", "False")
+
+
+def test_asking_for_missing_numba_says_how_to_install_it(photographs: Path, tmp_path: Path) -> None:
+    write(tmp_path / "store", photographs).close()
+    program = (
+        "import sys; sys.modules['numba'] = None; import etl, presave; "
+        "etl.gather_normalised(presave.open_store(sys.argv[1]), [0], etl.stages.Normalise(), kernel='numba')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True)
+    assert ended.stderr.splitlines()[-1] == "ImportError: kernel 'numba' needs numba: pip install 'fair-etl[fast]'"

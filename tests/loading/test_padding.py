@@ -1,0 +1,154 @@
+"""Sequences of different lengths: padded alike by every strategy, with masks, and without influence on training."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etl
+import presave
+from etl.stages.cursor import ThreadCursor
+from tests.sequences import INPUTS, NOTHING, Sequences, doubled, every_other_step, sequences
+
+
+def iterate(strategy: str, folder: Path, records: Any, pipeline: etl.Pipeline, padding: Any, **settings: Any) -> Any:
+    settings = {"batch_size": 6, "shuffle": True, "seed": 1, "padding": padding, **settings}
+    kind = strategy.removeprefix("async ")
+    if kind == "raw":
+        iterator: Any = etl.RawIterator(records, pipeline, **settings)
+    else:
+        before, after = (NOTHING, pipeline) if kind == "presaved early" else (pipeline, NOTHING)
+        ragged = ["features", *(["label"] if np.ndim(records[0]["label"]) else [])]
+        path = folder / f"store {len(list(folder.iterdir()))}"
+        store = presave.write(path, etl.records(list(records), before), ragged=ragged, shard_nbytes=500)
+        iterator = etl.PresavedIterator(store, after, **settings)
+    return etl.AsyncIterator(iterator, threads=2) if strategy.startswith("async") else iterator
+
+
+STRATEGIES = ("raw", "presaved", "presaved early", "async raw", "async presaved", "async presaved early")
+
+
+@pytest.mark.parametrize("padding", [etl.Padding(), etl.Padding(-1.0, multiple_of=8), etl.Padding(length=19)])
+@pytest.mark.parametrize("stage", [doubled, every_other_step])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_strategy_pads_alike(tmp_path: Path, padding: etl.Padding, stage: Any, dtype: str) -> None:
+    records, pipeline = sequences(), etl.Pipeline([stage])
+    expected = list(iterate("raw", tmp_path, records, pipeline, padding, dtype=dtype))
+    sources = [("raw", Sequences(records)), ("async raw", Sequences(records))]
+    for strategy, source in [*((strategy, records) for strategy in STRATEGIES[1:]), *sources]:
+        given = list(iterate(strategy, tmp_path, source, pipeline, padding, dtype=dtype))
+        for one, other in zip(expected, given, strict=True):
+            for left, right in zip(one.arrays(), other.arrays(), strict=True):
+                same = (left.shape, left.dtype, left.tobytes()) == (right.shape, right.dtype, right.tobytes())
+                assert same, strategy
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_data_comes_first_then_padding_and_the_mask_marks_both(tmp_path: Path, strategy: str) -> None:
+    records = sequences(per_step=True)
+    padding = etl.Padding(9.0, multiple_of=4, label_value=-100, fields=["features", "label"])
+    left = [record["features"].tobytes() for record in records]
+    for batch in iterate(strategy, tmp_path, records, NOTHING, padding):
+        assert batch.features_mask.dtype == np.float32
+        lengths = batch.features_mask.sum(axis=1).astype(int)
+        assert batch.features.shape[1] == -(-lengths.max() // 4) * 4 == batch.labels.shape[1]
+        for features, labels, mask, labels_mask, length in zip(
+            batch.features, batch.labels, batch.features_mask, batch.labels_mask, lengths, strict=True
+        ):
+            left.remove(features[:length].tobytes())
+            assert (features[length:] == 9).all()
+            assert labels.tolist() == [*(features[:length, 0] > 0), *[-100] * (len(labels) - length)]
+            assert mask.tolist() == labels_mask.tolist() == [1] * length + [0] * (len(mask) - length)
+    assert not left
+
+
+def test_reused_memory_holds_nothing_of_earlier_batches() -> None:
+    random = np.random.default_rng(0)
+    records = [{"features": np.full((length, 2000), 5, np.float32)} for length in random.integers(1, 9, 40)]
+    for batch in etl.RawIterator(records, NOTHING, 4, padding=etl.Padding(length=8)):
+        assert batch.features.nbytes > 1 << 16
+        assert (batch.features == 5 * batch.features_mask[:, :, None]).all()
+
+
+def test_labels_of_steps_are_padded_if_the_source_marks_them_ragged() -> None:
+    source = Sequences(sequences(per_step=True))
+    for batch in etl.RawIterator(source, NOTHING, 4, padding=etl.Padding()):
+        assert batch.labels.shape == batch.labels_mask.shape == batch.features_mask.shape
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_several_inputs_have_a_mask_each(tmp_path: Path, strategy: str) -> None:
+    random = np.random.default_rng(3)
+    records = [
+        {"features": (np.ones((first, 2)), np.ones(second, np.int64), 0.5), "label": first}
+        for first, second in random.integers(1, 9, (20, 2)).tolist()
+    ]
+    totals = np.zeros(2)
+    for batch in iterate(strategy, tmp_path, records, etl.Pipeline([lambda record: dict(record)]), etl.Padding()):
+        one, two, three = batch.features
+        masks = batch.features_mask
+        assert masks[2] is None
+        assert [mask.sum(axis=1).max() for mask in masks[:2]] == [one.shape[1], two.shape[1]]
+        assert (one == masks[0][..., None]).all()
+        assert (two == masks[1]).all()
+        assert (three == 0.5).all()
+        assert masks[0].sum(axis=1).tolist() == batch.labels.tolist()
+        totals += [mask.sum() for mask in masks[:2]]
+    assert totals.tolist() == [sum(len(record["features"][place]) for record in records) for place in (0, 1)]
+
+
+def test_a_records_own_mask_is_kept_and_padded_with_zeros() -> None:
+    records = [
+        {"features": np.ones((length, 2)), "features_mask": np.arange(length, dtype=np.uint8) % 2} for length in (4, 2)
+    ]
+    (batch,) = etl.RawIterator(records, NOTHING, padding=etl.Padding())
+    assert batch.features_mask.tolist() == [[0, 1, 0, 1], [0, 1, 0, 0]]
+    assert batch.features_mask.dtype == np.uint8
+
+
+def test_each_record_is_processed_once_even_if_its_batch_is_loaded_to_find_lengths() -> None:
+    calls: list[int] = []
+
+    def counted(record: etl.Record) -> etl.Record:
+        calls.append(int(record["label"]))
+        return record
+
+    records = [{"features": np.zeros((number % 5 + 1, 2)), "label": number} for number in range(20)]
+    raw = etl.RawIterator(records, etl.Pipeline([counted]), 6, padding=etl.Padding())
+    assert len(list(raw)) == len(list(etl.AsyncIterator(raw, threads=2))) == 4
+    assert sorted(calls) == sorted([*range(20)] * 2)
+
+
+def test_a_record_that_fails_is_left_out_of_a_padded_batch() -> None:
+    records = [*sequences(6), {"features": np.zeros((3, INPUTS + 1)), "label": 0}, {"label": 0}]
+    raw = etl.RawIterator(records, NOTHING, 8, padding=etl.Padding(), on_error="skip")
+    with pytest.warns(UserWarning, match="epoch 0 left out 2 of 8 records"):
+        (batch,) = raw
+    assert batch.features_mask.sum(axis=1).tolist() == [len(record["features"]) for record in records[:6]]
+
+
+def test_a_loader_that_was_pickled_pads_as_before(tmp_path: Path) -> None:
+    iterator = iterate("presaved early", tmp_path, sequences(), etl.Pipeline([every_other_step]), etl.Padding())
+    indices = np.arange(6)
+    fields = iterator.loader.plan(indices, 0, ThreadCursor()).fields
+    arrays = [{n: np.full((6, *shape), 7, dtype) for n, (shape, dtype) in fields.items()} for _ in range(2)]
+    iterator.loader.load(indices, 0, arrays[0], ThreadCursor())
+    pickle.loads(pickle.dumps(iterator.loader)).load(indices, 0, arrays[1], ThreadCursor())
+    assert all((arrays[0][name] == arrays[1][name]).all() for name in fields)
+
+
+def test_a_record_that_a_batch_was_planned_with_is_not_overwritten_by_what_is_gathered_next(tmp_path: Path) -> None:
+    records = [{"features": np.full((3, 2), number, np.uint8)} for number in range(4)]
+    flipped = etl.Pipeline([lambda record: {"features": record["features"][::-1]}])  # a view of what was gathered
+    with presave.write(tmp_path / "s", records) as store:
+        loader = etl.PresavedIterator(store, flipped, 2).loader
+        spec = loader.plan(np.array([1]), 0, ThreadCursor())
+        assert list(spec.finished) == [1]
+        arrays = {"features": np.zeros((1, 3, 2), np.uint8)}
+        loader.load(np.array([2]), 0, arrays, ThreadCursor())
+        loader.load(np.array([1]), 0, arrays, ThreadCursor(), spec.finished)
+        assert (arrays["features"] == 1).all()

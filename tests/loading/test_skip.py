@@ -1,0 +1,198 @@
+"""on_error="skip": bad records are left out of their batches, and the end of the epoch says which."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etl
+import presave
+from etl.loading.buffer_pool import round_up
+
+COUNT = 23
+BAD = {0, 1, 2, 3, 9, 16, 22}
+STRATEGIES = ["raw", "presaved", "async raw", "async presaved", "async 0"]
+WIDE = 50_000  # enough for memory that is used again
+
+
+def refuse_bad(record: etl.Record) -> etl.Record:
+    if int(record["label"]) in BAD:
+        raise ValueError(f"number {record['label']} is bad")
+    return record
+
+
+PIPELINE = etl.Pipeline([etl.stages.Cast("float64"), refuse_bad])
+RECORDS = [{"features": np.array([number, -number], np.int64), "label": number} for number in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
+    records = etl.records(RECORDS, PIPELINE.until("cast"))
+    with presave.write(tmp_path_factory.mktemp("data") / "store", records) as opened:
+        yield opened
+
+
+def make_iterator(strategy: str, store: presave.Store, batch_size: int = 4, **options: Any) -> etl.BatchIterator:
+    iterator: etl.BatchIterator
+    if "presaved" in strategy:
+        iterator = etl.PresavedIterator(store, PIPELINE.after("cast"), batch_size, on_error="skip", **options)
+    else:
+        iterator = etl.RawIterator(RECORDS, PIPELINE, batch_size, on_error="skip", **options)
+    if "async" not in strategy:
+        return iterator
+    return etl.AsyncIterator(iterator, 0 if strategy.endswith("0") else 2, threads=3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bad_records_are_skipped_and_a_batch_of_only_bad_records_is_omitted(
+    store: presave.Store, strategy: str
+) -> None:
+    iterator = make_iterator(strategy, store)
+    found, positions = [], []
+
+    def go_through() -> None:
+        for batch in iterator:
+            np.testing.assert_array_equal(batch.features[:, 0], batch.labels)
+            assert batch.features.dtype == np.float32
+            found.append(batch.labels.tolist())
+            positions.append(iterator.state_dict()["position"])
+
+    with pytest.warns(UserWarning, match="left out 7 of 23"):
+        go_through()
+    assert found == [[4, 5, 6, 7], [8, 10, 11], [12, 13, 14, 15], [17, 18, 19], [20, 21]]
+    assert positions == [8, 12, 16, 20, 0]
+    assert len(iterator) == 6  # batches of an epoch without a bad record
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_warning_at_the_end_of_every_epoch_counts_and_names_the_first(store: presave.Store, strategy: str) -> None:
+    name = "list" if "presaved" not in strategy else str(store.path)
+    iterator = make_iterator(strategy, store)
+    for epoch in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(iterator)
+        (warning,) = caught
+        shown = "; ".join(f"record {n} of {name}: failed at stage 'refuse_bad': number {n} is bad" for n in range(3))
+        assert str(warning.message) == f"epoch {epoch} left out 7 of 23 records: {shown}; ..."
+        assert warning.category is UserWarning
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_epoch_left_early_does_not_warn_and_the_next_counts_its_own(store: presave.Store, strategy: str) -> None:
+    iterator = make_iterator(strategy, store)
+    for _ in islice(iterator, 3):
+        pass
+    with pytest.warns(UserWarning, match="epoch 0 left out 7 of 23"):
+        list(iterator)
+
+
+@pytest.mark.parametrize("saved_by", STRATEGIES)
+@pytest.mark.parametrize("loaded_by", ["raw", "async presaved"])
+def test_a_resumed_epoch_is_the_rest(store: presave.Store, saved_by: str, loaded_by: str) -> None:
+    first, second = (make_iterator(each, store, shuffle=True) for each in (saved_by, loaded_by))
+    with pytest.warns(UserWarning, match="left out"):
+        whole = [batch.labels.tolist() for batch in make_iterator("raw", store, shuffle=True)]
+    for _ in islice(first, 3):
+        pass
+    second.load_state_dict(first.state_dict())
+    with pytest.warns(UserWarning, match="left out"):
+        assert [batch.labels.tolist() for batch in second] == whole[3:]
+    assert second.epoch == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_warning_turned_into_an_error_still_ends_the_epoch(store: presave.Store, strategy: str) -> None:
+    iterator = make_iterator(strategy, store)
+    for epoch in range(2):
+        assert iterator.epoch == epoch
+        with pytest.raises(UserWarning, match=f"epoch {epoch} left out"):  # warnings are errors in these tests
+            list(iterator)
+    assert iterator.state_dict()["epoch"] == 2
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_batches_of_one_record_are_those_of_the_good_ones(store: presave.Store, strategy: str) -> None:
+    with pytest.warns(UserWarning, match="left out 7 of 23"):
+        labels = [batch.labels.tolist() for batch in make_iterator(strategy, store, 1)]
+    assert labels == [[number] for number in range(COUNT) if number not in BAD]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_epoch_without_a_good_record_is_an_error(threads: int) -> None:
+    raw = etl.RawIterator(RECORDS[:4], PIPELINE, 2, on_error="skip")
+    iterator = etl.AsyncIterator(raw, 2, threads=threads) if threads else raw
+    with pytest.raises(etl.RecordError, match="record 0 of list: failed at stage 'refuse_bad': number 0 is bad"):
+        list(iterator)
+
+
+def test_unreadable_records_and_those_of_another_shape_are_left_out_too() -> None:
+    class Partly(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 2:
+                raise OSError("disk on fire")
+            return super().__getitem__(index)
+
+    records = Partly({"features": np.zeros(4 if number == 1 else 3), "label": number} for number in range(5))
+    message = (
+        r"left out 2 of 5 records: record 1 of Partly: failed at stage 'collate': field 'features' has shape \(4,\).*; "
+        "record 2 of Partly: failed at stage 'read': disk on fire$"
+    )
+    with pytest.warns(UserWarning, match=message):
+        (batch,) = etl.RawIterator(records, etl.Pipeline([]), 5, on_error="skip")
+    assert batch.labels.tolist() == [0, 3, 4]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_record_that_was_left_out_keeps_no_memory_of_its_batch(threads: int) -> None:
+    labels = [5, min(BAD)] * 12
+    records = [{"features": np.full(WIDE, label, np.float32), "label": label} for label in labels]
+    raw = etl.RawIterator(records, etl.Pipeline([refuse_bad]), 4, on_error="skip")
+    iterator = etl.AsyncIterator(raw, 1, threads=threads) if threads else raw
+    free = []
+
+    def go_through() -> None:
+        for batch in iterator:
+            assert batch.features[:, 0].tolist() == [5, 5]
+            free.append(len(raw._pool._free[round_up(4 * WIDE * 4)]))
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.warns(UserWarning, match="left out 12 of 24"):
+            go_through()
+    finally:
+        gc.enable()
+    assert max(free) > 0  # what was left of a batch was copied, and its own memory came back
+
+
+def test_an_unknown_on_error_is_refused(store: presave.Store) -> None:
+    wrong: Any = "ignore"
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
+        etl.RawIterator(RECORDS, PIPELINE, on_error=wrong)
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
+        etl.PresavedIterator(store, PIPELINE.after("cast"), on_error=wrong)
+
+
+@pytest.mark.parametrize("stage", ["read", "grow"])
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_record_that_runs_out_of_memory_is_named_and_not_left_out(stage: str, number: int) -> None:
+    class Records(list[etl.Record]):
+        def __getitem__(self, index: Any) -> Any:
+            return grow(super().__getitem__(index)) if stage == "read" else super().__getitem__(index)
+
+    def grow(record: etl.Record) -> etl.Record:
+        if record["label"] == number:
+            raise MemoryError("no room")  # one of malloc's would move this thread to another arena for good
+        return record
+
+    pipeline = etl.Pipeline([] if stage == "read" else [grow])
+    for iterator in (raw := etl.RawIterator(Records(RECORDS), pipeline, 4, on_error="skip"), etl.AsyncIterator(raw)):
+        with pytest.raises(MemoryError, match=f"record {number} of Records: failed at stage '{stage}': no room"):
+            list(iterator)

@@ -1,0 +1,247 @@
+"""Several threads share each batch: the caller sees the same batches, errors and ends as with none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import etl
+import presave
+from etl.iterators.indexed import IndexedIterator
+from etl.loading.batch_plan import Granularity
+from etl.prefetch.prefetcher import PendingBatch
+from etl.stages.cursor import ThreadCursor
+
+NOTHING = etl.Pipeline([])
+RECORDS = [{"features": np.full(3, number), "label": number} for number in range(29)]
+LIMIT_SECONDS = 20
+# Only what goes wrong is waited for: a test that passes spends this time once.
+TOO_FAR_SECONDS = 0.1
+
+
+class Watched(list[Any]):
+    """Records that count how many were begun, and wait at some numbers until the gate is open; others fail."""
+
+    def __init__(self, waiting: set[int] | None = None, failing: set[int] | None = None) -> None:
+        super().__init__(RECORDS)
+        self.waiting, self.failing = waiting or set(), failing or set()
+        self.gate = threading.Event()
+        self.begun = threading.Semaphore(0)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.begun.release()
+        if index in self.waiting:
+            assert self.gate.wait(LIMIT_SECONDS)
+        if index in self.failing:
+            raise OSError("disk on fire")
+        return super().__getitem__(index)
+
+    def describe(self, index: int) -> str:
+        return f"{index}.jpg"
+
+
+def as_it_is(record: etl.Record) -> etl.Record:
+    """Hands on the gathered arrays: what is gathered for another part must not get into them."""
+    return record
+
+
+def labels_of(iterator: etl.BatchIterator) -> list[list[int]]:
+    return [batch.labels.tolist() for batch in iterator]
+
+
+def prefetch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[presave.Store]:
+    with presave.write(tmp_path_factory.mktemp("data") / "store", RECORDS, shard_nbytes=24 * 7) as opened:
+        assert len(opened.manifest.shards) > 3
+        yield opened
+
+
+def make(kind: str, store: presave.Store, batch_size: int) -> IndexedIterator:
+    if kind == "raw":
+        return etl.RawIterator(RECORDS, NOTHING, batch_size, shuffle=True)
+    return etl.PresavedIterator(
+        store, NOTHING if kind == "whole" else etl.Pipeline([as_it_is]), batch_size, shuffle=True
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 31), st.sampled_from(["raw", "whole", "views"]))
+def test_batches_and_states_are_those_of_the_plain_iterator(
+    store: presave.Store, threads: int, prefetch_size: int, batch_size: int, kind: str
+) -> None:
+    def seen(iterator: etl.BatchIterator) -> list[Any]:
+        return [
+            (batch.labels.tolist(), batch.features.tolist(), iterator.state_dict())
+            for _ in range(2)
+            for batch in iterator
+        ]
+
+    iterator = etl.AsyncIterator(make(kind, store, batch_size), prefetch_size, threads=threads)
+    assert seen(iterator) == seen(make(kind, store, batch_size))
+    assert prefetch_threads() == []
+
+
+@pytest.mark.parametrize("kind", ["raw", "whole", "views"])
+def test_the_parts_of_a_batch_may_be_loaded_in_any_order_by_any_thread(store: presave.Store, kind: str) -> None:
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2]):
+        plan, *_ = make(kind, store, 4).plans(ThreadCursor())
+        for row in order:  # even rows in threads of their own
+            if row % 2:
+                plan.load(row, row + 1, ThreadCursor())
+            else:
+                chunk = threading.Thread(target=plan.load, args=(row, row + 1, ThreadCursor()))
+                chunk.start()
+                chunk.join()
+        batch = plan.batch
+        assert batch is not None
+        assert batch.features[:, 0].tolist() == batch.labels.tolist()
+
+
+class Counted:
+    """Stands for the plan of a batch."""
+
+    def __init__(self, rows: int, granularity: Granularity) -> None:
+        self.rows = rows
+        self.granularity = granularity
+
+
+@given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 500), st.sampled_from(get_args(Granularity)))
+def test_chunks_cover_a_batch_once_and_are_no_more_than_needed(
+    rows: int, workers: int, least: int, granularity: Granularity
+) -> None:
+    pending = PendingBatch(Counted(rows, granularity), rows)  # type: ignore[arg-type]
+    chunks = []
+    while pending.next_row < rows:
+        chunks.append(pending.take_chunk(workers, least))
+    assert [row for first, last in chunks for row in range(first, last)] == list(range(rows))
+    smallest = {"record": least, "share": max(least, -(-rows // workers)), "batch": rows}[granularity]
+    sizes = [last - first for first, last in chunks]
+    assert sizes == sorted(sizes[:-1], reverse=True) + sizes[-1:]
+    assert all(size >= smallest for size in sizes[:-1])
+    assert max(sizes) <= max(smallest, rows // (2 * workers), 1)
+    assert len(chunks) <= 2 * workers * (2 + np.log(rows)) + 1
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("prefetch_size", [1, 2, 3])
+def test_no_more_batches_than_prefetch_size_are_begun(threads: int, prefetch_size: int) -> None:
+    records = Watched()
+    with etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), prefetch_size, threads=threads) as iterator:
+        batches = iter(iterator)
+        for taken in range(4):
+            for _ in range(4 * prefetch_size if taken == 0 else 4):
+                assert records.begun.acquire(timeout=LIMIT_SECONDS)
+            assert not records.begun.acquire(timeout=TOO_FAR_SECONDS)
+            next(batches)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threads: int) -> None:
+    # Record 13 waits until 14, 15 and 20 have failed: the order in which they fail is not that of their numbers.
+    records = Watched(waiting={13}, failing={13, 14, 15, 20})
+    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 8), 3, threads=threads)
+    threading.Timer(0.05, records.gate.set).start()
+    batches = iter(iterator)
+    assert next(batches).labels.tolist() == list(range(8))
+    with pytest.raises(etl.RecordError, match=r"record 13 of Watched \(13.jpg\): failed at stage 'read': disk on fire"):
+        next(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+    assert iterator.state_dict()["position"] == 8
+    assert prefetch_threads() == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+# The first tells how batches are laid out, before any of them begins.
+@pytest.mark.parametrize("hanging", [0, 1, 12])
+def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(threads: int, hanging: int) -> None:
+    records = Watched(waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too
+    iterator = etl.AsyncIterator(etl.RawIterator(records, NOTHING, 4), 2, threads=threads, timeout=0.2)
+    message = (
+        rf"record {hanging} of Watched \({hanging}.jpg\): failed at stage 'read': not finished after 0.2 s of wait"
+    )
+    with pytest.raises(etl.RecordError, match=message) as caught:
+        labels_of(iterator)
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    records.waiting = set()
+    assert labels_of(iterator) == labels_of(etl.RawIterator(RECORDS, NOTHING, 4))
+    records.gate.set()
+    for thread in prefetch_threads():
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive()
+
+
+def test_a_hanging_stage_is_named(photographs: Path) -> None:
+    gate = threading.Event()
+
+    def wait_for_it(record: etl.Record) -> etl.Record:
+        if record["label"] == 0 and len(seen) == 2:
+            gate.wait(LIMIT_SECONDS)
+        seen.append(record["label"])
+        return record
+
+    seen: list[int] = []
+    source = etl.ImageFolder(photographs)
+    pipeline = etl.Pipeline([etl.stages.Decode(), etl.stages.Resize(4, 4), wait_for_it])
+    iterator = etl.AsyncIterator(etl.RawIterator(source, pipeline, 8), 1, threads=1, timeout=0.3)
+    with pytest.raises(etl.RecordError, match=rf"\({source.files[2]}\): failed at stage 'wait_for_it': not finished"):
+        labels_of(iterator)
+    gate.set()
+    for thread in prefetch_threads():
+        thread.join(LIMIT_SECONDS)
+
+
+def test_a_batch_that_comes_in_time_is_no_timeout_however_many_there_are() -> None:
+    iterator = etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING, 1), 2, threads=2, timeout=LIMIT_SECONDS)
+    assert len(labels_of(iterator)) == 29
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_that_cannot_be_meant_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be a number of seconds above 0, or None, not "):
+        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), timeout=timeout)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True])
+def test_threads_are_a_whole_number_of_at_least_1(threads: Any) -> None:
+    with pytest.raises(ValueError, match=f"threads must be a whole number of at least 1, not {threads!r}"):
+        etl.AsyncIterator(etl.RawIterator(RECORDS, NOTHING), threads=threads)
+
+
+def test_an_iterator_of_the_callers_own_is_advanced_by_one_thread() -> None:
+    class Own(etl.RawIterator):
+        """Only the protocol, without what makes its batches divisible."""
+
+    class Foreign:
+        async_supported = True
+
+        def __init__(self) -> None:
+            self._inside = etl.RawIterator(RECORDS, NOTHING, 4)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inside, name)
+
+        def __len__(self) -> int:
+            return len(self._inside)
+
+        def __iter__(self) -> Iterator[etl.Batch]:
+            for batch in self._inside:
+                assert len(prefetch_threads()) == 1
+                yield batch
+
+    foreign: Any = Foreign()
+    iterator = etl.AsyncIterator(foreign, 3, threads=4)
+    assert iterator.threads == 1
+    assert labels_of(iterator) == labels_of(etl.RawIterator(RECORDS, NOTHING, 4))
+    assert etl.AsyncIterator(Own(RECORDS, NOTHING), threads=4).threads == 4

@@ -1,0 +1,231 @@
+"""Writing a store on a Dask cluster, with a real scheduler and worker processes that may be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+
+import etl
+import presave
+
+distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
+
+# joblib's own backend for Dask still has a method that joblib deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`apply_async` is deprecated:DeprecationWarning:joblib")
+
+RECORDS, SHARD_RECORDS = 48, 4
+LIMIT_SECONDS = 60
+
+
+class AwkwardError(Exception):
+    """Can be pickled but not unpickled, like many exceptions of libraries."""
+
+    def __init__(self, record: int, reason: str) -> None:
+        super().__init__(f"{reason} {record}")
+
+
+class CountedRecords:
+    """Records that count their reads by workers in the folder `notes`. A worker calls `accident` at record `at`."""
+
+    def __init__(self, notes: Path, at: int = -1, accident: Callable[[CountedRecords], None] | None = None) -> None:
+        self.notes = notes
+        self.at = at
+        self.accident = accident
+        self.caller = os.getpid()
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, index: int) -> presave.Record:
+        if os.getpid() != self.caller:
+            with (self.notes / f"{index}.reads").open("a") as file:
+                file.write("x")
+            if index == self.at and self.accident is not None:
+                self.accident(self)
+        return {"x": np.full(100, index, np.int32), "label": index % 7}
+
+    def reads(self) -> dict[int, int]:
+        """Return how often workers read each record, without the records that they never read."""
+        found = {index: self.notes / f"{index}.reads" for index in range(RECORDS)}
+        return {index: path.stat().st_size for index, path in found.items() if path.exists()}
+
+
+def killed_once(records: CountedRecords) -> None:
+    try:
+        (records.notes / "killed").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_always(records: CountedRecords) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failed(records: CountedRecords) -> None:
+    raise etl.RecordError("counted", records.at, "decode", "", "bad bytes")
+
+
+def failed_awkwardly(records: CountedRecords) -> None:
+    raise AwkwardError(records.at, "cannot read")
+
+
+@contextmanager
+def processes(folder: Path, workers: int, nanny: bool) -> Iterator[Any]:
+    """Yield a client of a cluster with `workers` single-threaded processes; with `nanny`, dead ones are restarted."""
+    with ExitStack() as stack:
+        started = []
+
+        def start(name: str, *arguments: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", f"distributed.cli.dask_{name}", "--host", "127.0.0.1", *arguments]
+            process = subprocess.Popen(
+                [*command, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE if name == "scheduler" else subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            started.append(process)
+            return process
+
+        def stop() -> None:
+            for process in started:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(LIMIT_SECONDS)
+
+        scheduler = start("scheduler", "--port", "0")
+        assert scheduler.stderr is not None
+        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line)
+        # Its output is read, because a full pipe would stop the scheduler.
+        reader = threading.Thread(target=scheduler.stderr.read)
+        reader.start()
+        stack.callback(scheduler.stderr.close)
+        stack.callback(reader.join, LIMIT_SECONDS)
+        stack.callback(stop)
+        for _ in range(workers):
+            start("worker", address, "--nthreads", "1", "--nanny" if nanny else "--no-nanny")
+        client = stack.enter_context(distributed.Client(address, timeout=LIMIT_SECONDS, set_as_default=True))
+        client.wait_for_workers(workers, timeout=LIMIT_SECONDS)
+        yield client
+
+
+@pytest.fixture
+def two_workers(tmp_path: Path) -> Iterator[Any]:
+    with processes(tmp_path, workers=2, nanny=False) as client:
+        yield client
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "notes").mkdir()
+    return tmp_path / "notes"
+
+
+def _write(path: Path, records: CountedRecords, on_cluster: bool = True, **further: Any) -> dict[str, bytes]:
+    """Write in shards of `SHARD_RECORDS` records; return the content of each file of the store."""
+    backend = {"backend": "dask"} if on_cluster else {"backend": "threading"}
+    with joblib.parallel_config(**backend):
+        presave.write(path, records, jobs=-1, shard_nbytes=SHARD_RECORDS * 408, **further).close()
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def _shard_of(record: int) -> range:
+    return range(first := record // SHARD_RECORDS * SHARD_RECORDS, first + SHARD_RECORDS)
+
+
+@pytest.mark.parametrize("format", presave.formats())
+def test_workers_and_threads_write_the_same_bytes(
+    format: str, tmp_path: Path, notes: Path, shared_workers: Any
+) -> None:
+    records = CountedRecords(notes)
+    there = _write(tmp_path / "there", records, format=format)
+    assert records.reads() == dict.fromkeys(range(RECORDS), 1)
+    assert there == _write(tmp_path / "here", records, on_cluster=False, format=format)
+
+
+def test_after_a_killed_worker_only_its_shard_is_written_again(tmp_path: Path, notes: Path, two_workers: Any) -> None:
+    records = CountedRecords(notes, 18, killed_once)
+    there = _write(tmp_path / "there", records)
+    assert len(two_workers.ncores()) == 1
+    assert there == _write(tmp_path / "here", records, on_cluster=False)
+    reads = records.reads()
+    assert reads[18] == 2
+    assert {index for index, count in reads.items() if count > 1} <= set(_shard_of(18))
+    assert len(reads) == RECORDS
+
+
+def test_a_shard_that_kills_every_worker_raises_an_error_that_names_its_records(tmp_path: Path, notes: Path) -> None:
+    with (
+        processes(tmp_path, workers=2, nanny=True),
+        pytest.raises(presave.StoreError, match="records 16 to 19: 3 worker processes died"),
+    ):
+        _write(tmp_path / "s", CountedRecords(notes, 18, killed_always))
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_failing_record_raises_in_the_caller_and_the_same_call_continues(
+    tmp_path: Path, notes: Path, shared_workers: Any
+) -> None:
+    bad = CountedRecords(notes, 33, failed)
+    with pytest.raises(etl.RecordError, match="record 33 of counted: failed at stage 'decode': bad bytes") as caught:
+        _write(tmp_path / "s", bad)
+    assert caught.value.record == 33
+    whole = {int(path.name[:5]) for path in (tmp_path / ".s.partial").glob("*.done.json")}
+    assert whole
+    before = bad.reads()
+    there = _write(tmp_path / "s", CountedRecords(notes))
+    again = {index for index, count in bad.reads().items() if count > before.get(index, 0)}
+    assert 33 in again
+    assert not again & {index for shard in whole for index in _shard_of(shard * SHARD_RECORDS)}
+    assert there == _write(tmp_path / "here", CountedRecords(notes), on_cluster=False)
+
+
+def test_an_error_that_cannot_be_unpickled_does_not_leave_the_caller_waiting(
+    tmp_path: Path, notes: Path, shared_workers: Any
+) -> None:
+    with pytest.raises(presave.StoreError, match="records 32 to 35: AwkwardError: cannot read 33"):
+        _write(tmp_path / "s", CountedRecords(notes, 33, failed_awkwardly))
+
+
+def test_records_that_cannot_be_pickled_raise_an_error(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
+    records = CountedRecords(notes)
+    with (tmp_path / "open").open("w") as file:
+        records.handle = file  # type: ignore[attr-defined]
+        with pytest.raises(presave.StoreError, match="cannot be sent to other processes"):
+            _write(tmp_path / "s", records)
+    assert not list(tmp_path.glob("*s*partial"))
+
+
+def test_records_that_workers_skip_are_listed_in_the_manifest(tmp_path: Path, notes: Path, shared_workers: Any) -> None:
+    _write(tmp_path / "s", CountedRecords(notes, 33, failed_awkwardly), on_error="skip")
+    with presave.open_store(tmp_path / "s") as store:
+        assert [(each.record, each.cause) for each in store.manifest.skipped] == [(33, "AwkwardError: cannot read 33")]
+        assert store[33]["x"][0] == 34
+
+
+def test_a_relative_path_is_relative_to_the_callers_folder(
+    tmp_path: Path, notes: Path, shared_workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(notes)
+    _write(Path("s"), CountedRecords(notes))
+    assert presave.verify(notes / "s") == []
+
+
+@pytest.fixture(scope="module")
+def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """For tests in which no worker dies."""
+    with processes(tmp_path_factory.mktemp("cluster"), workers=2, nanny=False) as client:
+        yield client

@@ -1,0 +1,140 @@
+"""verify finds every change to a store's files, and names the file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import presave
+
+
+@pytest.fixture(scope="module", params=presave.formats())
+def store_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 3 shards or more, shared by the tests. A test that changes files uses `copy`."""
+    folder = tmp_path_factory.mktemp("verify") / "s"
+    records = [
+        {"x": np.arange(6, dtype=np.int16) * i, "y/z": i, "ragged": np.ones((i % 2, 2), np.uint8)} for i in range(300)
+    ]  # 20 to 22 bytes each
+    presave.write(folder, records, format=request.param, ragged=["ragged"], shard_nbytes=21 * 100).close()
+    return folder
+
+
+@pytest.fixture
+def copy(store_folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(store_folder, tmp_path / "s")
+
+
+@pytest.fixture(scope="module")
+def flipped_copy(store_folder: Path) -> Iterator[Path]:
+    """A copy for property tests, which restore each file that they change."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield shutil.copytree(store_folder, Path(folder) / "s")
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.name != "manifest.json")
+
+
+def test_a_whole_store_has_no_faults_and_every_byte_is_counted(store_folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    assert presave.verify(store_folder, lambda read, total: seen.append((read, total))) == []
+    nbytes = sum(file.stat().st_size for file in _data_files(store_folder))
+    assert seen[-1] == (nbytes, nbytes)
+    assert seen == sorted(seen)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_one_flipped_bit_in_a_data_file_is_a_fault_that_names_the_file(flipped_copy: Path, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(_data_files(flipped_copy)))
+    content = file.read_bytes()
+    position = data.draw(st.integers(0, len(content) - 1))
+    changed = bytearray(content)
+    changed[position] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(changed)
+    try:
+        (fault,) = presave.verify(flipped_copy)
+        assert fault.startswith(f"{file}: its bytes have changed")
+    finally:
+        file.write_bytes(content)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_one_flipped_bit_in_the_manifest_raises_an_error_that_names_it(flipped_copy: Path, data: st.DataObject) -> None:
+    file = flipped_copy / "manifest.json"
+    content = file.read_bytes()
+    changed = bytearray(content)
+    changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(changed)
+    try:
+        with pytest.raises(presave.StoreError, match=r"manifest\.json: "):
+            presave.verify(flipped_copy)
+    finally:
+        file.write_bytes(content)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_reading_a_damaged_file_raises_at_most_an_error_that_names_it(flipped_copy: Path, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(_data_files(flipped_copy)))
+    content = file.read_bytes()
+    changed = bytearray(content)
+    # No flips in a pickle: unpickling one may allocate any amount. verify finds them, and reads bytes only.
+    if file.suffix != ".pickle" and data.draw(st.booleans()):
+        changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del changed[data.draw(st.integers(0, len(content) - 1)) :]
+    file.write_bytes(changed)
+    try:
+        with warnings.catch_warnings(), presave.open_store(flipped_copy, trusted=True) as store:
+            warnings.simplefilter("ignore")  # NumPy may mistake a damaged header for one of Python 2
+            store.gather(range(len(store)))
+            store.view(0, 50)
+    except presave.StoreError as error:  # a changed value is not an error here, but verify's find
+        assert str(error).startswith(f"{file}: ") or "`etl verify` names the damaged file" in str(error)  # noqa: PT017
+    finally:
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("kept", [0, 1, -1])
+def test_a_truncated_file_is_a_fault_with_both_sizes(kept: int, copy: Path) -> None:
+    file = _data_files(copy)[0]
+    content = file.read_bytes()
+    file.write_bytes(content[:kept])
+    assert presave.verify(copy) == [f"{file}: {len(content[:kept]):,} bytes; the manifest says {len(content):,}"]
+
+
+def test_all_faults_are_listed_missing_grown_and_extra(copy: Path) -> None:
+    missing, grown, *_ = _data_files(copy)
+    missing.unlink()
+    size = grown.stat().st_size
+    grown.write_bytes(grown.read_bytes() + b"\0")
+    (copy / "notes.txt").write_text("mine")
+    (copy / "sub").mkdir()
+    assert presave.verify(copy) == [
+        f"{missing}: missing",
+        f"{grown}: {size + 1:,} bytes; the manifest says {size:,}",
+        f"{copy / 'notes.txt'}: not in the manifest",
+        f"{copy / 'sub'}: not in the manifest",
+    ]
+
+
+def test_two_swapped_files_are_two_faults(copy: Path) -> None:
+    first, second = (
+        file
+        for file in _data_files(copy)
+        if file.stem in [f"{name}-{number}" for name in ("x", "shard", "batch") for number in ("00000", "00001")]
+    )
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    assert [fault.split(": ")[0] for fault in presave.verify(copy)] == [str(first), str(second)]

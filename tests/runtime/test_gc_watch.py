@@ -1,0 +1,129 @@
+"""`CollectionWatch` sees every collection while it watches, and no other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from etl.runtime import Collections, CollectionWatch, GcPolicy
+
+Counts = list[int]
+
+
+@pytest.fixture(autouse=True)
+def no_automatic_collections() -> Iterator[None]:
+    """Turn the collector off, so that all collections are made by the test."""
+    with GcPolicy("off"):
+        yield
+
+
+def counts(collections: list[Collections]) -> Counts:
+    assert [each.generation for each in collections] == [0, 1, 2]
+    return [each.count for each in collections]
+
+
+def test_collections_are_counted_by_generation() -> None:
+    with CollectionWatch() as watch:
+        for generation in (0, 2, 0, 1, 0):
+            gc.collect(generation)
+        assert counts(watch.take()) == [3, 1, 1]
+
+
+def test_only_a_generation_that_was_collected_took_time() -> None:
+    with CollectionWatch() as watch:
+        gc.collect(1)
+        times = [each.seconds for each in watch.take()]
+    assert times[1] > 0
+    assert times[0] == times[2] == 0
+
+
+def test_what_was_taken_is_not_counted_again() -> None:
+    with CollectionWatch() as watch:
+        gc.collect()
+        watch.take()
+        gc.collect(0)
+        assert counts(watch.take()) == [1, 0, 0]
+        assert counts(watch.take()) == [0, 0, 0]
+
+
+def test_automatic_collections_are_counted() -> None:
+    with CollectionWatch() as watch:
+        gc.enable()
+        cycles: list[list[object]] = []
+        for _ in range(10 * gc.get_threshold()[0]):
+            cycles.append([])
+            cycles[-1].append(cycles[-1])
+        gc.disable()
+        assert counts(watch.take())[0] > 0
+
+
+def test_nothing_is_counted_before_start_or_after_stop() -> None:
+    watch = CollectionWatch()
+    gc.collect()
+    watch.start()
+    gc.collect(0)
+    watch.stop()
+    gc.collect(1)
+    assert counts(watch.take()) == [1, 0, 0]
+
+
+def test_starting_again_begins_from_nothing() -> None:
+    watch = CollectionWatch()
+    for _ in range(2):
+        watch.start()
+        gc.collect()
+        watch.stop()
+    assert counts(watch.take()) == [0, 0, 1]
+
+
+def test_a_watch_that_was_started_twice_counts_each_collection_once() -> None:
+    before = list(gc.callbacks)
+    watch = CollectionWatch()
+    watch.start()
+    watch.start()
+    gc.collect()
+    watch.stop()
+    assert counts(watch.take()) == [0, 0, 1]
+    assert gc.callbacks == before
+
+
+def test_two_watches_count_apart() -> None:
+    with CollectionWatch() as outer:
+        gc.collect(0)
+        with CollectionWatch() as inner:
+            gc.collect(1)
+        gc.collect(2)
+    assert counts(outer.take()) == [1, 1, 1]
+    assert counts(inner.take()) == [0, 1, 0]
+
+
+def test_a_watch_begun_in_the_middle_of_a_collection_does_not_count_that_one() -> None:
+    watch = CollectionWatch()
+
+    class Starts:
+        def __del__(self) -> None:
+            watch.start()
+
+    cycle: list[object] = [Starts()]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert counts(watch.take()) == [0, 0, 0]
+    gc.collect()
+    watch.stop()
+    assert counts(watch.take()) == [0, 0, 1]
+
+
+def test_an_error_in_the_block_ends_the_watching() -> None:
+    before = list(gc.callbacks)
+    with pytest.raises(KeyError), CollectionWatch():
+        raise KeyError
+    assert gc.callbacks == before
+
+
+def test_stopping_what_was_not_begun_does_nothing() -> None:
+    before = list(gc.callbacks)
+    CollectionWatch().stop()
+    assert gc.callbacks == before

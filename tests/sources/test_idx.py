@@ -1,0 +1,216 @@
+"""Idx: MNIST's files, plain and gzip, and errors for damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etl
+from etl.sources.idx import IDX_DTYPES, read_idx, write_idx
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (12, 5, 4), dtype=np.uint8)
+LABELS = np.arange(12, dtype=np.uint8) % 10
+
+
+def write_pair(folder: Path, images: np.ndarray = IMAGES, labels: np.ndarray = LABELS, end: str = "") -> etl.Idx:
+    write_idx(folder / f"images{end}", images)
+    write_idx(folder / f"labels{end}", labels)
+    return etl.Idx(folder / f"images{end}", folder / f"labels{end}")
+
+
+def open_files_below(root: Path) -> list[Path]:
+    # The descriptor of the listing itself is closed before it is looked up.
+    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for target in targets if target.is_relative_to(root)]
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_records_are_the_images_and_labels_that_were_written(tmp_path: Path, end: str) -> None:
+    source = write_pair(tmp_path, end=end)
+    assert len(source) == 12
+    for number in range(12):
+        record = source[number]
+        np.testing.assert_array_equal(record["features"], IMAGES[number])
+        assert record["features"].dtype == np.uint8
+        assert record["label"] == LABELS[number]
+
+
+def test_gzip_is_known_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
+    write_idx(tmp_path / "images.gz", IMAGES)
+    (tmp_path / "images").write_bytes((tmp_path / "images.gz").read_bytes())
+    np.testing.assert_array_equal(read_idx(tmp_path / "images"), IMAGES)
+
+
+def test_equal_arrays_give_equal_gzip_bytes(tmp_path: Path) -> None:
+    write_idx(tmp_path / "one.gz", IMAGES)
+    write_idx(tmp_path / "another.gz", IMAGES)
+    assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "another.gz").read_bytes()
+    assert (tmp_path / "one.gz").read_bytes()[4:8] == bytes(4)  # no time of writing
+
+
+@pytest.mark.parametrize("code", sorted(IDX_DTYPES))
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4)])
+def test_every_type_of_the_format_is_read_as_big_endian(tmp_path: Path, code: int, shape: tuple[int, ...]) -> None:
+    dtype = np.dtype(IDX_DTYPES[code])
+    values = (np.arange(np.prod(shape)).reshape(shape) * 5 + 1).astype(dtype)
+    header = bytes([0, 0, code, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
+    path = tmp_path / "array"
+    path.write_bytes(header + values.tobytes())
+    np.testing.assert_array_equal(read_idx(path), values)
+    if dtype == ">i2":
+        assert path.read_bytes()[len(header) :][:4] == b"\x00\x01\x00\x06"
+
+
+def test_batches_have_the_byte_order_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "images").write_bytes(bytes([0, 0, 0x0B, 2, 0, 0, 0, 2, 0, 0, 0, 1, 0, 1, 1, 0]))
+    write_idx(tmp_path / "labels", LABELS[:2])
+    source = etl.Idx(tmp_path / "images", tmp_path / "labels")
+    (batch,) = etl.RawIterator(source, etl.Pipeline([]), batch_size=2)
+    assert batch.features.dtype.isnative
+    assert batch.features.tolist() == [[1], [256]]
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_length_than_its_header_says_is_refused(tmp_path: Path, change: int) -> None:
+    write_idx(tmp_path / "images", IMAGES)
+    content = (tmp_path / "images").read_bytes()
+    (tmp_path / "images").write_bytes(content[:-1] if change < 0 else content + b"x")
+    with pytest.raises(
+        ValueError, match=rf"images: {256 + change} bytes, but its header says 256 \(shape \(12, 5, 4\)"
+    ):
+        read_idx(tmp_path / "images")
+
+
+def test_a_header_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "images").write_bytes(bytes([0, 0, 8, 3, 0, 0]))
+    with pytest.raises(ValueError, match="images: 6 bytes"):
+        read_idx(tmp_path / "images")
+
+
+def test_a_gzip_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    write_idx(tmp_path / "images.gz", IMAGES)
+    content = (tmp_path / "images.gz").read_bytes()
+    for length in (5, len(content) // 2, len(content) - 1):
+        (tmp_path / "images.gz").write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"images\.gz: damaged gzip file"):
+            read_idx(tmp_path / "images.gz")
+
+
+def test_a_gzip_file_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 90]) + bytes(90), mtime=0))
+    content[-6] ^= 1  # in its checksum
+    (tmp_path / "labels.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"labels\.gz: damaged gzip file"):
+        read_idx(tmp_path / "labels.gz")
+
+
+@pytest.mark.parametrize("magic", ["ff d8 ff e0", "00 00 07 01", "00 00 08 00", "00 00"])
+def test_a_file_that_begins_otherwise_is_not_an_idx_file(tmp_path: Path, magic: str) -> None:
+    (tmp_path / "images").write_bytes(bytes.fromhex(magic))
+    with pytest.raises(ValueError, match=f"images is not an IDX file: it begins with {magic}"):
+        read_idx(tmp_path / "images")
+
+
+def test_labels_of_another_set_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has 12 images and .*labels 11 labels; they are not of the same set"):
+        write_pair(tmp_path, labels=LABELS[:11])
+
+
+def test_images_given_as_labels_are_refused(tmp_path: Path) -> None:
+    write_idx(tmp_path / "images", IMAGES)
+    with pytest.raises(ValueError, match=r"is not a file of labels: .* of shape \(12, 5, 4\)"):
+        etl.Idx(tmp_path / "images", tmp_path / "images")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        etl.Idx(tmp_path / "nowhere", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"neither t10k-images-idx3-ubyte nor t10k-images-idx3-ubyte\.gz"):
+        etl.Idx.from_folder(tmp_path, "test")
+
+
+def test_an_empty_file_and_an_empty_set_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(ValueError, match="empty is empty"):
+        read_idx(tmp_path / "empty")
+    with pytest.raises(ValueError, match="images holds no images"):
+        write_pair(tmp_path, IMAGES[:0], LABELS[:0])
+
+
+def test_an_unknown_split_lists_the_known_ones(digits: Path) -> None:
+    with pytest.raises(ValueError, match="unknown split 'valid'; known: train, test"):
+        etl.Idx.from_folder(digits, "valid")
+
+
+def test_a_pickled_source_is_small_and_reads_the_same(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (500, 28, 28), dtype=np.uint8)
+    for end in ("", ".gz"):
+        source = write_pair(tmp_path, images, np.zeros(500, np.uint8), end)
+        pickled = pickle.dumps(source)
+        assert len(pickled) < 2000
+        np.testing.assert_array_equal(pickle.loads(pickled)[499]["features"], images[499])
+
+
+def test_an_unpickled_source_holds_no_file_until_it_is_read(tmp_path: Path) -> None:
+    pickled = pickle.dumps(write_pair(tmp_path))
+    copy = pickle.loads(pickled)
+    assert open_files_below(tmp_path) == []
+    assert len(copy) == 12
+    copy[0]
+    assert len(open_files_below(tmp_path)) == 2  # each map keeps its file
+
+
+def test_another_process_reads_a_pickled_source(tmp_path: Path) -> None:
+    source = write_pair(tmp_path)
+    read = "import pickle, sys; s = pickle.load(sys.stdin.buffer); print(s[7]['features'].tolist(), s[7]['label'])"
+    done = subprocess.run([sys.executable, "-c", read], input=pickle.dumps(source), capture_output=True, check=True)
+    assert done.stdout.decode().strip() == f"{IMAGES[7].tolist()} {LABELS[7]}"
+
+
+def test_a_forked_process_reads_its_own_records(tmp_path: Path) -> None:
+    source = write_pair(tmp_path)
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os.write(writable, source[3]["features"].tobytes())
+        os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        assert pipe.read() == IMAGES[3].tobytes()
+    os.waitpid(child, 0)
+    np.testing.assert_array_equal(source[4]["features"], IMAGES[4])
+
+
+def test_records_cannot_be_written_through(tmp_path: Path) -> None:
+    for end in ("", ".gz"):
+        with pytest.raises(ValueError, match="read-only"):
+            write_pair(tmp_path, end=end)[0]["features"][...] = 0
+
+
+def test_a_folder_with_digits_is_opened_as_idx(digits: Path, photographs: Path) -> None:
+    assert isinstance(etl.open_source(digits), etl.Idx)
+    assert len(etl.open_source(digits, "test")) < len(etl.open_source(digits, "train"))
+    assert isinstance(etl.open_source(photographs), etl.ImageFolder)
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((0, 2**32 - 1, 2**32 - 1), "no array is of shape"),
+        ((0,) * 100, "is not an IDX file: it begins with 00 00 08 64"),
+    ],
+)
+def test_a_shape_that_no_array_has_is_refused(shape: tuple[int, ...], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "images"
+    path.write_bytes(bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes())
+    with pytest.raises(ValueError, match=f"images.* {says}|images: {says}"):
+        read_idx(path)

@@ -1,0 +1,95 @@
+"""Scaling while decoding: never below the size asked for, and a fingerprint of its own."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import ExifTags, Image
+
+import etl
+from etl.stages import Decode, Resize
+
+SIDES = st.integers(1, 150)
+
+
+def encode(height: int, width: int, format: str = "JPEG", **options: Any) -> np.ndarray:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 100, 50)).save(file, format, **options)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+@settings(deadline=None, max_examples=120)
+@given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 8), st.sampled_from(["pillow", "turbo"]))
+def test_both_sides_are_at_least_what_was_asked_for_or_what_the_file_has(
+    height: int, width: int, least_height: int, least_width: int, orientation: int, decoder: str
+) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    encoded = encode(height, width, exif=exif)
+    upright = (height, width) if orientation < 5 else (width, height)
+    found = Decode(decoder, (least_height, least_width))({"features": encoded})["features"].shape[:2]
+    assert Decode(decoder)({"features": encoded})["features"].shape[:2] == upright
+    assert found[0] >= min(least_height, upright[0])
+    assert found[1] >= min(least_width, upright[1])
+
+
+@pytest.mark.parametrize(
+    ("decoder", "at_least", "expected"),
+    [
+        ("pillow", (30, 30), (40, 60)),
+        ("pillow", (41, 20), (80, 120)),
+        ("turbo", (30, 30), (30, 45)),
+        ("turbo", (41, 20), (50, 75)),
+        ("turbo", (1, 1), (10, 15)),
+    ],
+)
+def test_it_is_the_smallest_size_that_the_decoder_offers(
+    decoder: str, at_least: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    pixels = Decode(decoder, at_least)({"features": encode(80, 120)})["features"]
+    assert pixels.shape == (*expected, 3)
+    assert abs(pixels.astype(int) - [200, 100, 50]).max() < 5
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_a_format_that_cannot_be_scaled_keeps_its_size(decoder: str) -> None:
+    assert Decode(decoder, (4, 4))({"features": encode(80, 120, "PNG")})["features"].shape == (80, 120, 3)
+
+
+def test_a_pipeline_asks_for_the_size_that_it_resizes_to(photographs: Path) -> None:
+    pipeline = etl.image_pipeline((30, 40), dct_scaling=True)
+    assert pipeline.stages[0] == Decode("pillow", (30, 40))
+    scaled, whole = (
+        next(iter(etl.RawIterator(etl.ImageFolder(photographs), each, 8))).features
+        for each in (pipeline, etl.image_pipeline((30, 40)))
+    )
+    assert scaled.shape == whole.shape
+    assert 0 < np.abs(scaled - whole).mean() < 0.1  # other pixels of the same photographs
+
+
+def test_fingerprints_of_what_there_was_before_are_what_they_were() -> None:
+    assert etl.image_pipeline(224).until("resize").fingerprint == "8add62929f6db1e4"
+    assert etl.image_pipeline(224).fingerprint == "896dc3515e78d48c"
+
+
+def test_every_setting_changes_the_fingerprint() -> None:
+    stages: list[list[etl.stages.Stage]] = [
+        [Decode(), Resize(8, 8)],
+        [Decode("turbo"), Resize(8, 8)],
+        [Decode("pillow", (8, 8)), Resize(8, 8)],
+        [Decode("pillow", (8, 9)), Resize(8, 8)],
+        [Decode(), Resize(8, 8, "opencv")],
+    ]
+    assert len({etl.Pipeline(each).fingerprint for each in stages}) == len(stages)
+
+
+@pytest.mark.parametrize("at_least", [(0, 4), (4,), (4, 4, 3), (-1, 4)])
+def test_a_size_that_no_image_has_is_refused(at_least: Any) -> None:
+    with pytest.raises(ValueError, match="at_least is a height and a width of at least 1 pixel, not "):
+        Decode("pillow", at_least)

@@ -1,0 +1,207 @@
+"""The decoder: every image file becomes upright RGB, and other files are errors."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+import etl
+
+# Black, with one bright corner: any turn or flip shows.
+UPRIGHT = np.zeros((4, 6, 3), np.uint8)
+UPRIGHT[0, 0] = (250, 130, 10)
+UPRIGHT[0, 5] = (40, 200, 90)
+
+
+def encode(image: Image.Image, format: str = "PNG", **options: Any) -> np.ndarray:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def decode(encoded: np.ndarray) -> np.ndarray:
+    pixels: np.ndarray = etl.stages.Decode()({"features": encoded, "label": 0})["features"]
+    assert pixels.dtype == np.uint8
+    assert pixels.ndim == 3
+    assert pixels.shape[2] == 3
+    return pixels
+
+
+def test_rgb_is_decoded_as_it_is() -> None:
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT))), UPRIGHT)
+
+
+def test_greyscale_has_three_equal_channels() -> None:
+    grey = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(grey))), np.stack([grey] * 3, axis=2))
+
+
+def test_alpha_is_dropped_and_the_colour_below_it_kept() -> None:
+    alpha = np.arange(24, dtype=np.uint8).reshape(4, 6, 1)
+    rgba = Image.fromarray(np.concatenate([UPRIGHT, alpha], axis=2))
+    np.testing.assert_array_equal(decode(encode(rgba)), UPRIGHT)
+
+
+def test_grey_with_alpha_is_decoded_as_grey() -> None:
+    image = Image.new("LA", (6, 4), (77, 0))
+    assert (decode(encode(image)) == 77).all()
+
+
+def test_one_bit_images_are_black_and_white() -> None:
+    bits = np.eye(4, 6, dtype=bool)
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(bits))), np.repeat(bits[:, :, None], 3, 2) * 255)
+
+
+@pytest.mark.parametrize("transparency", [None, 0, 1, bytes([0, 128, 255])])
+def test_a_palette_is_looked_up_whatever_is_transparent_in_it(transparency: int | bytes | None) -> None:
+    image = Image.new("P", (6, 4), 0)
+    image.putpalette([1, 2, 3, 250, 130, 10, 40, 200, 90])
+    image.putpixel((0, 0), 1)
+    image.putpixel((5, 0), 2)
+    options = {} if transparency is None else {"transparency": transparency}
+    pixels = decode(encode(image, **options))
+    assert pixels[0, 0].tolist() == [250, 130, 10]
+    assert pixels[0, 5].tolist() == [40, 200, 90]
+    assert (pixels[1:] == [1, 2, 3]).all()
+
+
+@pytest.mark.parametrize(("mode", "colour"), [("L", 7), ("RGB", (7, 8, 9))])
+def test_a_transparent_colour_stays_that_colour(mode: str, colour: Any) -> None:
+    pixels = decode(encode(Image.new(mode, (6, 4), colour), transparency=colour))
+    assert (pixels == colour).all()
+
+
+@pytest.mark.parametrize("brightest", [65535, 255])
+def test_sixteen_bits_keep_their_upper_eight_however_dark_the_image(brightest: int) -> None:
+    wide = np.linspace(0, brightest, 24).astype(np.uint16).reshape(4, 6)
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(wide)))[:, :, 1], wide >> 8)
+
+
+def test_cmyk_is_converted_and_its_ink_is_not_light() -> None:
+    # Pillow writes CMYK as Adobe does: inverted, with an Adobe marker that says so.
+    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    encoded = encode(image, "JPEG", quality=95)
+    assert b"Adobe" in encoded.tobytes()
+    red, green, blue = decode(encoded)[8, 8].tolist()
+    assert red > 245
+    assert green < 10
+    assert blue < 10
+
+
+def test_webp_is_decoded() -> None:
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT), "WEBP", lossless=True)), UPRIGHT)
+
+
+# How a camera in this orientation stores the upright picture: the inverse of the transform in the EXIF standard.
+STORED = {
+    1: UPRIGHT,
+    2: UPRIGHT[:, ::-1],
+    3: UPRIGHT[::-1, ::-1],
+    4: UPRIGHT[::-1],
+    5: UPRIGHT.transpose(1, 0, 2),
+    6: np.rot90(UPRIGHT, 1),
+    7: UPRIGHT[::-1, ::-1].transpose(1, 0, 2),
+    8: np.rot90(UPRIGHT, -1),
+}
+
+
+@pytest.mark.parametrize("orientation", sorted(STORED))
+@pytest.mark.parametrize("format", ["PNG", "WEBP"])
+def test_every_exif_orientation_is_turned_upright(orientation: int, format: str) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
+    lossless = {"lossless": True} if format == "WEBP" else {}
+    np.testing.assert_array_equal(decode(encode(stored, format, exif=exif, **lossless)), UPRIGHT)
+
+
+@pytest.mark.parametrize("orientation", sorted(STORED))
+def test_jpegs_are_turned_upright_too(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    large = np.ascontiguousarray(STORED[orientation].repeat(16, 0).repeat(16, 1))
+    pixels = decode(encode(Image.fromarray(large), "JPEG", quality=95, exif=exif))
+    assert pixels.shape == (64, 96, 3)
+    np.testing.assert_allclose(pixels[8::16, 8::16].astype(int), UPRIGHT, atol=12)
+
+
+def test_sixteen_bits_are_turned_upright_too() -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    wide = np.arange(24, dtype=np.uint16).reshape(4, 6) * 2560
+    stored = Image.fromarray(np.ascontiguousarray(np.rot90(wide, 1)))
+    np.testing.assert_array_equal(decode(encode(stored, exif=exif))[:, :, 0], wide >> 8)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_an_orientation_that_does_not_exist_changes_nothing(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    np.testing.assert_array_equal(decode(encode(Image.fromarray(UPRIGHT), exif=exif)), UPRIGHT)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP"])
+def test_damaged_exif_data_does_not_make_the_image_unreadable(format: str) -> None:
+    encoded = encode(Image.fromarray(UPRIGHT), format, exif=b"Exif\0\0this is no TIFF header")
+    assert decode(encoded).shape == UPRIGHT.shape
+
+
+def test_what_is_no_image_is_said_to_be_none() -> None:
+    with pytest.raises(ValueError, match="not an image that Pillow knows; remove or replace the file"):
+        decode(np.frombuffer(b"<html>404</html>", np.uint8))
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
+def test_a_truncated_image_is_an_error_and_not_half_grey(format: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    encoded = encode(Image.fromarray(noise), format)
+    for share in (0.5, 0.98):
+        with pytest.raises((OSError, ValueError)):
+            decode(encoded[: int(len(encoded) * share)])
+
+
+def test_an_unknown_decoder_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="unknown decoder 'jpeg'; known: pillow"):
+        etl.image_pipeline(8, decoder="jpeg")
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_what_else_pillow_raises_is_a_value_error(decoder: str) -> None:
+    encoded = encode(Image.new("RGB", (6, 4))).copy()
+    place = encoded.tobytes().index(b"IDAT") - 4
+    encoded[place : place + 4] = 0  # Pillow takes what follows for a chunk, and raises SyntaxError
+    with pytest.raises(ValueError, match=r"broken PNG file.*; remove or replace the file"):
+        etl.stages.Decode(decoder).open(encoded)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_a_file_of_so_many_pixels_that_pillow_warns_is_refused(
+    decoder: str, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    encoded = encode(Image.new("RGB", (6, 4)), format)
+    with pytest.raises(ValueError, match=r"6 x 4 pixels .* 20; set PIL\.Image"):
+        etl.stages.Decode(decoder).open(encoded)
+
+
+def test_floating_point_pixels_are_refused_and_do_not_become_black() -> None:
+    encoded = encode(Image.fromarray(np.full((4, 6), 0.5, np.float32)), "TIFF")
+    with pytest.raises(etl.RecordError, match="floating-point numbers, whose range is not known; convert it to 8 or"):
+        next(iter(raw_batches(encoded)))
+
+
+@pytest.mark.parametrize("value", [1 << 16, -1])
+def test_integers_of_more_than_sixteen_bits_are_refused_and_do_not_wrap_around(value: int) -> None:
+    encoded = encode(Image.fromarray(np.full((4, 6), value, np.int32)), "TIFF")
+    with pytest.raises(etl.RecordError, match="integers of more than 16 bits; convert it to 8 or 16 bits"):
+        next(iter(raw_batches(encoded)))
+
+
+def raw_batches(encoded: np.ndarray) -> etl.RawIterator:
+    return etl.RawIterator([{"features": encoded, "label": 0}], etl.Pipeline([etl.stages.Decode()]), batch_size=1)

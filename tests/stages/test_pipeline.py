@@ -1,0 +1,284 @@
+"""Pipelines: splitting, names and fingerprints, and the arithmetic of stages."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import etl
+from etl.stages import ChannelsFirst, Decode, Normalise, Resize
+from etl.stages.cursor import ThreadCursor
+
+FLOAT32 = np.finfo(np.float32)
+PIXELS = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+
+
+def from_pixels(size: int = 8) -> etl.Pipeline:
+    """The preset for photographs, after decoding."""
+    return etl.Pipeline([Resize(size, size), ChannelsFirst(), Normalise()])
+
+
+def doubled(record: etl.Record) -> etl.Record:
+    return {**record, "features": np.asarray(record["features"]) * 2}
+
+
+def shifted(record: etl.Record) -> etl.Record:
+    return {**record, "features": np.asarray(record["features"]) + 1}
+
+
+def test_until_and_after_cut_behind_the_named_stage() -> None:
+    whole = etl.image_pipeline(8)
+    assert whole.names == ("decode", "resize", "channels_first", "normalise")
+    assert whole.until("resize").names == ("decode", "resize")
+    assert whole.after("resize").names == ("channels_first", "normalise")
+    assert whole.after("normalise").names == ()
+
+
+def test_a_remainder_remembers_what_went_before_it() -> None:
+    whole = etl.image_pipeline(8)
+    for name in whole.names:
+        assert whole.after(name).preceding_fingerprint == whole.until(name).fingerprint
+        assert whole.after(name).fingerprint == whole.fingerprint
+    assert whole.after("decode").after("resize").preceding_fingerprint == whole.until("resize").fingerprint
+    assert whole.after("decode").until("resize").fingerprint == whole.until("resize").fingerprint
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["resize", "channels_first", "normalise"]), st.integers(1, 50), st.integers(1, 50))
+def test_both_parts_of_a_cut_do_the_work_of_the_whole(name: str, height: int, width: int) -> None:
+    record = {"features": PIXELS[:height, : min(width, 30)], "label": 3}
+    whole = from_pixels()
+    parts = whole.after(name)(whole.until(name)(record))
+    assert parts["features"].tobytes() == whole(record)["features"].tobytes()
+    assert parts["label"] == 3
+
+
+def test_an_unknown_stage_lists_the_stages() -> None:
+    message = "no stage 'crop'; it has decode, resize, channels_first, normalise"
+    for cut in (etl.image_pipeline(8).until, etl.image_pipeline(8).after):
+        with pytest.raises(ValueError, match=message):
+            cut("crop")
+
+
+def test_repeated_names_are_refused_before_and_after_a_cut() -> None:
+    with pytest.raises(ValueError, match="two stages are called resize; a pipeline is split by name"):
+        etl.Pipeline([Resize(8, 8), Resize(4, 4)])
+    with pytest.raises(ValueError, match="two stages are called doubled"):
+        etl.Pipeline([doubled], preceding=[doubled])
+
+
+def test_the_fingerprints_of_the_presets_never_change() -> None:
+    # Stores contain them: changing one makes every existing store of every user unreadable.
+    assert etl.Pipeline([]).fingerprint == "4f53cda18c2baa0c"
+    assert etl.image_pipeline(224).fingerprint == "896dc3515e78d48c"
+    assert etl.image_pipeline(224).until("resize").fingerprint == "8add62929f6db1e4"
+    assert etl.digits_pipeline().fingerprint == "914fb869aa709352"
+
+
+def test_the_fingerprint_is_the_same_in_another_process() -> None:
+    code = "import etl; print(etl.image_pipeline((3, 5)).fingerprint)"
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}
+        )
+        assert done.stdout.strip() == etl.image_pipeline((3, 5)).fingerprint
+
+
+def test_the_fingerprint_changes_with_every_setting_and_with_the_order() -> None:
+    def versioned(record: etl.Record) -> etl.Record:
+        return record
+
+    pipelines: list[Callable[[], etl.Pipeline]] = [
+        lambda: etl.Pipeline([]),
+        lambda: etl.image_pipeline(8),
+        lambda: etl.image_pipeline((8, 9)),
+        lambda: etl.image_pipeline((9, 8)),
+        lambda: etl.Pipeline([Decode(), Resize(8, 8), ChannelsFirst(), Normalise((0.5,) * 3, (0.5,) * 3)]),
+        lambda: etl.Pipeline([Decode(), Resize(8, 8), Normalise(), ChannelsFirst()]),
+        lambda: etl.Pipeline([doubled]),
+        lambda: etl.Pipeline([shifted]),
+        lambda: etl.Pipeline([versioned]),
+    ]
+    before = [make().fingerprint for make in pipelines]
+    assert len(set(before)) == len(pipelines)
+    assert before == [make().fingerprint for make in pipelines]
+    versioned.version = 2  # type: ignore[attr-defined]
+    assert etl.Pipeline([versioned]).fingerprint not in before
+
+
+def test_functions_are_stages_named_as_they_are() -> None:
+    pipeline = etl.Pipeline([shifted, doubled])
+    assert pipeline.names == ("shifted", "doubled")
+    assert pipeline({"features": 1})["features"] == 4
+    assert pipeline.after("shifted")({"features": 1})["features"] == 2
+
+
+def test_a_stage_without_a_name_is_refused() -> None:
+    with pytest.raises(TypeError, match="needs a name"):
+        etl.Pipeline([object()])  # type: ignore[list-item]
+
+
+def test_a_failing_stage_is_named_with_its_record_and_file(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "cat" / f"{number}.png")
+    (tmp_path / "cat" / "1.png").write_bytes(b"not a picture")
+    source = etl.ImageFolder(tmp_path)
+    claim = r"record 1 of .*\(cat/1\.png\): failed at stage 'decode': not an image that Pillow knows"
+    with pytest.raises(etl.RecordError, match=claim) as presaving:
+        etl.records(source, etl.image_pipeline(4))[1]
+    with pytest.raises(etl.RecordError, match=claim) as loading:
+        list(etl.RawIterator(source, etl.image_pipeline(4), batch_size=3))
+    for error in (presaving.value, loading.value):
+        assert (error.record, error.stage, error.name) == (1, "decode", "cat/1.png")
+        assert isinstance(error.__cause__, ValueError)
+
+
+def test_a_record_error_survives_pickling() -> None:
+    error = etl.RecordError("photos", 17, "decode", "cat/17.jpg", "truncated")
+    again = copy.copy(error)
+    assert str(again) == str(error) == "record 17 of photos (cat/17.jpg): failed at stage 'decode': truncated"
+
+
+def test_resize_is_pillows_bilinear() -> None:
+    resized = Resize(9, 17)({"features": PIXELS})["features"]
+    expected = np.asarray(Image.fromarray(PIXELS).resize((17, 9), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(resized, expected)
+    assert Resize(9, 17)({"features": PIXELS[:, :, 0]})["features"].shape == (9, 17)
+
+
+@pytest.mark.parametrize(("height", "width"), [(0, 8), (8, -1)])
+def test_a_size_below_one_is_refused(height: int, width: int) -> None:
+    with pytest.raises(ValueError, match=f"cannot be resized to {height} x {width}"):
+        etl.image_pipeline((height, width))
+
+
+def test_channels_first_moves_the_last_axis_to_the_front() -> None:
+    features = ChannelsFirst()({"features": PIXELS})["features"]
+    assert features.shape == (3, 40, 30)
+    assert (features[1] == PIXELS[:, :, 1]).all()
+    assert ChannelsFirst()({"features": PIXELS[:, :, 0]})["features"].shape == (1, 40, 30)
+    with pytest.raises(ValueError, match=r"features have shape \(40,\)"):
+        ChannelsFirst()({"features": PIXELS[:, 0, 0]})
+
+
+@settings(deadline=None)
+@given(st.integers(0, 255), st.floats(0, 1), st.floats(0.01, 2))
+def test_normalise_is_the_formula_within_float32(value: int, mean: float, std: float) -> None:
+    features = np.full((1, 2, 2), value, np.uint8)
+    computed = Normalise((mean,), (std,))({"features": features})["features"]
+    assert computed.dtype == np.float32
+    # Both constants are rounded once, and so are difference and product: four roundings, in units of the difference.
+    rounding = 4 * FLOAT32.eps * max(value, 255 * mean) / (255 * std) + FLOAT32.tiny
+    np.testing.assert_allclose(computed, (value / 255 - mean) / std, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
+def test_wrong_statistics_are_refused(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="std"):
+        Normalise(mean, std)
+
+
+def test_normalise_says_which_shape_it_wants() -> None:
+    with pytest.raises(ValueError, match=r"features have shape \(1, 4, 4\), not \(3, height, width\)"):
+        Normalise()({"features": np.zeros((1, 4, 4), np.uint8)})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_write_into_stores_what_calling_returns(dtype: str) -> None:
+    record = {"features": PIXELS, "label": 7}
+    called = from_pixels()(record)
+    out = {"features": np.full((2, 3, 8, 8), 99, dtype), "label": np.zeros(2, np.int64)}
+    from_pixels().write_into(record, out, 1, None, ThreadCursor())
+    assert out["features"][1].tobytes() == called["features"].astype(dtype).tobytes()
+    assert (out["features"][0] == 99).all()
+    assert out["label"].tolist() == [0, 7]
+
+
+def test_no_stage_changes_its_record() -> None:
+    record = {"features": PIXELS.copy(), "label": 7}
+    record["features"].flags.writeable = False
+    for stage in from_pixels().stages:
+        before = {name: np.array(value) for name, value in record.items()}
+        after = stage(record)
+        assert set(record) == set(before)
+        np.testing.assert_array_equal(record["features"], before["features"])
+        record = dict(after)
+    assert record["label"] == 7
+
+
+def test_stages_are_told_apart_by_value() -> None:
+    assert Resize(3, 4) == Resize(3, 4)
+    assert dataclasses.replace(Resize(3, 4), width=5) != Resize(3, 4)
+
+
+def test_settings_of_every_kind_of_stage_are_in_the_fingerprint() -> None:
+    class Crop:
+        name = "crop"
+
+        def __init__(self, size: object) -> None:
+            self.size = size
+
+        def __call__(self, record: etl.Record) -> etl.Record:
+            return record
+
+    def scale_by(factor: float) -> Callable[[etl.Record], etl.Record]:
+        def scale(record: etl.Record) -> etl.Record:
+            return {**record, "features": record["features"] * factor}
+
+        return scale
+
+    for first, second in ((Crop(10), Crop(20)), (scale_by(2), scale_by(3)), (Crop(np.ones(2)), Crop(np.zeros(2)))):
+        assert etl.Pipeline([first]).fingerprint != etl.Pipeline([second]).fingerprint
+    assert etl.Pipeline([Crop(np.int64(10))]).fingerprint == etl.Pipeline([Crop(10)]).fingerprint
+
+
+def test_a_stage_with_a_setting_that_identifies_nothing_is_refused_when_it_is_presaved() -> None:
+    class Lookup:
+        name = "lookup"
+
+        def __init__(self) -> None:
+            self.table = object()
+
+        def __call__(self, record: etl.Record) -> etl.Record:
+            return record
+
+    pipeline = etl.Pipeline([Lookup()])
+    assert repr(pipeline) == "Pipeline(lookup)"
+    with pytest.raises(TypeError, match="stage 'lookup' cannot be identified"):
+        etl.records([], pipeline)
+
+
+class Greedy:
+    """A stage that runs out of memory."""
+
+    name = "greedy"
+
+    def __call__(self, record: etl.Record) -> etl.Record:
+        raise MemoryError
+
+
+class GreedySource:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> etl.Record:
+        raise MemoryError("no 5 GB")
+
+
+def test_a_record_that_memory_does_not_suffice_for_is_named_with_the_stage() -> None:
+    made = etl.records([{"features": PIXELS}] * 3, etl.Pipeline([Greedy()]))
+    with pytest.raises(MemoryError, match=r"record 2 of .*: failed at stage 'greedy': MemoryError"):
+        made[2]
+    with pytest.raises(MemoryError, match=r"record 1 of .*: failed at stage 'read': no 5 GB"):
+        etl.records(GreedySource(), etl.Pipeline([]))[1]

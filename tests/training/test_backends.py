@@ -1,0 +1,167 @@
+"""Backends: selection, and that the CPU backend does not copy batches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import etl
+
+CPU, GPU = "BACKEND_PRIORITY_CPU", "BACKEND_PRIORITY_GPU"
+DTYPES = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (CPU, GPU):
+        monkeypatch.delenv(variable, raising=False)
+
+
+class StandIn:
+    """Replaces `CudaBackend`, which needs a device; these tests are about selection only."""
+
+    name = "cuda"
+
+
+@pytest.mark.parametrize(
+    ("has_cuda", "cpu", "gpu", "chosen"),
+    [
+        (False, None, None, "cpu"),
+        (True, None, None, "cuda"),
+        (False, "3", "3", "cpu"),
+        (True, "3", "3", "cuda"),
+        (True, "1", None, "cpu"),
+        (True, "10", "9", "cpu"),
+        (True, "9", "10", "cuda"),
+        (True, None, "-1", "cpu"),
+        (True, "-1", None, "cuda"),
+        (False, "100", "0", "cpu"),
+        (False, None, "-1", "cpu"),
+        (True, " 1 ", "+2", "cuda"),
+    ],
+)
+def test_auto_takes_the_backend_of_the_higher_priority_or_the_device_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, has_cuda: bool, cpu: str | None, gpu: str | None, chosen: str
+) -> None:
+    for variable, value in ((CPU, cpu), (GPU, gpu)):
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr("etl.training.backends.cuda.CudaBackend", StandIn)
+    assert etl.backend().name == chosen
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_a_backend_asked_for_by_name_is_taken_whatever_the_priorities(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(CPU, "5" if name == "cuda" else "0")
+    monkeypatch.setenv(GPU, "5" if name == "cpu" else "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("etl.training.backends.cuda.CudaBackend", StandIn)
+    assert etl.backend(name).name == name
+
+
+@pytest.mark.parametrize("value", ["high", "", "1.5", "0x10"])
+@pytest.mark.parametrize("variable", [CPU, GPU])
+def test_a_priority_that_is_no_integer_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"{variable} must be an integer, not {value!r}"):
+        etl.backend()
+
+
+def test_priorities_that_prefer_a_device_that_is_not_there_are_an_error_that_names_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(GPU, "7")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=f"preferred by {CPU}=unset and {GPU}=7, but .* no CUDA device"):
+        etl.backend()
+
+
+def test_asking_for_cuda_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=r"backend 'cuda' was asked for, but .* no CUDA device"):
+        etl.backend("cuda")
+
+
+def test_an_unknown_backend_is_refused_and_the_known_ones_listed() -> None:
+    with pytest.raises(ValueError, match="unknown backend 'gpu'; known: auto, cpu, cuda"):
+        etl.backend("gpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cpu_takes_features_of_every_dtype_with_their_values_and_without_a_copy(dtype: str) -> None:
+    features = np.linspace(-3, 3, 24).reshape(2, 3, 4).astype(DTYPES[dtype])
+    labels = np.array([1, 0])
+    tensors = etl.backend("cpu").put(etl.Batch(features, labels))
+    assert tensors.features.dtype == getattr(torch, dtype)
+    assert tensors.features.tolist() == features.astype(np.float64).tolist()
+    assert tensors.labels.tolist() == [1, 0]
+    # The memory is shared: a write to one shows in the other.
+    features[1, 2, 3], labels[0] = 0.5, 7
+    assert tensors.features[1, 2, 3].item() == 0.5
+    assert tensors.labels[0].item() == 7
+
+
+def test_the_cpu_takes_tuples_and_masks_in_their_places() -> None:
+    arrays = [np.full((2, 3), number, np.float32) for number in range(5)]
+    batch = etl.Batch((arrays[0], arrays[1]), (arrays[2],), features_mask=arrays[3], labels_mask=arrays[4])
+    put = etl.backend("cpu").put(batch)
+    assert isinstance(put.features, tuple)
+    assert isinstance(put.labels, tuple)
+    assert [tensor.data_ptr() for tensor in put.arrays()] == [array.ctypes.data for array in arrays]
+    assert put.features_mask.data_ptr() == arrays[3].ctypes.data
+    assert (len(put), put.nbytes) == (len(batch), batch.nbytes)
+
+
+def test_the_cpu_leaves_out_what_a_batch_has_not() -> None:
+    put = etl.backend("cpu").put(etl.Batch(np.zeros((2, 3), np.float32), None))
+    assert put.labels is None
+    assert put.features_mask is None
+    assert put.labels_mask is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_placing_a_model_gives_its_floating_parameters_the_dtype_in_place(dtype: str) -> None:
+    model = torch.nn.BatchNorm1d(3)
+    assert etl.backend("cpu").place(model, dtype) is model
+    assert model.weight.dtype == getattr(torch, dtype)
+    assert model.num_batches_tracked is not None
+    assert model.num_batches_tracked.dtype == torch.int64
+
+
+def test_placing_a_model_refuses_a_dtype_that_features_cannot_have() -> None:
+    with pytest.raises(ValueError, match="unknown dtype 'int8'"):
+        etl.backend("cpu").place(torch.nn.Linear(2, 2), "int8")
+
+
+def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
+    blocked = f"import sys; sys.modules['torch'] = None; import etl\n{code}"
+    return subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("call", ["etl.backend('cpu')", "etl.backend()", "etl.fit(None, None)"])
+def test_without_torch_the_error_says_how_to_install_it(call: str) -> None:
+    process = run_without_torch(call)
+    assert process.stderr.endswith("RuntimeError: training needs torch: pip install 'fair-etl[torch]'\n")
+
+
+def test_without_torch_batches_are_loaded_all_the_same() -> None:
+    process = run_without_torch(
+        "records = [{'features': [1.0, 2.0], 'label': 0}] * 5\n"
+        "print(sum(len(b) for b in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 2))))"
+    )
+    assert process.stdout == "5\n", process.stderr

@@ -1,0 +1,106 @@
+"""`fit` resumes from a state: interrupted and resumed training equals uninterrupted training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import etl
+import presave
+from etl.iterators import BatchIterator
+from etl.iterators.iterator import State
+
+RECORDS, BATCH, BATCHES = 26, 4, 7
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """One compute thread: equal training is then equal to the last bit."""
+    with etl.runtime.ThreadPolicy(1):
+        yield
+
+
+def examples() -> list[etl.Record]:
+    random = np.random.default_rng(3)
+    return [{"features": random.random(6, dtype=np.float32), "label": number % 3} for number in range(RECORDS)]
+
+
+def make(strategy: str, folder: Path) -> BatchIterator:
+    iterator: BatchIterator
+    if "presaved" in strategy:
+        path = folder / "examples.store"
+        if not path.exists():
+            presave.write(path, examples()).close()
+        iterator = etl.PresavedIterator(path, etl.Pipeline([]), BATCH, shuffle=True, seed=1)
+    else:
+        iterator = etl.RawIterator(examples(), etl.Pipeline([]), BATCH, shuffle=True, seed=1)
+    return etl.AsyncIterator(iterator, 2) if "async" in strategy else iterator
+
+
+class StopTrainingError(Exception):
+    """Ends training in these tests."""
+
+
+class Saver:
+    """After iteration `at`: keeps the iterator's state, the model's and the scores, then ends the fit."""
+
+    needs_times = False
+
+    def __init__(self, iterator: BatchIterator, model: torch.nn.Module, at: int) -> None:
+        self._iterator, self._model, self._at = iterator, model, at
+        self.scores: list[float] = []
+        self.state: State = {}
+        self.weights: dict[str, Any] = {}
+
+    def fit_started(self) -> None: ...
+
+    def fit_ended(self) -> None: ...
+
+    def iteration_done(self, iteration: etl.Iteration) -> None:
+        self.scores.append(iteration.score.item())
+        if iteration.number == self._at:
+            self.state = json.loads(json.dumps(self._iterator.state_dict()))
+            self.weights = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+            raise StopTrainingError
+
+
+@pytest.mark.parametrize("at", [0, 3, BATCHES - 1, BATCHES + 2])
+@pytest.mark.parametrize("strategy", ["raw", "raw async", "presaved", "presaved async"])
+def test_training_interrupted_and_resumed_has_the_scores_of_training_at_one_go(
+    strategy: str, at: int, tmp_path: Path
+) -> None:
+    with make(strategy, tmp_path) as whole:
+        expected = etl.fit(etl.models.create("mlp", (6,), 3), whole, backend="cpu", epochs=2).scores
+
+    model = etl.models.create("mlp", (6,), 3)
+    with make(strategy, tmp_path) as iterator:
+        saver = Saver(iterator, model, at)
+        with pytest.raises(StopTrainingError):
+            etl.fit(model, iterator, backend="cpu", listeners=[saver], epochs=2)
+
+    fresh = etl.models.create("mlp", (6,), 3, seed=9)
+    fresh.load_state_dict(saver.weights)
+    with make(strategy, tmp_path) as iterator:
+        iterator.load_state_dict(saver.state)
+        rest = etl.fit(fresh, iterator, backend="cpu", epochs=2 - saver.state["epoch"])
+    assert saver.scores + rest.scores == expected
+    assert rest.samples == 2 * RECORDS - sum(BATCH if number % BATCHES < 6 else 2 for number in range(at + 1))
+
+
+def test_a_state_taken_from_one_strategy_resumes_another(tmp_path: Path) -> None:
+    model = etl.models.create("mlp", (6,), 3)
+    with make("raw async", tmp_path) as iterator:
+        saver = Saver(iterator, model, 2)
+        with pytest.raises(StopTrainingError):
+            etl.fit(model, iterator, backend="cpu", listeners=[saver])
+    with make("raw", tmp_path) as whole, make("presaved", tmp_path) as resumed:
+        resumed.load_state_dict(saver.state)
+        rest = list(whole)[3:]
+        for batch, expected in zip(resumed, rest, strict=True):
+            np.testing.assert_array_equal(batch.features, expected.features)
