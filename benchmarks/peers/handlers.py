@@ -209,8 +209,8 @@ def take_sample(function: Any, request: LoaderRequest) -> LoaderMetrics:
         done += times.samples
     cpu = cpu_seconds() - cpu
     waiting = run_epoch(epochs, SimulatedDevice(COMPUTE_SECONDS))
-    _check_count(waiting.samples, work.records)
-    return Figures(
+    _check_count(waiting.samples, request.records)
+    return LoaderMetrics(
         first_batch_seconds=first_batch_seconds,
         images_per_second=done / wall,
         cpu_seconds_per_1000=cpu * 1000 / done,
