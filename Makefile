@@ -7,9 +7,9 @@ BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 # A test that kills its process is a failure; with another process it would be run again, and again.
 WORKERS := --numprocesses 2 --max-worker-restart 0
-# What takes minutes on purpose counts as hanging later.
+# The time limit of tests that take minutes on purpose.
 LONG := --override-ini faulthandler_timeout=1800
-# What is skipped in all runs of pytest, and why; shown at the end.
+# Reasons for skipped tests, from all runs of pytest; printed at the end.
 SKIPS := .asv/skips.jsonl
 NOTE_SKIPS := -p tests.skips --skips $(SKIPS)
 
@@ -22,8 +22,8 @@ bench: .venv/bench
 	$(BIN)/asv publish
 	@$(BIN)/python -m benchmarks.publish.table
 
-# make compare-commits A=main B=HEAD: whether B is slower; exit code 2 (make's own) where it is, or where they cannot
-# be compared, which the last lines say.
+# make compare-commits A=main B=HEAD: says if B is slower. Exit code 2 (make's own) if it is, or if the commits cannot be
+# compared; the last lines say which.
 compare-commits: .venv/bench
 	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) $(COMPARE)
 

@@ -286,7 +286,7 @@ def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyP
     """Return how many batches to load ahead, so that they and the caller's fit into `budget` bytes, and all plans."""
     first = next(plans, None)
     if not isinstance(first, BatchPlan):
-        return 1, plans
+        return 1, plans if first is None else chain([first], plans)
     nbytes = max(1, sum(array.nbytes for array in first.arrays.values()))
     if budget < 2 * nbytes:
         raise ValueError(

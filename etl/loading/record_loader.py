@@ -21,6 +21,8 @@ from etl.stages.rng import RecordRng
 from presave import Record, forks
 
 OnError = Literal["raise", "skip"]
+# From record indices, and whether records must outlast the next call, to a function from row to record.
+ReadRows = Callable[[np.ndarray, bool], Callable[[int], Record]]
 
 
 class RecordLoader:
@@ -32,8 +34,7 @@ class RecordLoader:
     Parameters
     ----------
     source : sequence of records
-        The records. If the source has `read_rows(indices, lasting)`, which returns a function from row to record, all
-        records of a chunk are read in one call (see `StoreRecords.read_rows`).
+        The records.
     pipeline : Pipeline
         Stages that each record goes through.
     dtype : numpy dtype
@@ -46,6 +47,8 @@ class RecordLoader:
         Pads records of different lengths.
     granularity : {"record", "share", "batch"}
         The smallest chunk that is worth handing to a worker.
+    read_rows : callable, optional
+        Reads all records of a chunk in one call, instead of one by one (see `StoreRecords.read_rows`).
 
     Raises
     ------
@@ -62,12 +65,12 @@ class RecordLoader:
         on_error: OnError,
         padder: Padder | None = None,
         granularity: Granularity = "record",
+        read_rows: ReadRows | None = None,
     ) -> None:
         check_on_error(on_error)
         self.granularity = granularity
         self._source = source
-        self._read_rows: Callable[[np.ndarray, bool], Callable[[int], Record]] | None
-        self._read_rows = getattr(source, "read_rows", None)
+        self._read_rows = read_rows
         self._pipeline = pipeline
         self._dtype = dtype
         self._seed = seed
@@ -124,6 +127,7 @@ class RecordLoader:
         source, pipeline, padder = self._source, self._pipeline, self._padder
         read_row = None if self._read_rows is None else self._read_rows(indices, False)
         for row, index in enumerate(indices.tolist()):
+            record = done = None  # freed before the next one is read
             if cursor.cancelled:
                 break
             if forks.is_pending:
@@ -172,6 +176,7 @@ class RecordLoader:
         finished: dict[int, Finished] = {}
         read_row = None if self._read_rows is None else self._read_rows(indices, True)
         for row, index in enumerate(indices.tolist()):
+            record = None  # freed before the next one is read
             if forks.is_pending:
                 forks.let_through()
             if index in before:

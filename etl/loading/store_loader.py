@@ -50,7 +50,8 @@ def choose_loader(
             return GatherLoader(store, dtype, normalise)
     # Without a memory map, reading a batch in chunks costs more than reading it at once.
     granularity: Granularity = "record" if store.is_mapped else "batch"
-    return RecordLoader(StoreRecords(store), pipeline, dtype, seed, on_error, padder, granularity)
+    records = StoreRecords(store)
+    return RecordLoader(records, pipeline, dtype, seed, on_error, padder, granularity, records.read_rows)
 
 
 def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) -> Normalise | None:

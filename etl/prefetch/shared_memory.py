@@ -14,7 +14,8 @@ import numpy as np
 
 PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY
 MIN_CHUNK_NBYTES = 1 << 20
-# Of the arrays of a `SharedObject`. Smaller ones go into its pickle: mapping them costs more than copying them.
+# Alignment and minimum size of the arrays that a `SharedObject` maps. Mapping smaller ones costs more than copying them
+# in the pickle.
 ALIGNMENT_NBYTES = 64
 MIN_SHARED_NBYTES = 64 << 10
 

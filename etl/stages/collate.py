@@ -36,11 +36,14 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
     FieldError
         If a value has another shape than the row, or a dtype that the row cannot hold.
     """
-    fields = record if isinstance(record, Mapping) else flatten(record)
-    for value in fields.values():
-        if isinstance(value, tuple):
-            fields = flatten(record)
-            break
+    fields = record
+    if type(record) is dict:
+        for value in record.values():
+            if isinstance(value, tuple):
+                fields = flatten(record)
+                break
+    else:  # another mapping may compute its values when they are asked for
+        fields = flatten(record)
     for name, array in out.items():
         if name == but:
             continue
@@ -53,7 +56,7 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
             check_shape(name, value.shape, array[row, ...])
         if value.dtype != array.dtype:
             check_dtype(name, value.dtype, array.dtype)
-        array[row] = value
+        array[row, ...] = value  # without the ellipsis, an array of objects would hold an array
     if not fields.keys() <= out.keys():
         check_no_more(fields, out)
 

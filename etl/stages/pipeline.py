@@ -72,10 +72,16 @@ class Pipeline:
 
         Raises `StageError`, which names the stage that failed, and `ValueError` if a stage is random and `rng` is None.
         """
+        if rng is None and self.is_random:
+            name = next(step.name for step in self._steps if step.is_random)
+            raise ValueError(
+                f"stage {name!r} is random, which needs a seed, an epoch and a record: "
+                "load with an iterator, which has these, or pass etl.stages.RecordRng(seed, epoch, record)"
+            )
         cursor = ThreadCursor()
         try:
             return self.run(record, rng, cursor)
-        except (*UNRELATED_TO_THE_RECORD, UnseededError):
+        except UNRELATED_TO_THE_RECORD:
             raise
         except Exception as error:
             raise StageError(self.name_at(cursor.stage)) from error
@@ -214,10 +220,6 @@ class Pipeline:
         return self.names.index(name)
 
 
-class UnseededError(ValueError):
-    """A random stage was run without a `RecordRng`."""
-
-
 @dataclass(frozen=True)
 class _Step:
     """One stage as a pipeline runs it; `written_dtype` is None unless the stage can write into a batch."""
@@ -231,11 +233,7 @@ class _Step:
 
     def generator(self, rng: RecordRng | None) -> np.random.Generator:
         """Return the generator that the stage is called with."""
-        if rng is None:
-            raise UnseededError(
-                f"stage {self.name!r} is random, which needs a seed, an epoch and a record: "
-                "load with an iterator, which has these, or pass etl.stages.RecordRng(seed, epoch, record)"
-            )
+        assert rng is not None, self.name  # noqa: S101 - an iterator makes one, and a call asks for one
         return rng.generator(self.place)
 
 

@@ -26,8 +26,8 @@ from tests.torture.hostile import limit_memory
 LONGEST_SECONDS = 5
 LONGEST_WAIT_SECONDS = 60
 MORE_NBYTES = 2 << 30
-MOST_FAULTS = 20
-MOST_OPENED = 2
+MAX_FAULTS = 20
+MAX_OPENED = 2
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["h5py", "torch", "etl", "presave"])
 
@@ -52,7 +52,7 @@ def attempt_all(make: Callable[[Path], Attempts], count: int, folder: Path) -> O
     """Run `count` attempts in a process that is begun anew where it dies; each makes them in a folder of its own."""
     log, errors = folder / "attempts.log", folder / "attempts.stderr"
     log.touch()
-    for process in range(MOST_FAULTS):
+    for process in range(MAX_FAULTS):
         started = folder / f"process-{process}"
         started.mkdir()
         child = PROCESSES.Process(target=_serve, args=(make, count, started, log, errors))
@@ -106,9 +106,9 @@ def _attempt_rest(attempts: Attempts, count: int, log: Path) -> None:
         except Exception:  # noqa: BLE001 - any is a fault, and shown
             faults += 1
             text = f"attempt {number}: {traceback.format_exc(limit=-6)}\n{attempts.show(number)}"
-            _write(log, "fault", text if faults <= MOST_FAULTS else "further faults")
+            _write(log, "fault", text if faults <= MAX_FAULTS else "further faults")
     limit_time(gc.collect)
-    if _open_files() > opened + MOST_OPENED:
+    if _open_files() > opened + MAX_OPENED:
         raise AssertionError(f"files are left open: {opened} before, {_open_files()} after")
 
 

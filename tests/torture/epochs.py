@@ -25,7 +25,7 @@ from presave.mapped_rows import COMPILED
 RECORDS, BATCH_SIZE = 96, 32
 SHAPE = (3, 80, 80)  # 77 KB as float32, so that a batch is 2.5 MB
 # Kernels are loaded in the background, in worker processes, too.
-MOST_WARMING_EPOCHS = 60
+MAX_WARMING_EPOCHS = 60
 STEADY_SHARE, STEADY_EPOCHS = 0.0005, 4
 WITH_PROCESSES = ("raw", "presaved npy")
 
@@ -100,7 +100,7 @@ def go_through(iterators: dict[str, Any], leaking: str, leaked: list[np.ndarray]
 def warm_up(iterators: dict[str, Any]) -> None:
     """Epochs until memory was steady for a while; or as many as may be."""
     steady, before = 0, 0
-    for _ in range(MOST_WARMING_EPOCHS):
+    for _ in range(MAX_WARMING_EPOCHS):
         go_through(iterators, "none", [])
         now = held()["nbytes"]
         steady = steady + 1 if abs(now - before) < STEADY_SHARE * now else 0

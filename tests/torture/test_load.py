@@ -23,9 +23,9 @@ from tests.worker_processes import Made
 if TYPE_CHECKING:
     from conftest import HowMany, Tally
 
-MOST_SLOPE = 0.001
+MAX_SLOPE = 0.001
 # Of a few epochs, in which a single page more is as much as that an epoch.
-MOST_SLOPE_OF_FEW_EPOCHS = 0.005
+MAX_SLOPE_OF_FEW_EPOCHS = 0.005
 FEW_STRATEGIES = ("raw", "async presaved npy")
 ITERATORS = 64
 
@@ -49,7 +49,7 @@ def test_memory_descriptors_and_threads_stay_flat_over_epochs(tmp_path: Path, ho
     held = go_through_epochs(tmp_path, epochs, "none", *FEW_STRATEGIES[: how_many(2, 0)])
     nbytes = [each["nbytes"] for each in held]
     grown = slope(nbytes)
-    assert grown < how_many(MOST_SLOPE_OF_FEW_EPOCHS, MOST_SLOPE), f"{grown:.4%} an epoch: {nbytes}"
+    assert grown < how_many(MAX_SLOPE_OF_FEW_EPOCHS, MAX_SLOPE), f"{grown:.4%} an epoch: {nbytes}"
     for what in ("descriptors", "threads", "processes"):
         assert len({each[what] for each in held}) == 1, f"{what}: {[each[what] for each in held]}"
     strategies = how_many(2, 14)
@@ -62,7 +62,7 @@ def test_a_leak_of_one_batch_an_epoch_would_be_seen(tmp_path: Path, how_many: Ho
     epochs = how_many(8, 24)
     held = go_through_epochs(tmp_path, epochs, "raw", *FEW_STRATEGIES[: how_many(2, 0)])
     grown = slope([each["nbytes"] for each in held])
-    assert grown > how_many(MOST_SLOPE_OF_FEW_EPOCHS, MOST_SLOPE)
+    assert grown > how_many(MAX_SLOPE_OF_FEW_EPOCHS, MAX_SLOPE)
     tally(f"{epochs} epochs with a leak of a batch in each, on purpose", f"seen: {grown:.3%} of memory an epoch")
 
 

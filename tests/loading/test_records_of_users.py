@@ -1,0 +1,115 @@
+"""Records and sources as users write them: objects as labels, mappings that compute, attributes of any name."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etl
+
+NOTHING = etl.Pipeline([])
+
+
+@pytest.mark.parametrize("padding", [None, etl.Padding()])
+def test_labels_that_are_objects_arrive_as_they_are(padding: etl.Padding | None) -> None:
+    records = [{"features": np.ones(2), "label": Fraction(number, 3)} for number in range(4)]
+    (batch,) = etl.RawIterator(records, NOTHING, 4, padding=padding)
+    assert batch.labels.dtype == object
+    assert batch.labels.tolist() == [record["label"] for record in records]
+    assert all(type(label) is Fraction for label in batch.labels)
+
+
+class Lazy(Mapping[str, Any]):
+    """A record whose fields are computed when they are asked for; one of them cannot be."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "extra":
+            raise OSError("extra is unreadable")
+        return {"features": np.full(2, self._number, np.float32), "label": self._number}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("features", "label", "extra"))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_fields_that_no_batch_has_are_not_computed() -> None:
+    batches = list(etl.RawIterator([Lazy(number) for number in range(4)], NOTHING, 2))
+    assert [batch.labels.tolist() for batch in batches] == [[0, 1], [2, 3]]
+
+
+class Volumes:
+    """A source of large records, which knows how many of them are alive whenever one is read."""
+
+    def __init__(self) -> None:
+        self.most_alive = 0
+        self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        record = Record(features=np.full(3, index, np.float32), label=index)
+        self._alive.add(record)
+        self.most_alive = max(self.most_alive, len(self._alive))
+        return record
+
+
+class Record(dict[str, Any]):
+    """A record that can be referred to weakly, by identity."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_record_is_freed_before_the_next_one_is_read(threads: int) -> None:
+    source = Volumes()
+    raw = etl.RawIterator(source, NOTHING, 4)
+    iterator = etl.AsyncIterator(raw, 1, threads=threads) if threads else raw
+    list(iterator)  # the first record is kept until its batch is there: it was read to plan it
+    source.most_alive = 0
+    gc.disable()
+    try:
+        list(iterator)
+    finally:
+        gc.enable()
+    assert source.most_alive == 1
+
+
+def test_a_source_may_have_a_method_of_any_name() -> None:
+    class Table:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"features": np.ones(2), "label": index}
+
+        def read_rows(self, count: int) -> None:
+            raise AssertionError("the loader must not call this")
+
+    (batch,) = etl.RawIterator(Table(), NOTHING, 3)
+    assert batch.labels.tolist() == [0, 1, 2]
+
+
+def test_a_random_pipeline_inside_a_stage_is_the_error_of_that_stage() -> None:
+    inner = etl.Pipeline([etl.stages.RandomFlip()])
+
+    def augment(record: etl.Record) -> etl.Record:
+        return inner(record)
+
+    records = [{"features": np.ones((2, 2, 3), np.uint8), "label": 0}]
+    with pytest.raises(etl.RecordError, match="failed at stage 'augment': stage 'random_flip' is random"):
+        list(etl.RawIterator(records, etl.Pipeline([augment]), 1))
+    with pytest.raises(Exception, match="augment") as caught:
+        etl.Pipeline([augment])(records[0])
+    assert "'random_flip' is random" in str(caught.value.__cause__)
