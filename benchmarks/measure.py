@@ -169,10 +169,10 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()
 
-    return {}, one_answer(lambda cell: measure(from_json(Cell, cell), conditions).to_json())
+    return {}, one_answer(lambda cell: measure_cell(from_json(Cell, cell), conditions).to_json())
 
 
-def measure(cell: Cell, conditions: Conditions) -> CellMetrics:
+def measure_cell(cell: Cell, conditions: Conditions) -> CellMetrics:
     """Return all metrics of a cell, from one run.
 
     The first epoch is not timed: it warms caches, takes the digest of all batches and watches memory. Then come epochs

@@ -199,7 +199,7 @@ def little_measured() -> Report:
                 ratio=None,
                 presaving=None,
                 prediction=None,
-                rounds=[replace(figures, etl_alone_seconds=None) for figures in each.rounds[:1]],
+                rounds=[replace(metrics, etl_alone_seconds=None) for metrics in each.rounds[:1]],
             )
             for each in report.strategies
         ],

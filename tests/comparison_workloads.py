@@ -43,7 +43,7 @@ def make_split(compute: int, loading: int, records_per_second: float, slowdown: 
 
 
 def make_profile(
-    load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **figures: Any
+    load: float = 1e-3, compute: float = 1e-2, stages: tuple[str, ...] = ("read",), **metrics: Any
 ) -> Profile:
     """Return a profile with `load` seconds per record for all stages, and `compute` seconds per training step."""
     profile = Profile(
@@ -54,18 +54,18 @@ def make_profile(
         device="cpu",
         model="mlp",
     )
-    return replace(profile, **figures)
+    return replace(profile, **metrics)
 
 
-def make_sample(**figures: Any) -> Sample:
-    """A sample of 10 batches of 10 records, each loaded in 10 ms and computed on in 10 ms; `figures` replace its own,
+def make_sample(**metrics: Any) -> Sample:
+    """A sample of 10 batches of 10 records, each loaded in 10 ms and computed on in 10 ms; `metrics` replace its own,
     or those of its epoch.
     """
     loading, steps = Split(0.01, 0.09), Split(0.01, 0.09)
     epoch = EpochMetrics(
         batches=10, samples=100, wall=Split(0.02, 0.18), compute=steps, stall=loading, host_wait=loading
     )
-    of_epoch = {name: figures.pop(name) for name in list(figures) if name in EpochMetrics.__dataclass_fields__}
+    of_epoch = {name: metrics.pop(name) for name in list(metrics) if name in EpochMetrics.__dataclass_fields__}
     sample = Sample(
         epoch=replace(epoch, **of_epoch),
         etl_alone=loading,
@@ -84,4 +84,4 @@ def make_sample(**figures: Any) -> Sample:
         unreported_files=0,
         timeline=Spans([], [], []),
     )
-    return replace(sample, **figures)
+    return replace(sample, **metrics)

@@ -131,7 +131,7 @@ def show_warning(message: Warning | str, category: type[Warning], *_: object) ->
     show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
 
 
-class Bar:
+class ProgressBar:
     """A progress bar with rate and remaining time, on standard error; invisible if that is not a terminal."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
@@ -144,7 +144,7 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(title: str, unit: str) -> Iterator[Bar]:
+def progress_bar(title: str, unit: str) -> Iterator[ProgressBar]:
     """Show a progress bar while the block runs."""
     columns = (  # in a narrow terminal the title folds and the bar shrinks
         TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
@@ -156,7 +156,7 @@ def progress_bar(title: str, unit: str) -> Iterator[Bar]:
     )
     console = PlainConsole(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield Bar(progress, progress.add_task(printable(title), total=None))
+        yield ProgressBar(progress, progress.add_task(printable(title), total=None))
 
 
 class _Rate(ProgressColumn):

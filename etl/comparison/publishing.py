@@ -39,7 +39,7 @@ from etl.comparison.results import (
 )
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
 from etl.comparison.settings import Candidate
-from etl.measuring.instruments import instruments
+from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
 from etl.runtime.resources import available_cpus, cgroup_quota
@@ -181,7 +181,7 @@ def describe_versions() -> dict[str, str]:
 
     The value "instruments" is the digest of `etl.measuring`, which takes the measurements.
     """
-    found = {"python": platform.python_version(), "instruments": instruments().digest[:12]}
+    found = {"python": platform.python_version(), "instruments": current_instruments().digest[:12]}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

@@ -31,7 +31,7 @@ class Instruments(JsonValues):
 
 
 @functools.cache
-def instruments() -> Instruments:
+def current_instruments() -> Instruments:
     """Return the instruments of this process."""
     folder = Path(__file__).resolve().parent
     digest = xxhash.xxh3_128()

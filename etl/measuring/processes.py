@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .instruments import Instruments, instruments
+from .instruments import Instruments, current_instruments
 from .server import Answer, Failure, Request
 
 if TYPE_CHECKING:
@@ -165,8 +165,10 @@ class Server:
             raise self._ended()
         message: Answer = json.loads(line)
         used = Instruments.from_json(message["instruments"]) if "instruments" in message else "another commit"
-        if used != instruments():
-            raise MeasurementError(f"{self.name} was measured with the instruments {used}, not with {instruments()}")
+        if used != current_instruments():
+            raise MeasurementError(
+                f"{self.name} was measured with the instruments {used}, not with {current_instruments()}"
+            )
         if "failure" in message:
             failure = Failure.from_json(message["failure"])
             reason = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"

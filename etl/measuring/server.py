@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .instruments import instruments
+from .instruments import current_instruments
 from .layout import draw_blocks
 from .values import JsonValues
 
@@ -106,7 +106,7 @@ def serve(name: str) -> None:
             return dict(json.loads(requests.readline() or "{}"))
 
         def send(answer: Answer) -> None:
-            line = json.dumps({"instruments": instruments().to_json(), **answer})
+            line = json.dumps({"instruments": current_instruments().to_json(), **answer})
             os.write(answers, line.encode() + b"\n")
 
         try:

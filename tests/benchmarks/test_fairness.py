@@ -22,7 +22,7 @@ from benchmarks.measure import (
     Conditions,
     check_same_work,
     cpus_of_cells,
-    measure,
+    measure_cell,
     measure_cells,
 )
 from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
@@ -123,7 +123,7 @@ def test_every_cell_has_the_cpus_that_were_asked_for_and_splits_them(
     conditions = Conditions(data, 0.0, cpus_of_cells())
     assert conditions.cpus == tuple(sorted(os.sched_getaffinity(0))[:cpus])
     for strategy in ("raw", "async-raw"):
-        measure(Cell(strategy=strategy, batch_size=8), conditions)
+        measure_cell(Cell(strategy=strategy, batch_size=8), conditions)
     assert seen == [("raw", cpus), ("async-raw", max(1, cpus - 1))]
 
 

@@ -14,7 +14,7 @@ from benchmarks.compare_commits.commits import Commit, extract
 from benchmarks.compare_commits.handlers import ETL, PHOTOGRAPHS
 from benchmarks.compare_commits.turns import open_arm
 from benchmarks.measure import CellServer, Conditions, cpus_of_cells
-from benchmarks.measuring.instruments import instruments
+from benchmarks.measuring.instruments import current_instruments
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.workload import DATA_VARIABLE, find_photographs, make_data
 from tests.scratch import ROOT, make_scratch
@@ -70,7 +70,7 @@ def test_a_cell_of_a_commit_is_measured_with_the_instruments_of_the_working_tree
         metrics = server.measure(Cell("raw"))
     assert note.read_text() == str(commit.folder / "etl/__init__.py")
     assert min(metrics.etl, metrics.epoch.wall.total, metrics.epoch.compute.total) > SECONDS
-    assert instruments().path == str(INSTRUMENTS)  # to which the server holds every answer
+    assert current_instruments().path == str(INSTRUMENTS)  # to which the server holds every answer
 
 
 def test_a_turn_of_a_commit_is_measured_with_the_instruments_of_the_working_tree(commit: Commit, note: Path) -> None:

@@ -22,7 +22,7 @@ from etl.commands import main
 from etl.comparison import ComparisonProgress, Settings
 from etl.comparison import compare as compare_strategies
 from etl.comparison.rules import RULES
-from etl.measuring.instruments import instruments
+from etl.measuring.instruments import current_instruments
 from etl.measuring.page_cache import drop_from_page_cache
 from tests.report_schema import SCHEMA, make_schema
 
@@ -111,7 +111,7 @@ def test_the_report_has_the_bytes_of_a_store_after_every_stage(compared: dict[st
 
 
 def test_the_report_names_its_instruments(compared: dict[str, Any]) -> None:
-    assert compared["versions"]["instruments"] == instruments().digest[:12]
+    assert compared["versions"]["instruments"] == current_instruments().digest[:12]
 
 
 def test_a_subset_is_scaled_to_the_whole_source(compared: dict[str, Any]) -> None:
@@ -344,7 +344,7 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
     report = compare_strategies(settings, interrupt)
     assert report.stopped_early
     assert report.rounds == 2
-    assert [figures.round for figures in report.strategies[0].rounds] == [0, 1]
+    assert [metrics.round for metrics in report.strategies[0].rounds] == [0, 1]
     assert not [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
 
 

@@ -31,7 +31,7 @@ WHOLE = EpochScale(records=512, measured=512, batch_size=64)
 
 def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -> Sample:
     """Return a sample of an epoch of 8 batches whose first batch takes a quarter of the time."""
-    figures = {
+    metrics = {
         "wall": Split(wall / 4, wall * 3 / 4),
         "stall": Split(stall / 4, stall * 3 / 4),
         "host_wait": Split(stall / 4, stall * 3 / 4),
@@ -45,7 +45,7 @@ def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -
         "other_processes": 0.02,
         "speed_probe": 0.003,
     }
-    return make_sample(**{**figures, **more})
+    return make_sample(**{**metrics, **more})
 
 
 def unexplained(samples: dict[int, Sample], scale: EpochScale) -> float:
@@ -141,10 +141,10 @@ def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
 
 
 def test_a_round_is_reported_as_it_was_measured() -> None:
-    figures = round_metrics(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
-    assert (figures.round, figures.wall_seconds, figures.etl_alone_seconds) == (3, 1.0, None)
-    assert (figures.compute_seconds, figures.stall_seconds) == pytest.approx((0.6, 0.3))
-    assert figures.compute_alone_seconds == pytest.approx(0.4)
+    metrics = round_metrics(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
+    assert (metrics.round, metrics.wall_seconds, metrics.etl_alone_seconds) == (3, 1.0, None)
+    assert (metrics.compute_seconds, metrics.stall_seconds) == pytest.approx((0.6, 0.3))
+    assert metrics.compute_alone_seconds == pytest.approx(0.4)
 
 
 def test_host_wait_is_scaled_as_the_stall_is_which_it_is_without_a_device() -> None:

@@ -26,9 +26,9 @@ CONDITIONS = Conditions(
 PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 
 
-def sample(**figures: Any) -> Sample:
+def sample(**metrics: Any) -> Sample:
     """Return a sample of a round in which nothing went wrong."""
-    return make_sample(**{"wall": Split(0.5, 1.5), "cpu_seconds": 3.0, "torch_threads": 1, **figures})
+    return make_sample(**{"wall": Split(0.5, 1.5), "cpu_seconds": 3.0, "torch_threads": 1, **metrics})
 
 
 def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
@@ -57,10 +57,10 @@ def checks(other: Evidence, conditions: Conditions = CONDITIONS) -> dict[str, Ch
     return {each.rule: each for each in check_rules({"raw": evidence(), "other": other}, conditions)}
 
 
-def with_round(number: int, **figures: Any) -> Evidence:
+def with_round(number: int, **metrics: Any) -> Evidence:
     """Return evidence in which one round differs."""
     sound = evidence()
-    return replace(sound, samples={**sound.samples, number: sample(**figures)})
+    return replace(sound, samples={**sound.samples, number: sample(**metrics)})
 
 
 def assert_broken(rule: str, reason: str, found: dict[str, Check]) -> None:

@@ -307,7 +307,7 @@ def test_bad_records_at_the_start_of_the_epoch_are_tried_once_to_fill_all_batche
     part = etl.RawIterator(source, NOTHING, 2, on_error="skip").shard(1, 2)
     expected = quietly(part)
     assert [labels for _, labels, _ in expected] == [[30, 31]] * 8 + [[34, 35], [38, 39], [30]]
-    source.read.clear()  # of what was read to lay out the first batch
+    source.read.clear()  # the records that were read to plan the first batch
     assert quietly(part) == expected
     # To fill batches of two, as the one missing from the last step, and to fill that.
     assert source.read.count(0) == 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from etl.measuring.instruments import instruments
+from etl.measuring.instruments import current_instruments
 from etl.measuring.values import JsonValues
 
 
@@ -44,5 +44,5 @@ def test_a_field_that_is_missing_or_unknown_is_an_error() -> None:
 
 
 def test_the_instruments_are_those_of_the_folder_that_was_imported() -> None:
-    used = instruments()
+    used = current_instruments()
     assert (used.path, len(used.digest)) == (str(__import__("etl.measuring").measuring.__path__[0]), 32)

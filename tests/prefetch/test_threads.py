@@ -163,7 +163,7 @@ def test_the_error_is_that_of_the_lowest_bad_record_of_the_first_bad_batch(threa
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-# The first tells how batches are laid out, before any of them begins.
+# The first record is loaded to plan the batches, before any of them begins.
 @pytest.mark.parametrize("hanging", [0, 1, 12])
 def test_a_hanging_record_is_named_with_its_file_and_stage_and_the_next_epoch_works(threads: int, hanging: int) -> None:
     records = Watched(waiting={hanging, hanging + 4})  # where there are several threads, in the next batch, too

@@ -188,9 +188,9 @@ def test_jitter_changes_each_property_as_pillow_does(changed: str, strength: flo
     enhance = [ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color][names.index(changed)]
     stage = ColourJitter(**{**dict.fromkeys(names, 0.0), changed: strength})
     for record in range(10):
-        draw = RecordRng(0, 0, record)
-        factor = 1 + strength * draw.generator(0).uniform(-1, 1, 3)[names.index(changed)]
-        found = stage({"features": PIXELS}, draw.generator(0))["features"]
+        rng = RecordRng(0, 0, record)
+        factor = 1 + strength * rng.generator(0).uniform(-1, 1, 3)[names.index(changed)]
+        found = stage({"features": PIXELS}, rng.generator(0))["features"]
         assert (found.dtype, found.shape) == (np.uint8, PIXELS.shape)
         expected = np.asarray(enhance(Image.fromarray(PIXELS)).enhance(factor))
         assert np.abs(found.astype(int) - expected).max() <= (2 if strength else 0)  # Pillow cuts fractions off
