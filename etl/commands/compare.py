@@ -1,4 +1,4 @@
-"""`etl compare SOURCE`: which way of loading to use for SOURCE, what it gains, and how sure that is."""
+"""`etl compare SOURCE`: compare ways of loading SOURCE: which one to use, what it gains, and how sure that is."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
     )
-    what = parser.add_argument_group("what is compared")
-    what.add_argument(
+    data = parser.add_argument_group("strategies and data")
+    data.add_argument(
         "--strategies",
         type=_names,
         default=strategies.default_names(),
@@ -55,23 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"any of {', '.join(strategies.names())}; the others are compared with the first "
         f"(default: {','.join(strategies.default_names())})",
     )
-    what.add_argument(
+    data.add_argument(
         "--formats",
         type=_names,
         default=presave.formats()[:1],
         metavar="NAME,...",
         help=f"store formats: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
     )
-    what.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
-    what.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
-    what.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")
-    what.add_argument(
+    data.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
+    data.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
+    data.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")
+    data.add_argument(
         "--dtype", choices=tuple(DTYPES), default="float32", help="dtype of features and weights (default: float32)"
     )
-    what.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
-    what.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
-    what.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
-    compute = parser.add_argument_group("what it is trained with")
+    data.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
+    data.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
+    data.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
+    compute = parser.add_argument_group("training")
     compute.add_argument(
         "--model",
         metavar="NAME",
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="wait for the device after every step; by default one step is in flight while the next batch is loaded",
     )
     compute.add_argument("--backend", choices=BACKENDS, default="auto")
-    how = parser.add_argument_group("how it is measured")
+    how = parser.add_argument_group("measurement")
     how.add_argument(
         "--cache", choices=CACHES, default="warm", help="warm: files are in memory; cold: every epoch reads the disk"
     )
@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help=f"skip the check of a fairness rule, which the report will mention: {', '.join(RULES)}",
     )
-    output = parser.add_argument_group("what is written")
+    output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
     output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
     output.add_argument("--trace", type=Path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing")

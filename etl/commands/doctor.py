@@ -1,4 +1,4 @@
-"""`etl doctor [SOURCE]`: what makes training slow here, and the one change to make first."""
+"""`etl doctor [SOURCE]`: find what makes training slow here, and the one change to make first."""
 
 from __future__ import annotations
 
