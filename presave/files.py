@@ -70,7 +70,7 @@ def read_regular_file(path: Path, max_nbytes: int) -> bytes:
     ValueError
         If it is not a regular file (but a pipe or a device, for example), or is longer than `max_nbytes`.
     """
-    # Non-blocking, because opening a pipe that nobody writes to would otherwise wait forever.
+    # Non-blocking, because opening a pipe without a writer would otherwise wait forever.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if stat.S_ISDIR(status.st_mode):

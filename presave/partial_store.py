@@ -122,7 +122,7 @@ class PartialStore:
     def stop(self) -> None:
         """Tell the workers in all processes to start no further record."""
         # A rename, because a full disk may have no room for another file. If the rename fails, workers only finish
-        # shards that nobody needs.
+        # shards that are not needed.
         with suppress(OSError):
             os.replace(self.folder / RUN_NAME, self.folder / STOP_NAME)
 

@@ -11,7 +11,7 @@ import numpy as np
 from etl.loading.batch_plan import Fields
 from etl.loading.lengths import Lengths
 from etl.loading.padding import Padding
-from etl.stages.collate import FieldError, check_no_more, check_value, write_value
+from etl.stages.collate import check_no_more, check_value, missing_field, write_value
 from etl.stages.fields import MASKS, batch_fields, check_same_places, group_of, mask_of, masked_by
 from presave import Record
 
@@ -180,5 +180,5 @@ class Padder:
 
 def _find(fields: Record, name: str) -> np.ndarray:
     if name not in fields:
-        raise FieldError(f"it has no field {name!r}, which the records before it have")
+        raise missing_field(name)
     return np.asarray(fields[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from etl.sources.record import record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
@@ -80,13 +80,7 @@ class Records:
             cursor.stage = COLLATING
             return flatten(record)
         except Exception as error:  # noqa: BLE001 - raised again
-            failure = name_error(self.source, self.pipeline, cursor, error)
-            try:
-                if failure is error:
-                    raise
-                raise failure from error
-            finally:  # its traceback holds this frame: a cycle would live until the collector runs
-                del failure
+            raise_from(name_error(self.source, self.pipeline, cursor, error), error)
 
 
 def records(source: RecordSequence, pipeline: Pipeline) -> Records:
@@ -128,3 +122,13 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
     if is_unrelated:
         return error
     return record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)
+
+
+def raise_from(error: BaseException, cause: BaseException) -> NoReturn:
+    """Raise `error` from `cause`; the two may be the same exception."""
+    try:
+        if error is cause:
+            raise error
+        raise error from cause
+    finally:  # its traceback holds this frame: a cycle would live until the collector runs
+        del error, cause

@@ -152,7 +152,7 @@ class GatherLoader:
 
 
 class StoreRecords:
-    """The records of a store as a source, which can read many records at once."""
+    """The records of a store as a `RecordLoader` reads them: many at once."""
 
     def __init__(self, store: presave.Store) -> None:
         self.path = store.path
@@ -163,9 +163,6 @@ class StoreRecords:
 
     def __len__(self) -> int:
         return len(self._store)
-
-    def __getitem__(self, index: int) -> Record:
-        return self.read_rows(np.array([index]), True)(0)
 
     def read_rows(self, indices: np.ndarray, lasting: bool) -> Callable[[int], Record]:
         """Gather the records `indices` at once, and return a function from row to record.

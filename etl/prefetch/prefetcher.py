@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from etl.loading.batch_plan import ENDED, AnyPlan
 
@@ -208,11 +207,3 @@ class Prefetcher:
                     pending.errors.append((0, raised))
             pending.is_done = True
             self._is_ready.notify_all()
-
-
-def raise_from(error: BaseException, cause: BaseException) -> NoReturn:
-    """Raise `error` from `cause`; the two may be the same exception."""
-    try:
-        raise error from (None if error is cause else cause)
-    finally:  # its traceback holds this frame: a cycle would live until the collector runs
-        del error, cause

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from etl.loading.batch_plan import AnyPlan, BatchPlan
-from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher, raise_from
+from etl.loading.records import raise_from
+from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher
 from etl.prefetch.worker_main import Failed, Ready, Task
 from etl.prefetch.worker_pool import WorkerPool
 from etl.prefetch.worker_process import Chunk, Worker

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 
 from etl.loading.batch_plan import AnyPlan, BatchPlan
-from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher, raise_from
+from etl.loading.records import raise_from
+from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
 from presave import forks
 

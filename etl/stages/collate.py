@@ -49,7 +49,7 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
             continue
         if name not in fields:
             check_same_places(fields, out)
-            raise FieldError(f"it has no field {name!r}, which the records before it have")
+            raise missing_field(name)
         value = np.asarray(fields[name])
         # numpy would broadcast a smaller value over the row.
         if value.shape != array.shape[1:]:
@@ -59,6 +59,11 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
         array[row, ...] = value  # without the ellipsis, an array of objects would hold an array
     if not fields.keys() <= out.keys():
         check_no_more(fields, out)
+
+
+def missing_field(name: str) -> FieldError:
+    """Return the error of a record that lacks a field of the batch."""
+    return FieldError(f"it has no field {name!r}, which the records before it have")
 
 
 def write_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
