@@ -5,7 +5,8 @@
     train = etl.AsyncIterator(etl.RawIterator(source, pipeline, batch_size=64, shuffle=True))
     etl.fit(model, train, listeners=[etl.PerformanceListener(frequency=10)])
 
-`import etl` does not load torch; `backend`, `fit`, `models`, `doctor` and `TorchDataset` load it on first use.
+`import etl` loads nothing else: each name loads what it needs on first use. `backend`, `fit`, `models`, `doctor` and
+`TorchDataset` load torch.
 """
 
 from __future__ import annotations
@@ -13,25 +14,47 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from etl import demonstration, runtime, stages
-from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
-from etl.iterators.device import DeviceIterator
-from etl.kernels import load_kernels
-from etl.loading.batch import Batch
-from etl.loading.gather_normalised import gather_normalised
-from etl.loading.padding import Padding
-from etl.loading.records import Records, records
-from etl.sources import Cifar10, Csv, Idx, ImageFolder, MapDataset, Sequences, Tar, open_source
-from etl.sources.record import Record, RecordError
-from etl.stages.pipeline import Pipeline
-from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
-from etl.training.backends import Backend, backend
-from etl.training.fit import FitResult, fit
-from etl.training.listeners import Iteration, Listener, Performance, PerformanceListener
-
 if TYPE_CHECKING:
-    from etl import doctor, models
+    from etl import demonstration, doctor, models, runtime, stages
+    from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
+    from etl.iterators.device import DeviceIterator
     from etl.iterators.torch_dataset import TorchDataset
+    from etl.kernels import load_kernels
+    from etl.loading.batch import Batch
+    from etl.loading.gather_normalised import gather_normalised
+    from etl.loading.padding import Padding
+    from etl.loading.records import Records, records
+    from etl.sources import Cifar10, Csv, Idx, ImageFolder, MapDataset, Sequences, Tar, open_source
+    from etl.sources.record import Record, RecordError
+    from etl.stages.pipeline import Pipeline
+    from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
+    from etl.strategies.task import Task
+    from etl.training.backends import Backend, backend
+    from etl.training.fit import FitResult, fit
+    from etl.training.listeners import Iteration, Listener, Performance, PerformanceListener
+
+# The module of each public name. They are imported on first use: a program that only takes a `Task` needs none of the
+# packages that iterators need.
+_MODULES = {
+    "etl": ("demonstration", "doctor", "models", "runtime", "stages"),
+    "etl.iterators": ("AsyncIterator", "BatchIterator", "PresavedIterator", "RawIterator", "SyntheticIterator"),
+    "etl.iterators.device": ("DeviceIterator",),
+    "etl.iterators.torch_dataset": ("TorchDataset",),
+    "etl.kernels": ("load_kernels",),
+    "etl.loading.batch": ("Batch",),
+    "etl.loading.gather_normalised": ("gather_normalised",),
+    "etl.loading.padding": ("Padding",),
+    "etl.loading.records": ("Records", "records"),
+    "etl.sources": ("Cifar10", "Csv", "Idx", "ImageFolder", "MapDataset", "Sequences", "Tar", "open_source"),
+    "etl.sources.record": ("Record", "RecordError"),
+    "etl.stages.pipeline": ("Pipeline",),
+    "etl.stages.presets": ("cifar10_pipeline", "digits_pipeline", "image_pipeline"),
+    "etl.strategies.task": ("Task",),
+    "etl.training.backends": ("Backend", "backend"),
+    "etl.training.fit": ("FitResult", "fit"),
+    "etl.training.listeners": ("Iteration", "Listener", "Performance", "PerformanceListener"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     # sources and pipelines
@@ -64,6 +87,8 @@ __all__ = [
     "gather_normalised",
     "load_kernels",
     "TorchDataset",
+    # comparisons
+    "Task",
     # training
     "Backend",
     "backend",
@@ -82,9 +107,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # These load torch, which a machine that only writes stores does not need.
-    if name in ("models", "doctor"):
-        return importlib.import_module(f"etl.{name}")
-    if name == "TorchDataset":
-        return importlib.import_module("etl.iterators.torch_dataset").TorchDataset
-    raise AttributeError(f"module 'etl' has no attribute {name!r}")
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'etl' has no attribute {name!r}")
+    found = (
+        importlib.import_module(f"etl.{name}") if module == "etl" else getattr(importlib.import_module(module), name)
+    )
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

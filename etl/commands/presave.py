@@ -18,9 +18,9 @@ from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import check_file_path, progress_bar, save_json
 from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.loading.records import Records, records
-from etl.sources import default_pipeline, open_source
+from etl.sources import open_source
 from etl.stages import DECODERS
-from etl.stages.presets import default_split
+from etl.stages.presets import default_pipeline, default_split
 
 THREADS = 2
 CONNECT_SECONDS = 5

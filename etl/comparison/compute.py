@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +12,7 @@ import xxhash
 
 from etl import models
 from etl.comparison.settings import Settings
+from etl.functions import find_function
 from etl.loading.batch import Batch
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
@@ -169,7 +167,7 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     name = settings.model or default_model(input_shape)
     if ":" not in name:
         return models.create(name, input_shape, outputs, settings.seed)
-    make = _find_function(name)
+    make = find_function(name, "--model")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)
         try:
@@ -212,22 +210,6 @@ def _outputs(workload: Workload, labels: np.ndarray) -> int:
     if not known.exists():
         known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))
     return int(known.read_text())
-
-
-def _find_function(name: str) -> Callable[..., Any]:
-    module_name, _, function_name = name.partition(":")
-    if os.getcwd() not in sys.path:  # noqa: PTH109 - as spelled in sys.path
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # importing may raise anything
-        raise ValueError(
-            f"--model {name}: {type(error).__name__}: {error}; give package.module:function, found from this folder"
-        ) from error
-    if not callable(function):
-        raise ValueError(f"--model {name}: it is a {type(function).__name__}, which is not callable")
-    found: Callable[..., Any] = function
-    return found
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:

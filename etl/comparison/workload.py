@@ -19,10 +19,10 @@ from etl.loading.padding import Padding
 from etl.loading.records import Records, ragged_after
 from etl.measuring.page_cache import release_pages
 from etl.measuring.values import JsonValues
-from etl.sources import ImageFolder, default_pipeline, open_source
+from etl.sources import ImageFolder, open_source
 from etl.sources.record import Record, source_name
 from etl.stages.pipeline import READ, Pipeline
-from etl.stages.presets import default_split
+from etl.stages.presets import default_pipeline, default_split
 
 
 @dataclass(frozen=True)

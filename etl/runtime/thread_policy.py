@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from etl.arguments import whole_number
 from etl.runtime.audit import Audit
@@ -88,7 +88,7 @@ class ThreadPolicy:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(self.compute)
             # Before cv2, whose pool may be OpenMP's: they are restored in reverse order.
-            stack.callback(threadpool_limits(limits=self.compute).restore_original_limits)
+            stack.callback(_pools().threadpool_limits(limits=self.compute).restore_original_limits)
             if cv2 is not None:
                 stack.callback(cv2.setNumThreads, cv2.getNumThreads())
                 cv2.setNumThreads(min(self.compute, cv2.getNumThreads()))
@@ -159,7 +159,7 @@ def pool_threads() -> dict[str, int]:
     """
     found = {
         f"{pool['internal_api']} ({pool['filepath'].rpartition('/')[2]})": pool["num_threads"]
-        for pool in threadpool_info()
+        for pool in _pools().threadpool_info()
     }
     torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
     if torch is not None:
@@ -167,6 +167,11 @@ def pool_threads() -> dict[str, int]:
     if cv2 is not None:
         found[OPENCV] = cv2.getNumThreads()
     return found
+
+
+def _pools() -> Any:
+    """Return threadpoolctl, which the environment of another library's loader may lack: it needs no policy."""
+    return importlib.import_module("threadpoolctl")
 
 
 def _listed(pools: Mapping[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from etl.sources.cifar10 import Cifar10
 from etl.sources.csv import Csv
-from etl.sources.detect import default_pipeline, open_source
+from etl.sources.detect import open_source
 from etl.sources.idx import Idx
 from etl.sources.image_folder import ImageFolder
 from etl.sources.map_dataset import MapDataset
@@ -18,5 +18,4 @@ __all__ = [
     "Sequences",
     "Tar",
     "open_source",
-    "default_pipeline",
 ]

@@ -1,4 +1,4 @@
-"""Detection of the source at a path, and the default pipeline of each source."""
+"""Detection of the source at a path."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from etl.sources.image_folder import ImageFolder
 from etl.sources.sequence_files import LABELS_FILE
 from etl.sources.sequences import Sequences
 from etl.sources.tar import COMPRESSED_TARS, Tar
-from etl.stages.pipeline import Pipeline
-from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
 
 Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
 
@@ -61,27 +59,6 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> S
         raise ValueError(f"{path} is read as {kind}, which has no option {', '.join(unknown)}")
     source: Source = make(path, **{**defaults, **options})
     return source
-
-
-def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
-    """Return the pipeline that turns records of `source` into training arrays.
-
-    Parameters
-    ----------
-    source : Source
-        The source, whose class decides on the pipeline.
-    size : int
-        Height and width of photographs after resizing, in pixels.
-    decoder : str
-        "pillow" or "turbo", for photographs.
-    """
-    if isinstance(source, Idx):
-        return digits_pipeline()
-    if isinstance(source, Cifar10):
-        return cifar10_pipeline()
-    if isinstance(source, (Csv, Sequences)):
-        return Pipeline([])
-    return image_pipeline(size, decoder)
 
 
 def _choose(path: str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:

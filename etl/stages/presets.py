@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from etl.sources import Cifar10, Csv, Idx, Sequences
+from etl.sources.detect import Source
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.pipeline import READ, Pipeline
 
@@ -60,3 +62,24 @@ def default_split(pipeline: Pipeline) -> str:
     if "resize" in pipeline.names:
         return "resize"
     return pipeline.names[-1] if pipeline.names else READ
+
+
+def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
+    """Return the pipeline that turns records of `source` into training arrays.
+
+    Parameters
+    ----------
+    source : Source
+        The source, whose class decides on the pipeline.
+    size : int
+        Height and width of photographs after resizing, in pixels.
+    decoder : str
+        "pillow" or "turbo", for photographs.
+    """
+    if isinstance(source, Idx):
+        return digits_pipeline()
+    if isinstance(source, Cifar10):
+        return cifar10_pipeline()
+    if isinstance(source, (Csv, Sequences)):
+        return Pipeline([])
+    return image_pipeline(size, decoder)

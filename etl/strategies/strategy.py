@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from etl.iterators import AsyncIterator, BatchIterator
+if TYPE_CHECKING:
+    from etl.iterators import BatchIterator
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Strategy:
         workers : int
             Threads or processes that load ahead; 0 counts as 1.
         """
+        from etl.iterators import AsyncIterator  # needs packages that are missing where only other strategies run
+
         if self.ahead is None:
             return iterator
         if self.ahead == "process":

@@ -1,0 +1,142 @@
+"""Functions of the user: found by name as `package.module:function`, and carried to other processes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+PICKLED = "pickled:"
+
+
+def is_function_name(text: str) -> bool:
+    """Return True if `text` is "package.module:function", or comes from `pickle_function`."""
+    module, colon, function = text.partition(":")
+    if text.startswith(PICKLED):
+        return True
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+
+
+def find_function(name: str, option: str) -> Callable[..., Any]:
+    """Return the function that `name` refers to.
+
+    Modules are found as in the user's own program: on the path, and in the working folder.
+
+    Parameters
+    ----------
+    name : str
+        "package.module:function", or what `pickle_function` returned.
+    option : str
+        The option that gives the name, such as "--model"; quoted in errors.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function, or it is not callable. The message quotes whatever the module raised.
+    """
+    try:
+        if name.startswith(PICKLED):
+            found = pickle.loads(Path(name.removeprefix(PICKLED)).read_bytes())  # noqa: S301 - written by this user
+        else:
+            search_working_folder()
+            module, _, function = name.partition(":")
+            found = reduce(getattr, function.split("."), importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # importing may raise anything
+        raise ValueError(
+            f"{option} {name}: {type(error).__name__}: {error}; give package.module:function, found from this folder"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"{option} {name}: it is a {type(found).__name__}, which is not callable")
+    function_found: Callable[..., Any] = found
+    return function_found
+
+
+def search_working_folder() -> None:
+    """Let this process import modules of the working folder."""
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - as spelled in sys.path
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+
+
+def pickle_function(function: Callable[..., Any], path: Path) -> str:
+    """Write `function` to a new file at `path`, with everything of its script or notebook that it uses.
+
+    Parameters
+    ----------
+    function : callable
+        A function or class; those of a script, a notebook or another function are allowed.
+    path : Path
+        The file.
+
+    Returns
+    -------
+    A name for `find_function`, in this process or another one.
+
+    Raises
+    ------
+    ValueError
+        If something that it uses cannot be pickled.
+    """
+    import cloudpickle  # not in environments that only load
+
+    try:
+        content = cloudpickle.dumps(function)
+    except Exception as error:  # pickling runs the user's code
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise ValueError(f"{name} cannot be carried to another process: {type(error).__name__}: {error}") from error
+    path.write_bytes(content)
+    return f"{PICKLED}{path}"
+
+
+def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Callable[[], Any]], whole: Any) -> Any:
+    """Call `function` with those of `arguments` that its parameters name.
+
+    Parameters
+    ----------
+    function : callable
+        The function. A parameter that is called like none of the arguments must have a default.
+    arguments : dict of str to callable
+        A function for each argument, which returns it. Only those that are asked for are called.
+    whole : object
+        The value of a single parameter that is called like none of the arguments.
+
+    Raises
+    ------
+    ValueError
+        If a parameter without a default has another name.
+    """
+    values: dict[str, Any] = {}
+    positional: list[Any] = []
+    parameters = _parameters(function)
+    required = [each for each in parameters if each.default is each.empty and each.kind not in VARIADIC]
+    if len(required) == 1 and required[0].name not in arguments:
+        return function(whole)
+    for each in parameters:
+        if each.kind in VARIADIC:
+            continue
+        if each.name not in arguments:
+            if each.default is each.empty:
+                raise ValueError(
+                    f"{getattr(function, '__qualname__', function)} has a parameter {each.name!r}; it can ask for "
+                    f"{', '.join(arguments)}"
+                )
+        elif each.kind is each.POSITIONAL_ONLY:
+            positional.append(arguments[each.name]())
+        else:
+            values[each.name] = arguments[each.name]()
+    return function(*positional, **values)
+
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # compiled functions may have no signature
+        return []
