@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .arrays import touch
+from .structure import record_count
 from .values import JsonValues
 
 # Called with each batch.
@@ -170,7 +171,7 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     Parameters
     ----------
     iterable : iterable of batches
-        Each iteration is an epoch. A batch has `len()` and `arrays()`.
+        Each iteration is an epoch. Batches may have any structure, see `etl.measuring.structure`.
     step : callable, DeviceStep or None
         Called with each batch. Unless it is a `DeviceStep`, it is done when it returns. None loads without computing.
 
@@ -199,7 +200,7 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
             step(batch)
         if finish is None:
             spans.append((arrived, now()))
-        samples += len(batch)
+        samples += record_count(batch)
         asked.append(request)
         loaded.append(arrived)
         # Released before the next request, as in a training script, so that its memory can be reused.
