@@ -1,10 +1,11 @@
-"""Checks of arguments that users pass, and a way to print their strings safely."""
+"""Checks of arguments that users pass, and descriptions of them for error messages."""
 
 from __future__ import annotations
 
 import math
 import operator
 import re
+from collections.abc import Mapping
 from typing import Any
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
@@ -62,3 +63,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def describe(value: Any) -> str:
+    """Return the type of `value`, with the keys of a mapping or the length of a tuple or list."""
+    kind = f"a {type(value).__name__}"
+    if isinstance(value, Mapping):
+        return f"{kind} with {', '.join(map(repr, value)) or 'nothing'}"
+    return f"{kind} of {len(value)}" if isinstance(value, (tuple, list)) else kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from etl.arguments import whole_number
@@ -14,6 +15,7 @@ from etl.doctor.machine import Machine, look_at_machine
 from etl.doctor.observation import observe_training
 from etl.doctor.setup import Setup, make_setup
 from etl.doctor.steps import try_remedy
+from etl.iterators.ahead import AheadIterator
 from etl.training.backends import Backend
 from etl.training.backends import backend as find_backend
 
@@ -93,14 +95,15 @@ def examine(
     """Look for what makes training slow: on this machine and, if they are given, in training `model` from `iterator`.
 
     Call it between epochs. It trains a copy of `model` on a few batches. Afterwards it resets the iterator to the
-    position that it had before, if the iterator has `state_dict` and `load_state_dict`.
+    position that it had before, if the iterator has `state_dict` and `load_state_dict`. An `AsyncIterator` or
+    `DeviceIterator` over a loader without a position is reset to the start of its epoch.
 
     Parameters
     ----------
     model : torch.nn.Module, optional
         The model; it is copied, not changed.
     iterator : iterable of batches, optional
-        An iterator of etl, or anything that yields batches or pairs of features and labels, such as a DataLoader.
+        An iterator of etl, or any other iterable that `etl.fit` accepts, such as a DataLoader.
     backend : Backend or str
         Where to train. If "auto" fails, the CPU is used and a finding says so.
     loss : callable, optional
@@ -126,7 +129,7 @@ def examine(
     case = Case(look_at_machine())
     if model is None or iterator is None:
         return Examination(case.machine, _ordered(_look(case, show)), None, None)
-    state = iterator.state_dict() if hasattr(iterator, "load_state_dict") else None  # type: ignore[attr-defined]
+    reset = _reset_to_here(iterator)
     try:
         show("training", 0, len(CHECKS))
         setup = make_setup(model, iterator, backend_or_cpu(backend) if isinstance(backend, str) else backend, loss)
@@ -136,8 +139,7 @@ def examine(
         if try_remedies:
             findings = [_try(check, finding, case, show) for check, finding in zip(CHECKS, findings, strict=True)]
     finally:
-        if state is not None:
-            iterator.load_state_dict(state)  # type: ignore[attr-defined]
+        reset()
     return Examination(case.machine, _ordered(findings), observation.times.typical, setup.batches_per_epoch)
 
 
@@ -149,6 +151,15 @@ def backend_or_cpu(name: str) -> Backend:
         if name != "auto":
             raise
         return find_backend("cpu")
+
+
+def _reset_to_here(iterator: Any) -> Callable[[], object]:
+    """Return a function that resets `iterator` to its current position, or epoch if that is all it knows."""
+    if hasattr(iterator, "load_state_dict") and getattr(iterator, "can_resume", True):
+        return partial(iterator.load_state_dict, iterator.state_dict())
+    if isinstance(iterator, AheadIterator):
+        return partial(iterator.set_epoch, iterator.epoch)
+    return lambda: None
 
 
 def _look(case: Case, show: ShowProgress) -> list[Finding]:

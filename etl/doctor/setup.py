@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from etl.loading.batch import Batch
+from etl.iterators.foreign import as_iterator
+from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
 from etl.training.backends.tensors import map_batch
-from etl.training.fit import Loss, TrainingStep, cross_entropy, squared_error
+from etl.training.fit import Loss, TrainingStep, cross_entropy, place_model, squared_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,14 +84,17 @@ class Setup:
         Raises
         ------
         ValueError
-            If an epoch has no batches.
+            If an epoch has no batches, or a batch has a form that `etl.fit` does not accept.
         """
         while True:
             count = 0
             for count, item in enumerate(self.batches, start=1):  # noqa: B007 - used after the loop
                 yield as_batch(item)
             if count == 0:
-                raise ValueError("the iterator has no batches, so there is nothing to examine")
+                raise ValueError(
+                    "an epoch has no batches, so there is nothing to examine; an iterable that is exhausted after one "
+                    "epoch, such as a generator, cannot be examined"
+                )
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -126,24 +130,7 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
         copied = copy.deepcopy(model)
     except Exception as error:
         raise ValueError(f"the model cannot be copied, and without a copy its state would change: {error}") from error
-    dtype = getattr(iterator, "dtype", None)
-    placed = backend.place(copied, dtype) if isinstance(dtype, str) else copied.to(backend.device)
-    return Setup(placed.train(), iterator, backend, loss)
-
-
-def as_batch(item: Any) -> Batch:
-    """Return `item`, which any loader may have yielded, as a batch.
-
-    Raises
-    ------
-    ValueError
-        If `item` is neither a batch nor a pair of features and labels.
-    """
-    if isinstance(item, Batch):
-        return item
-    if isinstance(item, (tuple, list)) and len(item) == 2:
-        return Batch(item[0], item[1])
-    raise ValueError(f"a batch is an etl.Batch or a pair of features and labels, not a {type(item).__name__}")
+    return Setup(place_model(copied, as_iterator(iterator), backend).train(), iterator, backend, loss)
 
 
 def first_array(part: Any) -> Any:

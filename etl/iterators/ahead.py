@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+from etl.iterators.foreign import as_iterator
 from etl.iterators.iterator import BatchIterator
 from etl.loading.batch_plan import State
 
@@ -15,13 +19,18 @@ class AheadIterator(BatchIterator):
 
     async_supported = False
 
-    def __init__(self, iterator: BatchIterator) -> None:
-        self._iterator = iterator
-        self._epoch = iterator.epoch
-        # The state after the last batch that was handed out.
-        self._state = iterator.state_dict()
+    def __init__(self, iterator: BatchIterator | Iterable[Any]) -> None:
+        self._iterator = as_iterator(iterator)
+        self._epoch = self._iterator.epoch
+        # The state after the last batch that was handed out; None if the wrapped iterator cannot resume.
+        self._state = self._read_state()
         # True if the wrapped iterator may be ahead of `_state`.
         self._has_read_ahead = False
+
+    @property
+    def can_resume(self) -> bool:
+        """True if it has a state; iterators over loaders of other libraries have none."""
+        return getattr(self._iterator, "can_resume", True)
 
     @property
     def batch_size(self) -> int:
@@ -44,7 +53,7 @@ class AheadIterator(BatchIterator):
         self._align()
 
     def state_dict(self) -> State:
-        return self._state
+        return self._iterator.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: State) -> None:
         self._end_epoch()
@@ -59,14 +68,18 @@ class AheadIterator(BatchIterator):
         """End the running epoch: asking it for another batch is a `RuntimeError`."""
         raise NotImplementedError
 
-    def _rewind(self) -> State:
+    def _read_state(self) -> State | None:
+        """Return the state of the wrapped iterator; None if it cannot resume."""
+        return self._iterator.state_dict() if self.can_resume else None
+
+    def _rewind(self) -> State | None:
         """Move the wrapped iterator to the position of this one, and return its state there."""
         if self._has_read_ahead:
             self._iterator.set_epoch(self._epoch)
-        return self._iterator.state_dict()
+        return self._read_state()
 
     def _align(self) -> None:
         """Take over the position of the wrapped iterator, which has not read ahead."""
         self._epoch = self._iterator.epoch
-        self._state = self._iterator.state_dict()
+        self._state = self._read_state()
         self._has_read_ahead = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -32,14 +32,16 @@ from etl.stages.cursor import ThreadCursor
 
 
 class AsyncIterator(AheadIterator):
-    """Wraps any iterator and yields the same batches in the same order, loaded ahead of the caller.
+    """Wraps any iterable of batches and yields the same batches in the same order, loaded ahead of the caller.
 
     An error while loading is raised at the batch that it belongs to. Leaving the loop ends the threads.
 
     Parameters
     ----------
-    iterator : BatchIterator
-        The iterator to wrap. A user-defined iterator is advanced by a single thread.
+    iterator : BatchIterator or iterable of batches
+        An iterator of etl; or any other iterable, such as a torch DataLoader, whose batches may have any form. Such an
+        iterable, and a user-defined iterator, is advanced by a single thread. It must not overwrite a batch when the
+        next one is requested, because that happens while the caller still computes on it.
     prefetch_size : int
         Batches to load ahead of the one that the caller holds, finished or not. 0 turns prefetching off.
     workers : {"thread", "process"}
@@ -60,13 +62,19 @@ class AsyncIterator(AheadIterator):
 
     Raises
     ------
+    TypeError
+        If `iterator` cannot be iterated; from `shard`, `state_dict` and `load_state_dict`, if it is not a
+        `BatchIterator`.
     ValueError
-        If an argument is invalid, or the iterator must not be wrapped; if a user-defined iterator is combined with
-        processes or `memory_budget`; if a source or stage cannot be pickled for processes; for processes on a system
-        other than Linux; at the start of an epoch, if `memory_budget` is too small for two batches.
+        If an argument is invalid, or the iterator must not be wrapped; if an iterator that is not one of etl's is
+        combined with processes or `memory_budget`; if a source or stage cannot be pickled for processes; for processes
+        on a system other than Linux; at the start of an epoch, if `memory_budget` is too small for two batches.
 
     Notes
     -----
+    A torch DataLoader with worker processes loads ahead by itself, so there is nothing to gain from wrapping it. One
+    without them loads in the thread. The epochs of an iterable are numbered as in `etl.fit`.
+
     The constructor starts the processes and returns while they still import what they need. They end with this object.
     Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
     shares with this process. If a process is killed, its batch raises an error that names the record it was loading. A
@@ -85,7 +93,7 @@ class AsyncIterator(AheadIterator):
 
     def __init__(
         self,
-        iterator: BatchIterator,
+        iterator: BatchIterator | Iterable[Any],
         prefetch_size: int = 2,
         *,
         workers: str = "thread",
@@ -102,7 +110,7 @@ class AsyncIterator(AheadIterator):
             raise ValueError(f"start_method must be {' or '.join(map(repr, START_METHODS))}, not {start_method!r}")
         if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
             raise ValueError(f"timeout must be a number of seconds above 0, or None, not {timeout!r}")
-        if not iterator.async_supported:
+        if not getattr(iterator, "async_supported", True):
             reason = getattr(iterator, "async_unsupported_reason", "its async_supported is False")
             raise ValueError(f"{type(iterator).__name__} must not be wrapped in AsyncIterator: {reason}")
         self._threads = None if threads is None else whole_number("threads", threads, least=1)
@@ -112,7 +120,8 @@ class AsyncIterator(AheadIterator):
         self._timeout = timeout
         self._memory_budget = None if memory_budget is None else whole_number("memory_budget", memory_budget, least=1)
         super().__init__(iterator)
-        self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(iterator)
+        self._name = type(iterator).__name__
+        self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(self._iterator)
         # The end of the last batch that was handed out; None if `_state` is the position.
         self._after: Any = None
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
@@ -125,8 +134,7 @@ class AsyncIterator(AheadIterator):
             self._check_processes()
         if memory_budget is not None and loader is None:
             raise ValueError(
-                f"memory_budget needs the size of batches, which {type(iterator).__name__} does not tell; "
-                "use prefetch_size"
+                f"memory_budget needs the size of batches, which {self._name} does not tell; use prefetch_size"
             )
         if self.processes and loader is not None:
             self._worker_pool = WorkerPool(loader, self.processes, start_method)
@@ -158,7 +166,7 @@ class AsyncIterator(AheadIterator):
     def epoch(self) -> int:
         return super().epoch if self._prefetch_size else self._iterator.epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         if self._prefetch_size == 0:
             return iter(self._iterator)
         self._end_epoch()
@@ -218,7 +226,7 @@ class AsyncIterator(AheadIterator):
         if self._source.loader is None:
             raise ValueError(
                 f"workers='process' needs an iterator whose batches can be loaded in parts, such as RawIterator and "
-                f"PresavedIterator; {type(self._iterator).__name__} makes whole batches itself: use workers='thread'"
+                f"PresavedIterator; {self._name} makes whole batches itself: use workers='thread'"
             )
         if sys.platform != "linux":
             raise ValueError("workers='process' needs Linux, for anonymous shared memory; use workers='thread'")

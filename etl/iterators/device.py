@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from etl.iterators import BatchIterator
 from etl.iterators.ahead import AheadIterator
-from etl.loading.batch import Batch
+from etl.iterators.iterator import close_epoch
+from etl.loading.batch import Batch, as_batch
 from etl.loading.batch_plan import ENDED, State
 from etl.loading.sampler import Uneven
 from etl.stages import Cast, ChannelsFirst, Normalise
@@ -23,29 +24,35 @@ if TYPE_CHECKING:
 OnDevice = Callable[["torch.Tensor"], "torch.Tensor"]
 # Batches copied ahead of the one in use: one is enough to hide the copy if compute takes longer.
 AHEAD = 1
+_END: Any = object()
 
 
 class DeviceIterator(AheadIterator):
-    """Wraps an iterator and yields its batches as tensors on a device.
+    """Wraps any iterable of batches and yields them as tensors on a device.
 
     Each batch is copied while the device computes with the one before. Masks and the marks of repeated records are
     copied with it.
 
     Parameters
     ----------
-    iterator : BatchIterator
-        The iterator to wrap.
+    iterator : BatchIterator or iterable of batches
+        An iterator of etl; or any other iterable, such as a torch DataLoader, whose batches have a form that `etl.fit`
+        accepts. It must not overwrite a batch when the next one is requested.
     backend : Backend or str
         The device, as `etl.backend` names it.
     finish : Pipeline, optional
         The rest of the pipeline, to run on the device. If `iterator` ends before "channels_first" or "normalise", uint8
         is copied, a quarter of the bytes of float32. The device's results are bit for bit those of the stages. Floating
-        features are converted to the iterator's dtype at the end.
+        features are converted to the iterator's dtype at the end, if it names one.
 
     Raises
     ------
     ValueError
-        If `finish` has a stage other than `ChannelsFirst`, `Normalise` and `Cast`.
+        If `finish` has a stage other than `ChannelsFirst`, `Normalise` and `Cast`; while iterating, if a batch has
+        another form.
+    TypeError
+        If `iterator` cannot be iterated; from `shard`, `state_dict` and `load_state_dict`, if it is not a
+        `BatchIterator`.
 
     Notes
     -----
@@ -56,7 +63,7 @@ class DeviceIterator(AheadIterator):
     async_unsupported_reason = "it is on the device already; wrap the iterator inside it"
 
     def __init__(
-        self, iterator: BatchIterator, backend: Backend | str = "auto", finish: Pipeline | None = None
+        self, iterator: BatchIterator | Iterable[Any], backend: Backend | str = "auto", finish: Pipeline | None = None
     ) -> None:
         super().__init__(iterator)
         self._backend = find_backend(backend) if isinstance(backend, str) else backend
@@ -73,24 +80,27 @@ class DeviceIterator(AheadIterator):
         self._has_read_ahead = True
         return self._batches(batches, token)
 
-    def _batches(self, batches: Iterator[Batch], token: object) -> Iterator[Batch]:
-        sent: deque[tuple[Any, State]] = deque()
+    def _batches(self, batches: Iterator[Any], token: object) -> Iterator[Batch]:
+        sent: deque[tuple[Any, State | None]] = deque()
         is_ended = False
-        while True:
-            if self._running is not token:
-                raise RuntimeError(ENDED)
-            while not is_ended and len(sent) <= AHEAD:
-                batch = next(batches, None)
-                if batch is None:
-                    is_ended = True
-                else:
-                    sent.append((self._backend.send(batch), self._iterator.state_dict()))
-                    del batch  # its memory can be reused as soon as it is copied
-            if not sent:
-                break
-            arriving, self._state = sent.popleft()
-            yield self._finished(arriving.receive())
-            del arriving
+        try:
+            while True:
+                if self._running is not token:
+                    raise RuntimeError(ENDED)
+                while not is_ended and len(sent) <= AHEAD:
+                    batch = next(batches, _END)
+                    if batch is _END:
+                        is_ended = True
+                    else:
+                        sent.append((self._backend.send(as_batch(batch)), self._read_state()))
+                        del batch  # its memory can be reused as soon as it is copied
+                if not sent:
+                    break
+                arriving, self._state = sent.popleft()
+                yield self._finished(arriving.receive())
+                del arriving
+        finally:
+            close_epoch(batches, self._iterator)
         self._align()
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
@@ -115,8 +125,9 @@ class DeviceIterator(AheadIterator):
         features = batch.features
         for stage in self._finish:
             features = stage(features)
-        if features.is_floating_point():
-            features = features.to(torch_dtype(self.dtype))
+        dtype = getattr(self, "dtype", None)
+        if dtype is not None and features.is_floating_point():
+            features = features.to(torch_dtype(dtype))
         return replace(batch, features=features)
 
     def _end_epoch(self) -> None:

@@ -115,3 +115,14 @@ class BatchIterator(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def close_epoch(epoch: Iterator[Any], iterator: Any) -> None:
+    """Close `epoch`, which `iter(iterator)` returned, if it has a `close`.
+
+    Otherwise it would go on loading as long as anything refers to it, such as the traceback of an error. An iterator
+    that returns itself from `iter` stays open for the next epoch.
+    """
+    close = getattr(epoch, "close", None)
+    if close is not None and epoch is not iterator:
+        close()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etl.iterators.iterator import BatchIterator
+from etl.iterators.iterator import BatchIterator, close_epoch
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import AnyPlan, Loader, ReadyBatch, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
@@ -58,7 +58,7 @@ class Prefetchable(Protocol):
 
 
 class WholeBatches:
-    """A user-defined iterator as a `Prefetchable`: each batch comes whole."""
+    """A user-defined iterator, or one over any iterable, as a `Prefetchable`: each batch comes whole."""
 
     loader = None
     reuse = False
@@ -68,8 +68,18 @@ class WholeBatches:
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[ReadyBatch]:  # noqa: ARG002
         """Begin the next epoch and yield its batches, already loaded."""
-        batches = iter(self._iterator)
-        return (ReadyBatch(batch, self._iterator.state_dict()) for batch in batches)
+        return self._ready(iter(self._iterator))
+
+    def _ready(self, batches: Iterator[Any]) -> Iterator[ReadyBatch]:
+        can_resume = getattr(self._iterator, "can_resume", True)
+        try:
+            for number, batch in enumerate(batches):
+                if batch is None:
+                    raise ValueError(f"batch {number} of the epoch is None")
+                yield ReadyBatch(batch, self._iterator.state_dict() if can_resume else None)
+                del batch  # its memory can be reused as soon as the caller drops it
+        finally:
+            close_epoch(batches, self._iterator)
 
     def state_after(self, after: State) -> State:
         """Return `after`, which already is a state."""

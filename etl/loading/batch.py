@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from etl.arguments import describe
 from etl.stages.fields import unflatten
+
+# Keys, in lower case, of features and of labels in batches that are mappings.
+FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))
+LABELS_KEYS = frozenset(("label", "labels", "target", "targets", "y"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,3 +72,56 @@ def make_batch(arrays: Mapping[str, Any], repeated: Any = None) -> Batch:
     return Batch(
         record["features"], record.get("label"), record.get("features_mask"), record.get("labels_mask"), repeated
     )
+
+
+def as_batch(item: Any) -> Batch:
+    """Return `item`, a batch in any form that loaders use, as a `Batch` of the same arrays.
+
+    It is an `etl.Batch`, a pair of features and labels, or a mapping in which their keys can be told: see
+    `FEATURES_KEYS` and `LABELS_KEYS`; if it has two entries, one known key is enough. Features and labels are arrays or
+    tensors of any library, or a tuple or list of them. Labels may be None.
+
+    Raises
+    ------
+    ValueError
+        If `item` has another form.
+
+    Warns
+    -----
+    UserWarning
+        If a mapping has other entries, which are left out.
+    """
+    if isinstance(item, Batch):
+        return item
+    pair = _named_pair(item) if isinstance(item, Mapping) else item
+    if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+        raise ValueError(
+            f"a batch is an etl.Batch, a pair of features and labels, or a mapping with keys such as 'image' and "
+            f"'label', not {describe(item)}"
+        )
+    return Batch(_arrays("features", pair[0]), None if pair[1] is None else _arrays("labels", pair[1]))
+
+
+def _named_pair(item: Mapping[Any, Any]) -> tuple[Any, Any] | None:
+    """Return the features and labels of `item`, or None if its keys do not tell which entries these are."""
+    features = [key for key in item if str(key).lower() in FEATURES_KEYS]
+    labels = [key for key in item if str(key).lower() in LABELS_KEYS]
+    if len(item) == 2 and len(features) + len(labels) == 1:
+        (other,) = (key for key in item if key not in (*features, *labels))
+        (features if labels else labels).append(other)
+    if len(features) != 1 or len(labels) != 1:
+        return None
+    if len(item) > 2:
+        others = ", ".join(repr(key) for key in item if key not in (*features, *labels))
+        warnings.warn(f"the entries {others} of batches are left out", UserWarning, stacklevel=4)
+    return item[features[0]], item[labels[0]]
+
+
+def _arrays(name: str, part: Any) -> Any:
+    """Return features or labels: an array, or a tuple of arrays."""
+    each = part if isinstance(part, (tuple, list)) else (part,)
+    if not each or not all(len(getattr(array, "shape", ())) for array in each):
+        raise ValueError(
+            f"the {name} of a batch are {describe(part)}; needed are arrays or tensors whose first axis counts records"
+        )
+    return tuple(part) if isinstance(part, list) else part

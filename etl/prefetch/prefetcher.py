@@ -160,6 +160,14 @@ class Prefetcher:
     def _stop(self) -> None:
         raise NotImplementedError
 
+    def _close_plans(self) -> None:
+        """Close the iterator of plans, which no thread advances any more, so that a foreign loader ends its work."""
+        with self._lock:
+            plans, self._plans = self._plans, iter(())
+        close = getattr(plans, "close", None)
+        if close is not None:
+            close()
+
     def _check_timeout(self, timeout: float) -> None:
         """Raise an error because a wait was too long, unless waiting longer is justified; `_lock` is held."""
         raise NotImplementedError

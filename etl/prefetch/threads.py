@@ -95,6 +95,8 @@ class ThreadPrefetcher(Prefetcher):
             return
         for thread in self._threads:
             thread.join(HUNG_PATIENCE_SECONDS if self._hung else None)
+        if not self._hung:
+            self._close_plans()
 
     def _check_timeout(self, timeout: float) -> None:
         self._hung = True

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
+from etl.arguments import describe
 from etl.images import pillow
 from etl.sources.record import Record, source_name
 
@@ -100,7 +101,7 @@ class MapDataset:
             values = {name: pair[name] for name in self._keys if name in pair}
         if missing:
             raise ValueError(
-                f"its item is {_describe(item)}; needed is a pair (features, label), or a mapping with "
+                f"its item is {describe(item)}; needed is a pair (features, label), or a mapping with "
                 f"{' and '.join(map(repr, self._keys.values()))} (MapDataset takes other names for these)"
             )
         return {name: _as_array(name, value) for name, value in values.items()}
@@ -136,12 +137,5 @@ def _as_array(name: str, value: Any) -> np.ndarray:
         return pillow.to_pixels(pillow.to_rgb(value)) if name == "features" else np.asarray(value)
     array = np.asarray(value)
     if array.dtype.kind in "OUS":
-        raise ValueError(f"its {name} are {_describe(value)}, not numbers; give a tensor, an array or an image")
+        raise ValueError(f"its {name} are {describe(value)}, not numbers; give a tensor, an array or an image")
     return array
-
-
-def _describe(value: Any) -> str:
-    kind = f"a {type(value).__name__}"
-    if isinstance(value, Mapping):
-        return f"{kind} with {', '.join(map(repr, value)) or 'nothing'}"
-    return f"{kind} of {len(value)}" if isinstance(value, (tuple, list)) else kind

@@ -1,18 +1,20 @@
-"""`fit`: one training loop for every iterator."""
+"""`fit`: one training loop for every loader."""
 
 from __future__ import annotations
 
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from etl.arguments import whole_number
+from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
-from etl.loading.batch import Batch
+from etl.iterators.foreign import as_iterator, is_exhausted_by_iterating
+from etl.iterators.iterator import close_epoch
+from etl.loading.batch import Batch, as_batch
 from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend, import_torch
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     import torch
 
 Loss = Callable[[Any, Any], Any]
+_END: Any = object()
+_ITERABLE_AGAIN = (
+    "an iterator, such as a generator, ends once and for all: pass an iterable that begins again, such as a "
+    "DataLoader, a list or an object whose __iter__ is a generator function"
+)
 
 
 @dataclass
@@ -52,7 +59,7 @@ class FitResult:
 
 def fit(
     model: torch.nn.Module,
-    iterator: BatchIterator,
+    iterator: BatchIterator | Iterable[Any],
     *,
     backend: Backend | str = "auto",
     optimizer: str | torch.optim.Optimizer = "sgd",
@@ -69,13 +76,12 @@ def fit(
     Parameters
     ----------
     model : torch.nn.Module
-        Moved to the backend's device and the iterator's dtype, in place. It is called with the batch's features, one
-        argument for each input; and, if the batch has a `features_mask` and `forward` accepts `mask` or any keyword,
-        with `mask=features_mask` (a tuple for several inputs).
-    iterator : BatchIterator
-        Yields the batches of one epoch each time it is iterated. If a state was loaded into it, the first epoch is the
-        rest of the one in which the state was taken. Records that a shard repeats (`Batch.repeated`) are trained on and
-        counted like any other.
+        Moved to the backend's device and the iterator's dtype, if it names one, in place. It is called with the
+        batch's features, one argument for each input; and, if the batch has a `features_mask` and `forward` accepts
+        `mask` or any keyword, with `mask=features_mask` (a tuple for several inputs).
+    iterator : BatchIterator or iterable of batches
+        Yields the batches of one epoch each time it is iterated: an iterator of etl; or any other iterable, such as a
+        torch DataLoader. See the notes on both.
     backend : Backend or str
         "auto", "cpu" or "cuda".
     optimizer : str or torch.optim.Optimizer
@@ -104,8 +110,12 @@ def fit(
 
     Raises
     ------
+    TypeError
+        If `iterator` cannot be iterated.
     ValueError
-        If an argument is invalid, or labels have a mask and the loss does not accept `mask`.
+        If an argument is invalid; if there are several epochs and the iterator is exhausted after one; if a batch has
+        another form than those in the notes; if an epoch has no batches; if labels have a mask and the loss does not
+        accept `mask`.
     RuntimeError
         If the backend is not available.
 
@@ -118,13 +128,27 @@ def fit(
     -----
     An error while loading is raised at the batch that it belongs to. No thread of the iterator is left running, even
     after an error.
+
+    If a state was loaded into an iterator of etl, the first epoch is the rest of the one in which the state was taken.
+    Records that a shard repeats (`Batch.repeated`) are trained on and counted like any other.
+
+    A batch of another iterable is an `etl.Batch`, a pair of features and labels, or a mapping with keys such as "image"
+    and "label". Features and labels are tensors or arrays, or a tuple or list of them. Tensors that are on the device
+    already are not copied.
+
+    As the training loop, `fit` passes the number of each epoch to `set_epoch` of the iterable. If it has none, the
+    number is passed to its sampler, batch sampler and data set, so that a `DistributedSampler` shuffles anew. The first
+    number is the `epoch` of one of these, or 0; after the last epoch it is set to the next one.
     """
     torch = import_torch()
     epochs = whole_number("epochs", epochs, least=1)
+    source = as_iterator(iterator)
+    if epochs > 1 and is_exhausted_by_iterating(iterator):
+        raise ValueError(f"epochs is {epochs}, but {describe(iterator)} is exhausted after one; {_ITERABLE_AGAIN}")
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
     policies = _policies(gc, heap, threads)
     chosen = find_backend(backend) if isinstance(backend, str) else backend
-    chosen.place(model, iterator.dtype).train()
+    place_model(model, source, chosen).train()
     update = make_optimizer(model)
     step = TrainingStep(model, update, loss or cross_entropy)
     waits = any(listener.needs_times for listener in listeners)
@@ -139,7 +163,7 @@ def fit(
                 listener.fit_started()
                 started_listeners.callback(listener.fit_ended)
             for _ in range(epochs):
-                _run_epoch(iterator, step, chosen, listeners, waits, scores, result)
+                _run_epoch(source, step, chosen, listeners, waits, scores, result)
                 result.epochs += 1
             chosen.synchronize()
         result.seconds = time.perf_counter() - started
@@ -149,6 +173,22 @@ def fit(
         if audit.is_inert:
             warnings.warn(f"a runtime setting is not in force: {audit.alarm}", stacklevel=2)
     return result
+
+
+def place_model(model: torch.nn.Module, iterator: Any, backend: Backend) -> torch.nn.Module:
+    """Move `model` to the device in place, in the dtype of `iterator` if it names one; return the model.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    iterator : BatchIterator
+        What the model will be trained on.
+    backend : Backend
+        The device.
+    """
+    dtype = getattr(iterator, "dtype", None)
+    return model.to(backend.device) if dtype is None else backend.place(model, dtype)
 
 
 class TrainingStep:
@@ -235,17 +275,19 @@ def _run_epoch(
     scores: list[Any],
     result: FitResult,
 ) -> None:
-    epoch = iterator.epoch
+    epoch, before = iterator.epoch, len(scores)
     # Calling iter() counts as loading, because many iterators read their first batches there.
     asked = ended = time.perf_counter()
     batches: Any = iter(iterator)
     try:
         while True:
             with announced_by_loop():
-                batch = next(batches, None)
+                item = next(batches, _END)
             loaded = time.perf_counter()
-            if batch is None:
+            if item is _END:
                 break
+            batch = as_batch(item)
+            del item
             score = step(backend.put(batch))
             if waits:
                 backend.synchronize()
@@ -268,11 +310,9 @@ def _run_epoch(
             batch_boundary()
             asked = time.perf_counter()
     finally:
-        # Close the epoch: after an error the traceback would keep it alive, and it would go on loading. An iterator
-        # that returns itself from `iter` stays open for the next epoch.
-        close = getattr(batches, "close", None)
-        if close is not None and batches is not iterator:
-            close()
+        close_epoch(batches, iterator)
+    if len(scores) == before:
+        raise ValueError(f"epoch {epoch} has no batches, so there is nothing to train on; {_ITERABLE_AGAIN}")
 
 
 def _policies(

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from etl.doctor.check import Case, Check, Finding, Severity
-from etl.doctor.setup import Setup, as_batch, copy_batch
+from etl.doctor.setup import Setup, copy_batch
 from etl.doctor.steps import time_compute
-from etl.loading.batch import Batch
+from etl.loading.batch import Batch, as_batch
 from etl.runtime.resources import available_nbytes
 
 # "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above 1,000, convergence may suffer.

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from etl.doctor.check import Case, Check, Finding
-from etl.doctor.setup import Setup, as_batch
+from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
-from etl.loading.batch import Batch
+from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch
 
 TRIAL_SECONDS = 0.5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from etl.doctor.check import Case, Check, Finding
 from etl.doctor.setup import Setup
 from etl.iterators import AsyncIterator
@@ -46,10 +44,9 @@ class LoadingBottleneck(Check):
         return self.slower(case, observation, min(wait, compute), found, evidence, remedy)
 
     def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002
-        if _is_ahead(setup) or not getattr(setup.batches, "async_supported", False):
+        if _is_ahead(setup) or not getattr(setup.batches, "async_supported", True):
             return None
-        iterator: Any = setup.batches
-        return setup.loading(AsyncIterator(iterator))
+        return setup.loading(AsyncIterator(setup.batches))
 
 
 def _is_ahead(setup: Setup) -> bool:

@@ -8,18 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from etl.loading.batch import Batch
 from etl.stages.dtypes import DTYPES, find_dtype
 
 
-def as_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """Return a tensor that shares the memory of `array`.
+def as_tensor(array: Any) -> torch.Tensor:
+    """Return a tensor that shares the memory of `array`: a tensor, a numpy array or, through DLPack, any other.
 
-    bfloat16 is passed as its bits, since torch cannot convert it from numpy.
+    bfloat16 is passed as its bits, since torch cannot convert it from numpy. An object that has only `__array__` is
+    copied if that copies.
     """
     if isinstance(array, torch.Tensor):
         return array
+    if not isinstance(array, np.ndarray):
+        if hasattr(array, "__dlpack__"):
+            return from_dlpack(array)
+        array = np.asarray(array)
     if array.dtype == DTYPES["bfloat16"]:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)

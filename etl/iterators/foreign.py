@@ -1,0 +1,157 @@
+"""Any iterable of batches as an iterator: a torch DataLoader, another library's loader, a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from etl.arguments import describe, whole_number
+from etl.iterators.iterator import BatchIterator, close_epoch
+from etl.loading.batch_plan import State
+from etl.loading.sampler import Uneven
+from etl.stages.dtypes import DTYPES
+
+# The parts of a DataLoader that may choose records by the number of the epoch.
+EPOCH_PARTS = ("sampler", "batch_sampler", "batch_sampler.sampler", "dataset")
+
+
+def as_iterator(batches: Any) -> BatchIterator:
+    """Return `batches` if it is an iterator of etl, and otherwise an iterator over it.
+
+    Parameters
+    ----------
+    batches : BatchIterator or iterable of batches
+        A `BatchIterator` is known by its `async_supported`.
+
+    Raises
+    ------
+    TypeError
+        If `batches` cannot be iterated.
+    """
+    if hasattr(batches, "async_supported"):
+        found: BatchIterator = batches
+        return found
+    return ForeignIterator(batches)
+
+
+def is_exhausted_by_iterating(batches: Any) -> bool:
+    """Return True if `batches` is a generator or another iterator of Python's own, which cannot begin again.
+
+    The class of any other iterator may begin again when `iter` is called.
+    """
+    return isinstance(batches, Iterator) and type(batches).__module__ in ("builtins", "itertools")
+
+
+class ForeignIterator(BatchIterator):
+    """Yields the batches of any iterable, unchanged, and numbers its epochs.
+
+    The number of each epoch is passed to `set_epoch` of the iterable. If it has none, it is passed to the `set_epoch`
+    of its sampler, batch sampler and data set, as of a DataLoader with a `DistributedSampler`. The first number is the
+    `epoch` of one of these, or 0. As with every iterator, a finished epoch increases the number.
+
+    Parameters
+    ----------
+    batches : iterable of batches
+        Yields the batches of one epoch each time it is iterated.
+
+    Raises
+    ------
+    TypeError
+        If `batches` cannot be iterated.
+    """
+
+    async_supported = True
+    can_resume = False
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        if not (isinstance(batches, Iterable) or hasattr(batches, "__getitem__")):
+            raise TypeError(
+                f"batches come from an iterable, such as an iterator of etl or a DataLoader, not {describe(batches)}"
+            )
+        self._batches = batches
+        self._name = type(batches).__name__
+        self._settable = _with_set_epoch(batches)
+        self._epoch = 0
+        self._closed = False
+
+    @property
+    def batch_size(self) -> int:
+        size = getattr(self._batches, "batch_size", None)
+        if not isinstance(size, int):
+            raise AttributeError(f"a {self._name} does not tell its batch_size")
+        return size
+
+    @property
+    def dtype(self) -> str:
+        dtype = getattr(self._batches, "dtype", None)
+        if not (isinstance(dtype, str) and dtype in DTYPES):
+            raise AttributeError(f"a {self._name} does not tell its dtype")
+        return dtype
+
+    @property
+    def epoch(self) -> int:
+        told = (getattr(each, "epoch", None) for each in (self._batches, *self._settable))
+        return next((epoch for epoch in told if isinstance(epoch, int)), self._epoch)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type] # a TypeError if it has none
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._closed:
+            raise RuntimeError(f"the iterator over a {self._name} is closed")
+        epoch = self.epoch
+        self.set_epoch(epoch)
+        # Here, not in the generator: a DataLoader starts its workers in the thread that calls `iter`.
+        return self._run(iter(self._batches), epoch)
+
+    def _run(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+        try:
+            for batch in batches:
+                yield batch
+                del batch  # its memory can be reused as soon as the caller drops it
+            self.set_epoch(epoch + 1)
+        finally:
+            close_epoch(batches, self._batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = whole_number("epoch", epoch, least=0)
+        for each in self._settable:
+            each.set_epoch(epoch)
+
+    def state_dict(self) -> State:
+        raise TypeError(self._no_state())
+
+    def load_state_dict(self, state: State) -> None:  # noqa: ARG002
+        raise TypeError(self._no_state())
+
+    def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> BatchIterator:  # noqa: ARG002
+        raise TypeError(
+            f"a {self._name} cannot be divided among ranks from outside: make it with the part of this rank, for "
+            "example with torch's DistributedSampler"
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+    def _no_state(self) -> str:
+        return (
+            f"the position in an epoch of a {self._name} is unknown: save the number of the epoch, and call "
+            "set_epoch(number) to begin it again; RawIterator and PresavedIterator resume at any batch"
+        )
+
+
+def _with_set_epoch(batches: Any) -> list[Any]:
+    """Return `batches` if it has a `set_epoch`, and otherwise those of its parts that have one."""
+    if callable(getattr(batches, "set_epoch", None)):
+        return [batches]
+    found: list[Any] = []
+    for path in EPOCH_PARTS:
+        part = batches
+        for name in path.split("."):
+            part = getattr(part, name, None)
+        if callable(getattr(part, "set_epoch", None)) and not any(part is each for each in found):
+            found.append(part)
+    return found
