@@ -40,7 +40,7 @@ class DeviceIterator(AheadIterator):
     finish : Pipeline, optional
         The rest of the pipeline, to run on the device. If `iterator` ends before "channels_first" or "normalise", uint8
         is copied, a quarter of the bytes of float32. The device's results are bit for bit those of the stages. Floating
-        features are converted to the iterator's dtype at the end.
+        features are converted to the iterator's dtype at the end, if it has one.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class DeviceIterator(AheadIterator):
         features = batch.features
         for stage in self._finish:
             features = stage(features)
-        if features.is_floating_point():
+        if self.dtype is not None and features.is_floating_point():
             features = features.to(torch_dtype(self.dtype))
         return replace(batch, features=features)
 
