@@ -77,7 +77,9 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
         formats = len(workload.settings.formats) if stage == workload.presave_stage else 1
         total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
     for candidate, tried in workload.tried.items():
-        total += _foreign_seconds(tried, batches, rounds, workload.prepare_seconds_per_record.get(candidate, 0.0) * size)
+        total += _foreign_seconds(
+            tried, batches, rounds, workload.prepare_seconds_per_record.get(candidate, 0.0) * size
+        )
     for candidate in (*chosen, *loading_only):
         if candidate.is_foreign:
             continue

@@ -106,9 +106,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         name=measured.name(candidate),
         strategy=candidate.strategy,
         is_foreign=candidate.is_foreign,
-        measured_records=round(
-            statistics.median(sample.epoch.samples for sample in samples.values())
-        ),
+        measured_records=round(statistics.median(sample.epoch.samples for sample in samples.values())),
         sameness=None if candidate == reference else evidence.sameness,
         format=candidate.format,
         stage=candidate.stage,
@@ -284,7 +282,9 @@ def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[st
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
     walls = [measured.wall_seconds for measured in result.rounds]
-    if walls and not _between(result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report, result.measured_records)):
+    if walls and not _between(
+        result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report, result.measured_records)
+    ):
         yield (
             f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, but {min(walls)} to "
             f"{max(walls)} s for {result.measured_records} in single rounds"

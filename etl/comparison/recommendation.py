@@ -9,8 +9,8 @@ import psutil
 from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
-from etl.comparison.sameness import IDENTICAL
 from etl.comparison.results import Measurements, audits_of, splits_of
+from etl.comparison.sameness import IDENTICAL
 from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
@@ -54,7 +54,9 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     if chosen is not fastest:
         sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
     if chosen.sameness is not None and chosen.sameness.level != IDENTICAL:
-        sentences.append(f"Its samples are not identical with those of {report.reference}: {chosen.sameness.describe()}.")
+        sentences.append(
+            f"Its samples are not identical with those of {report.reference}: {chosen.sameness.describe()}."
+        )
     if chosen.presaving is not None:
         sentences.append(_cost(chosen, any(each.presaving is None for each in valid)))
     sentences.append(_bound(chosen))

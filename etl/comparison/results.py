@@ -167,7 +167,9 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
     """Return the wall time of an epoch of the whole source, and its parts."""
 
     def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
-        return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch), sample.epoch.samples))
+        return central_estimate(
+            samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch), sample.epoch.samples)
+        )
 
     alone = central_estimate(samples, scale, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
@@ -181,7 +183,9 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
 
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
-    return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait, sample.epoch.samples))
+    return central_estimate(
+        samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait, sample.epoch.samples)
+    )
 
 
 def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: Callable[[Sample], float]) -> float:

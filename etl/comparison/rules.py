@@ -141,9 +141,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     for name, each in evidence.items():
         same, samples = each.sameness, each.check.content.samples
         counts = {sample.epoch.samples for sample in each.samples.values()} - {samples}
-        if same.level is None:
-            broken[name] = same.reason
-        elif not each.is_foreign and not first.is_foreign and same.level != IDENTICAL:
+        if same.level is None or (not each.is_foreign and not first.is_foreign and same.level != IDENTICAL):
             broken[name] = same.reason
         elif counts:
             broken[name] = f"{counts.pop()} samples in a timed epoch instead of {samples}"
@@ -174,7 +172,10 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
             broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"
     exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}" if on_device else "bit for bit"
     if first.check.score is None:
-        return f"every strategy made the user's step with the same seed; it returns no loss; {_steps(conditions)}", broken
+        return (
+            f"every strategy made the user's step with the same seed; it returns no loss; {_steps(conditions)}",
+            broken,
+        )
     weights = "" if first.check.weights is None else "digests of the initial weights, and "
     return (
         f"compared {weights}the loss after the same steps ({first.check.score:.6g} for {reference}) of all strategies "
