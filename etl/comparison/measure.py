@@ -16,9 +16,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etl.comparison.epoch_content import EpochRecorder
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, TriedLoader
 from etl.comparison.steps import Compute
-from etl.measuring.arrays import arrays_in, copy_of, layout_of, page_count, record_count, record_digests, touch
+from etl.measuring.arrays import Access, access_of, copy_of, layout_of, page_count, record_digests, touch, views_in
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import (
@@ -30,6 +31,7 @@ from etl.measuring.page_cache import (
     reports_pages,
 )
 from etl.measuring.process_tree import PeakMemory, read_nbytes
+from etl.measuring.structure import record_count
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -238,7 +240,9 @@ def _length(loader: Any) -> int | None:
 
 def _has_records(batches: int | None, records: int | None, batch_size: int) -> bool:
     """Return True if `batches` hold `records`, with or without an incomplete last batch."""
-    return None not in (batches, records) and batches in (records // batch_size, -(-records // batch_size))
+    if batches is None or records is None:
+        return False
+    return batches in (records // batch_size, -(-records // batch_size))
 
 
 def _read_ahead(loader: Any) -> int:
@@ -265,7 +269,7 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
     """
     content = EpochRecorder()
     absent = pages = 0
-    kinds = Kinds()
+    unread = ""
     compute: Compute | None = None
     with Epochs(loading) as epochs:
         epochs.prepare()
@@ -273,15 +277,15 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
             for batch in _ended(epochs, loading):
                 touch(batch)
                 pages += page_count(batch)
-                kinds.add(batch)
+                unread = unread or describe_unread(access_of(batch))
                 if compute is None and trains:
                     compute = loading.make_compute(batch)
-                absent += sum(absent_pages(array) for array in arrays_in(batch) if array.flags.c_contiguous)
-                if compute is not None and content.batches < CHECKED_STEPS:
+                absent += sum(absent_pages(array) for array in views_in(batch) if array.flags.c_contiguous)
+                if compute is not None and len(content.digests) < CHECKED_STEPS:
                     compute.step(batch)
                 content.add(batch)
                 del batch
-        if not content.batches:
+        if not content.digests:
             raise ValueError("its epoch has no batches")
         again: list[str] | None = None
         if looks_again:
@@ -297,9 +301,19 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
         weights=None if compute is None else compute.weights,
         pages_touched=pages,
         pages_absent=absent,
-        unread=kinds.describe(),
+        unread=unread,
         peak_memory=memory.nbytes,
     )
+
+
+def describe_unread(access: Access) -> str:
+    """Say which arrays of a batch `touch` does not read, and why; return nothing if it reads all."""
+    found = [f"{nbytes / 1e6:,.1f} MB on {device} were waited for" for device, nbytes in access.on_device.items()]
+    found += [
+        f"{nbytes / 1e6:,.1f} MB of {kind} were not read, because only a copy would show what they contain"
+        for kind, nbytes in access.unread.items()
+    ]
+    return ", ".join(found)
 
 
 def _ended(epochs: Epochs, loading: Loading) -> Iterator[Any]:
@@ -408,7 +422,7 @@ def _resident_batches(epochs: Epochs) -> list[Any]:
     room = RESIDENT_NBYTES
     with partial_epoch(epochs) as batches:
         for batch in batches:
-            room -= sum(array.nbytes for array in arrays_in(batch))
+            room -= access_of(batch).read
             if copies and room < 0:
                 if epochs.can_rewind:
                     break

@@ -178,7 +178,7 @@ def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str
     batches, tried = workload.batches_of(candidate), workload.tried[candidate]
     if batches is not None:
         of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
-        yield f"{name}: {batches:,}{of_all} batches of each epoch were measured, since it cannot be given fewer records."
+        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: it cannot be given fewer records."
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
     if threads:

@@ -104,8 +104,7 @@ class Measurements:
     def sameness(self, candidate: Candidate) -> Sameness:
         """Return how far the records of `candidate` are those of the reference."""
         reference = self.compared[0]
-        is_whole = self.workload.settings.check_epoch or self.workload.batches_of(candidate) is None
-        return compare_epochs(self.checks[candidate], self.checks[reference], self.name(reference), is_whole)
+        return compare_epochs(self.checks[candidate].content, self.checks[reference].content, self.name(reference))
 
     def written(self, candidate: Candidate) -> WrittenStore | None:
         """Return the cost of the candidate's store, or of what it prepared; None if there is neither."""
@@ -155,7 +154,11 @@ class EpochScale:
 
     def wall_seconds(self, sample: Sample) -> float:
         """Return the wall time of an epoch of the whole source, in seconds."""
-        return self.epoch_seconds(sample.epoch.wall, sample.epoch.samples)
+        return self.of(sample, lambda epoch: epoch.wall)
+
+    def of(self, sample: Sample, split: Callable[[EpochMetrics], Split]) -> float:
+        """Return a part of the wall time of an epoch of the whole source, in seconds; `split` chooses it."""
+        return self.epoch_seconds(split(sample.epoch), sample.epoch.samples)
 
     @property
     def _records_a_batch(self) -> int:

@@ -30,8 +30,8 @@ class ComparisonRounds:
     """The rounds of a comparison, each with its own server.
 
     Once there are enough rounds for intervals, later rounds measure only the reference and the half of the candidates
-    with the widest intervals. A candidate that fails is left out of all later rounds, and its samples are dropped; after
-    the reference, the next one is the reference. If all fail, `run` raises the last `MeasurementError`.
+    with the widest intervals. A candidate that fails is left out of all later rounds, and its samples are dropped. If
+    it was the reference, the next one is. If all fail, `run` raises the last `MeasurementError`.
 
     Parameters
     ----------

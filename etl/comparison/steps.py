@@ -17,10 +17,13 @@ from etl.strategies.task import Task
 class Compute(Protocol):
     """Compute for each batch, in the process that loads."""
 
-    weights: str | None
-    """Digest of the initial weights; None if they are unknown."""
-    device: str
-    """Device of compute, such as "cpu"; "none" if compute is simulated."""
+    @property
+    def weights(self) -> str | None:
+        """Digest of the initial weights; None if they are unknown."""
+
+    @property
+    def device(self) -> str:
+        """Device of compute, such as "cpu"; "none" if compute is simulated."""
 
     @property
     def step(self) -> Step:

@@ -25,7 +25,7 @@ LEGEND = (
 )
 
 SAMENESS_LEGEND = (
-    "samples: compared with those of {reference}: identical (same bytes, same order), same records (same bytes, another "
+    "samples: compared with those of {reference}: identical (same bytes and order), same records (same bytes, another "
     "order), close (every record has a partner within this distance, as a share of the spread), same amount (count, "
     "shapes and dtypes)."
 )

@@ -29,7 +29,7 @@ from etl.measuring.values import JsonValues
 from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.record import Record, source_name
 from etl.stages.pipeline import READ, Pipeline
-from etl.stages.presets import default_split, open_pipeline
+from etl.stages.presets import default_pipeline, default_split
 from etl.strategies.task import Task
 
 # A loader that reads ahead has some batches ready when an epoch begins: so many more are timed that they do not matter.
@@ -93,7 +93,7 @@ class Workload:
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self._folders: dict[Candidate, Path] = {}
         source = self._open_source()
-        self.pipeline: Pipeline = open_pipeline(settings.pipeline, source, settings.size, settings.decoder)
+        self.pipeline: Pipeline = default_pipeline(source, settings.size, settings.decoder)
         self.source = source
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)

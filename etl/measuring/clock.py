@@ -19,6 +19,7 @@ from .arrays import touch
 from .structure import record_count
 from .values import JsonValues
 
+_END = object()
 # Called with each batch.
 Step = Callable[[Any], object]
 # Seconds of `time.perf_counter` at which a step began and ended.
@@ -191,8 +192,8 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     started = request = now()
     batches = iter(iterable)
     while True:
-        batch = next(batches, None)
-        if batch is None:
+        batch = next(batches, _END)
+        if batch is _END:
             break
         touch(batch)
         arrived = now()
@@ -203,9 +204,10 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
         samples += record_count(batch)
         asked.append(request)
         loaded.append(arrived)
-        # Released before the next request, as in a training script, so that its memory can be reused.
-        del batch
+        # Released before the next batch is loaded, as in a training script, so that its memory can be reused. To unmap
+        # it may take long, which belongs to the wait for the next batch.
         request = now()
+        del batch
     exhausted = ended = now()
     if finish is not None:
         spans = finish()
