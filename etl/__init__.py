@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from etl import demonstration, doctor, models, runtime, stages
+    from etl.comparison.compare import compare
+    from etl.comparison.report import Report
     from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
     from etl.iterators.device import DeviceIterator
     from etl.iterators.torch_dataset import TorchDataset
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 # packages that iterators need.
 _MODULES = {
     "etl": ("demonstration", "doctor", "models", "runtime", "stages"),
+    "etl.comparison.compare": ("compare",),
+    "etl.comparison.report": ("Report",),
     "etl.iterators": ("AsyncIterator", "BatchIterator", "PresavedIterator", "RawIterator", "SyntheticIterator"),
     "etl.iterators.device": ("DeviceIterator",),
     "etl.iterators.torch_dataset": ("TorchDataset",),
@@ -88,6 +92,8 @@ __all__ = [
     "load_kernels",
     "TorchDataset",
     # comparisons
+    "compare",
+    "Report",
     "Task",
     # training
     "Backend",

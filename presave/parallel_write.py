@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 import joblib
 
 from presave.columns import ShardBuilder

@@ -13,16 +13,18 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import presave
-from etl import comparison, strategies
+from etl import strategies
 from etl.arguments import parse_nbytes
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json, save_text, show_error
 from etl.commands.source_arguments import add_source_arguments, source_options
-from etl.comparison import ContradictionError, MeasurementError, Settings
 from etl.comparison.page import render_page
+from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.publishing import ContradictionError
 from etl.comparison.rules import RULES
-from etl.comparison.settings import BACKENDS, CACHES, parse_seconds
+from etl.comparison.settings import BACKENDS, CACHES, Settings, parse_seconds
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
+from etl.measuring.processes import MeasurementError
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS
 from etl.stages import DECODERS
@@ -30,6 +32,7 @@ from etl.stages.dtypes import DTYPES
 
 PHASES = {
     "profile": "profiling the raw pipeline",
+    "try": "trying the loaders",
     "write": "presaving",
     "split": "choosing how to split the CPUs",
     "check": "checking that all strategies load the same",
@@ -52,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=strategies.default_names(),
         metavar="NAME,...",
-        help=f"any of {', '.join(strategies.names())}; the others are compared with the first "
-        f"(default: {','.join(strategies.default_names())})",
+        help=f"any of {', '.join(strategies.names())}, and loaders of your own as mine=package.module:function; the "
+        f"others are compared with the first (default: {','.join(strategies.default_names())})",
     )
     data.add_argument(
         "--formats",
@@ -61,6 +64,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=presave.formats()[:1],
         metavar="NAME,...",
         help=f"store formats: {', '.join(presave.formats())} (default: {presave.formats()[0]})",
+    )
+    data.add_argument(
+        "--python",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help="run this strategy in another environment: the path of its interpreter",
+    )
+    data.add_argument(
+        "--pipeline",
+        metavar="FUNCTION",
+        help="package.module:function that returns the stages (default: by the source)",
     )
     data.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
     data.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
@@ -77,6 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="mlp, lenet, residual, lstm (default: by the shape of a record), or package.module:function, which is "
         "called with that shape and the number of outputs",
+    )
+    compute.add_argument(
+        "--step",
+        metavar="FUNCTION",
+        help="package.module:function that returns your own training step, step(batch), instead of a model",
     )
     compute.add_argument(
         "--compute",
@@ -119,6 +140,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--rounds", type=int, metavar="N", help="measure N rounds instead, however long they take")
     how.add_argument("--records", type=int, metavar="N", help="measure N records (default: as time allows)")
     how.add_argument(
+        "--epoch-batches", type=int, metavar="N", help="an epoch is N batches, for loaders that do not end"
+    )
+    how.add_argument(
+        "--check-epoch",
+        action="store_true",
+        help="compare the samples of whole epochs even of loaders of which only some batches are measured",
+    )
+    how.add_argument(
         "--no-check",
         action="append",
         choices=tuple(RULES),
@@ -145,7 +174,9 @@ def run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         dtype=arguments.dtype,
         backend=arguments.backend,
+        pipeline=arguments.pipeline,
         model=arguments.model,
+        step=arguments.step,
         compute=arguments.compute,
         sync_every_step=arguments.sync_every_step,
         cache=arguments.cache,
@@ -161,11 +192,14 @@ def run(arguments: argparse.Namespace) -> int:
         decoder=arguments.decoder,
         split=arguments.split,
         table_options=source_options(arguments),
+        pythons=dict(arguments.python),
+        epoch_batches=arguments.epoch_batches,
+        check_epoch=arguments.check_epoch,
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
     )
     try:
         with _progress() as show:
-            report = replace(comparison.compare(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
+            report = replace(run_comparison(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
     except ContradictionError as error:
         show_error(str(error))
         return 1
@@ -211,7 +245,7 @@ class _Show:
         self._task = task
         self._has_predictions = False
 
-    def __call__(self, progress: comparison.ComparisonProgress) -> None:
+    def __call__(self, progress: ComparisonProgress) -> None:
         step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
         if progress.phase == "measure":
             total = "" if progress.total is None else f" of {progress.total}"
@@ -229,6 +263,13 @@ class _Show:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"give the name of a strategy and an interpreter, mine=PYTHON, not {text!r}")
+    return name, value
 
 
 def _seconds(text: str) -> float:

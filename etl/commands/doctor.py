@@ -107,8 +107,8 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     show_progress : callable
         Shows progress; see `examine`.
     """
+    from etl.comparison.candidates import Candidate
     from etl.comparison.compute import model_for
-    from etl.comparison.settings import Candidate
     from etl.comparison.workload import Workload
     from etl.doctor import examine
     from etl.doctor.examination import backend_or_cpu

@@ -1,10 +1,10 @@
-"""Compute for each batch: a training step of a model, or a simulated device. Imports torch."""
+"""Compute for each batch: a training step of a model, of the user, or of a simulated device. Imports torch."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,38 +12,20 @@ import xxhash
 
 from etl import models
 from etl.comparison.settings import Settings
+from etl.comparison.steps import Compute, Simulated, UserStep
+from etl.comparison.workload import ForeignSource, Workload
 from etl.functions import find_function
-from etl.loading.batch import Batch
+from etl.loading.batch import Batch, as_batch
 from etl.measuring.clock import Step
-from etl.measuring.device import OneInFlight, SimulatedDevice
+from etl.measuring.device import OneInFlight
 from etl.training.backends import Backend
 from etl.training.backends import backend as find_backend
+from etl.training.backends.tensors import as_array, map_batch
 from etl.training.fit import TrainingStep, cross_entropy, squared_error
-
-if TYPE_CHECKING:
-    from etl.comparison.workload import Workload
 
 LEARNING_RATE = 0.01
 # In the folder of the stores: the number of outputs, for all processes of the comparison.
 OUTPUTS_FILE = "outputs"
-
-
-class Simulated(SimulatedDevice):
-    """A simulated device, on which every batch takes the same time and no CPU. It has the interface of `Training`."""
-
-    score: float | None = None
-    weights = ""
-    device = "none"
-
-    @property
-    def step(self) -> Step:
-        """The function that the clock calls with each batch."""
-        return self
-
-    @property
-    def no_op(self) -> Step:
-        """A step that does nothing."""
-        return SimulatedDevice(0.0)
 
 
 class Training:
@@ -95,8 +77,8 @@ class Training:
                 for each in (self._train, _do_nothing)
             )
 
-    def _train(self, batch: Batch) -> None:
-        self._score = self._step(self._backend.put(batch))
+    def _train(self, batch: Any) -> None:
+        self._score = self._step(self._backend.put(as_batch(batch)))
 
     @property
     def score(self) -> float | None:
@@ -108,20 +90,35 @@ def _do_nothing(batch: Batch) -> None:
     pass
 
 
-def make_compute(workload: Workload, batch: Batch) -> Training | Simulated:
+def make_compute(workload: Workload, batch: Any) -> Compute:
     """Return the compute of `workload`, for batches like `batch`.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    batch : batch
+        A batch of any loader.
 
     Raises
     ------
     ValueError
-        If there are no labels to train on, or the model cannot be made.
+        If there are no labels to train on, or the model or the user's step cannot be made.
     """
     settings = workload.settings
     if settings.simulated_seconds is not None:
         return Simulated(settings.simulated_seconds, settings.waits_for_steps)
-    model = model_for(workload, batch)
-    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    if settings.step is not None:
+        return UserStep(find_function(settings.step, "--step"), workload.task(), settings.waits_for_steps)
+    arrays = _as_arrays(batch)
+    model = model_for(workload, arrays)
+    labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
     return Training(model, find_backend(settings.backend), settings.dtype, labels, settings.waits_for_steps)
+
+
+def _as_arrays(batch: Any) -> Batch:
+    """Return `batch` with numpy arrays, of which only shape and dtype matter."""
+    return map_batch(as_batch(batch), lambda array: as_array(torch.as_tensor(array).cpu()))
 
 
 def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
@@ -136,7 +133,7 @@ def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
     if labels is None:
         raise ValueError(
-            f"{settings.source} has no labels to train on: say which column holds them with --label, or compare with "
+            f"{settings.title} has no labels to train on: say which column holds them with --label, or compare with "
             "--compute simulated:20ms"
         )
     features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
@@ -205,6 +202,11 @@ def _outputs(workload: Workload, labels: np.ndarray) -> int:
     classes = getattr(records, "classes", None)
     if classes is not None:
         return len(classes)
+    if isinstance(records, ForeignSource):
+        raise ValueError(
+            f"the number of classes of {workload.settings.title} is unknown, since only the loader can read it; give "
+            "--step, or --compute simulated:20ms"
+        )
     # The largest label is found by a pass over the whole source. The first process does this for all others.
     known = workload.folder / OUTPUTS_FILE
     if not known.exists():

@@ -1,39 +1,25 @@
-"""Tasks of the measuring processes: check, time and trace a candidate, and write its store. Imports torch."""
+"""Measurements of one way to load, in the process that loads: a checked epoch, samples, a short try.
+
+The environment of another library's loader needs no more than numpy, psutil and xxhash for this module.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from etl.comparison.compute import Simulated, Training, is_on_device, make_compute
-from etl.comparison.loader_clocks import WatchedLoader
-from etl.comparison.prediction import (
-    CHECKED_STEPS,
-    HARNESS_BATCHES,
-    MIN_STEPS,
-    RESIDENT_NBYTES,
-    SPLIT_WARM_UP_BATCHES,
-    TIMELINE_BATCHES,
-    WARM_UP_BATCHES,
-    compute_seconds,
-)
-from etl.comparison.rounds import seconds_per_batch, take_trials
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, Trial, Trials, WrittenStore
-from etl.comparison.settings import Candidate, Threads
-from etl.comparison.workload import Workload, source_files
-from etl.iterators import BatchIterator, SyntheticIterator
-from etl.loading.batch import Batch
-from etl.loading.batch_plan import Loader
-from etl.measuring.arrays import digest_of, page_count, record_digests, touch
+from etl.comparison.epoch_content import EpochRecorder
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, TriedLoader
+from etl.comparison.steps import Compute
+from etl.measuring.arrays import Access, access_of, copy_of, layout_of, page_count, record_digests, touch, views_in
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import (
@@ -45,202 +31,425 @@ from etl.measuring.page_cache import (
     reports_pages,
 )
 from etl.measuring.process_tree import PeakMemory, read_nbytes
-from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
-from etl.training.backends.tensors import map_batch
+from etl.measuring.structure import record_count
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 
-def check_epoch(workload: Workload, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
+# Batches before a sample, so that allocators, caches and thread pools are as in the middle of an epoch.
+WARM_UP_BATCHES = 2
+# Compute alone: at least this many steps, for this many seconds or this share of the budget, whichever is less.
+MIN_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
+# Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
+CHECKED_STEPS = 2
+TIMELINE_BATCHES = 8
+HARNESS_BATCHES = 50
+# If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
+RESIDENT_NBYTES = 256 << 20
+# An epoch that has this many times its records does not end, or repeats them.
+ENDLESS = 2
+
+Policies = Sequence["HeapPolicy | GcPolicy | ThreadPolicy"]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """One way to load, in the process that loads.
+
+    Attributes
+    ----------
+    make : callable
+        Returns a new loader: an iterable of batches, one epoch an iteration. It is closed if it has `close`.
+    make_compute : callable
+        Returns the compute for batches like the one that it is called with.
+    files : list of Path
+        Files that an epoch reads.
+    is_cold : bool
+        True if every epoch reads its files from the disk.
+    compute_seconds : float
+        Compute alone is timed for at least this long.
+    batches : int or None
+        Batches that are taken of each epoch; None for all.
+    records : int or None
+        Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
+    is_ahead : bool
+        True if it is known that loading does not happen in the training loop.
+    mapped_nbytes : int
+        Bytes of memory-mapped files that an epoch reads: the system does not count them as reads.
+    """
+
+    make: Callable[[], Iterable[Any]]
+    make_compute: Callable[[Any], Compute]
+    files: list[Path]
+    is_cold: bool
+    compute_seconds: float
+    batches: int | None = None
+    records: int | None = None
+    is_ahead: bool = False
+    mapped_nbytes: int = 0
+
+
+class Epochs:
+    """A context manager around a loader, which prepares the page cache before each epoch.
+
+    Parameters
+    ----------
+    loading : Loading
+        The way to load.
+    """
+
+    def __init__(self, loading: Loading) -> None:
+        self._loading = loading
+        self.loader = loading.make()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the next epoch, as far as it is measured."""
+        if self._loading.batches is None:
+            return iter(self.loader)
+        return first_batches(self.loader, self._loading.batches)
+
+    @property
+    def can_rewind(self) -> bool:
+        """True if an epoch can be abandoned and begun again."""
+        return hasattr(self.loader, "set_epoch") and hasattr(self.loader, "epoch")
+
+    def rewind(self, epoch: int = 0) -> None:
+        """Return to the beginning of `epoch`, if the loader can."""
+        if self.can_rewind:
+            self.loader.set_epoch(epoch)  # type: ignore[attr-defined]
+
+    def prepare(self) -> int:
+        """Prepare the next epoch: read its files into the page cache or, for cold epochs, drop them from it.
+
+        Return the number of pages for which this failed.
+        """
+        files = self._loading.files
+        if not self._loading.is_cold:
+            self.rewind()
+            outside = pages_outside(files)
+            if outside or not all(map(reports_pages, files)):
+                read_into_page_cache(files)
+                outside = pages_outside(files)
+            return outside
+        self.release()
+        self.loader = self._loading.make()
+        return drop_from_page_cache(files)
+
+    def release(self) -> None:
+        """If epochs are cold, close the loader, its store and its workers until `prepare` makes a new one.
+
+        While this process maps the files, no process can drop their pages from the page cache.
+        """
+        if self._loading.is_cold:
+            self.close()
+            release_pages()
+
+    def close(self) -> None:
+        """Close the loader, or drop it if it has no `close`."""
+        close = getattr(self.loader, "close", None)
+        self.loader = ()
+        if callable(close):
+            close()
+        gc.collect()
+
+
+def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield the first `count` batches of the next epoch of `loader`, and abandon the rest."""
+    batches = iter(loader)
+    try:
+        for number, batch in enumerate(batches, start=1):
+            yield batch
+            del batch
+            if number == count:
+                return
+    finally:
+        close = getattr(batches, "close", None)
+        if callable(close):
+            close()
+
+
+def try_loader(loading: Loading, batch_size: int, seconds: float) -> TriedLoader:
+    """Load for a few seconds, and compute: how long an epoch takes is not known yet.
+
+    Parameters
+    ----------
+    loading : Loading
+        The way to load.
+    batch_size : int
+        Records of a batch.
+    seconds : float
+        Loading ends after this time, or with the first epoch.
+    """
+    started = time.perf_counter()
+    with Epochs(loading) as epochs:
+        length = _length(epochs.loader)
+        batches, ended = iter(epochs), False
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("its first epoch has no batches")
+        touch(first)
+        first_seconds = time.perf_counter() - started
+        copied, samples, count = copy_of(first), record_count(first), 1
+        del first
+        since = time.perf_counter()
+        while not ended and time.perf_counter() - since < seconds:
+            batch = next(batches, None)
+            ended = batch is None
+            if not ended:
+                touch(batch)
+                samples += record_count(batch)
+                count += 1
+            del batch
+        rest = time.perf_counter() - since
+        close = getattr(batches, "close", None)
+        if callable(close):
+            close()
+        del batches
+        read_ahead = _read_ahead(epochs.loader)
+    compute = loading.make_compute(copied)
+    compute.step(copied)
+    return TriedLoader(
+        first_seconds=first_seconds,
+        seconds_per_batch=rest / max(1, count - 1),
+        batches=count,
+        samples=samples,
+        has_ended=ended,
+        epoch_batches=count if ended else length,
+        read_ahead=read_ahead,
+        has_selected_records=_has_records(count if ended else length, loading.records, batch_size),
+        compute_seconds=seconds_of_step(compute.step, [copied], loading.compute_seconds),
+        device=compute.device,
+    )
+
+
+def _length(loader: Any) -> int | None:
+    """Return the number of batches that `loader` says an epoch has; None if it does not say."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+def _has_records(batches: int | None, records: int | None, batch_size: int) -> bool:
+    """Return True if `batches` hold `records`, with or without an incomplete last batch."""
+    if batches is None or records is None:
+        return False
+    return batches in (records // batch_size, -(-records // batch_size))
+
+
+def _read_ahead(loader: Any) -> int:
+    """Return the number of batches that `loader` may read ahead: what a torch DataLoader says, otherwise a guess."""
+    workers, factor = getattr(loader, "num_workers", None), getattr(loader, "prefetch_factor", None)
+    if isinstance(workers, int):
+        return workers * (factor if isinstance(factor, int) else 1)
+    return 2 * len(os.sched_getaffinity(0)) + 1
+
+
+def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: bool) -> CheckedEpoch:
     """Run one untimed epoch: digest its batches, watch its memory, and train on the first of them.
 
     Parameters
     ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
+    loading : Loading
         The way to load.
-    compute_threads : int
-        Threads of compute, the same for all candidates: floating-point sums depend on the number of threads.
     trains : bool
         Train on the first batches.
+    arrays_file : str
+        File for the signatures and labels of the records.
+    looks_again : bool
+        Run another epoch, to see whether there is one and whether its order is another.
     """
-    threads = workload.threads(candidate, is_on_device(workload.settings))
-    digests: list[str] = []
-    records: list[str] = []
-    absent = pages = samples = 0
-    compute: Training | Simulated | None = None
-    with ThreadPolicy(compute_threads), Epochs(workload, candidate, threads) as epochs:
-        epochs.prepare(workload.files(candidate))
+    content = EpochRecorder()
+    absent = pages = 0
+    unread = ""
+    compute: Compute | None = None
+    with Epochs(loading) as epochs:
+        epochs.prepare()
         with PeakMemory() as memory:
-            for batch in epochs.iterator:
+            for batch in _ended(epochs, loading):
                 touch(batch)
-                samples += len(batch)
                 pages += page_count(batch)
+                unread = unread or describe_unread(access_of(batch))
                 if compute is None and trains:
-                    compute = make_compute(workload, batch)
-                absent += sum(absent_pages(array) for array in batch.arrays())
-                if compute is not None and len(digests) < CHECKED_STEPS:
+                    compute = loading.make_compute(batch)
+                absent += sum(absent_pages(array) for array in views_in(batch) if array.flags.c_contiguous)
+                if compute is not None and len(content.digests) < CHECKED_STEPS:
                     compute.step(batch)
-                digests.append(digest_of(batch))
-                records += record_digests(batch)
+                content.add(batch)
                 del batch
+        if not content.digests:
+            raise ValueError("its epoch has no batches")
+        again: list[str] | None = None
+        if looks_again:
+            again = [digest for batch in _ended(epochs, loading) for digest in record_digests(batch)]
+            if not again:
+                raise ValueError(
+                    "its second epoch has no batches: return an object of which every iteration is an epoch"
+                )
     return CheckedEpoch(
-        digests=digests,
-        records=records,
-        samples=samples,
+        content=content.finish(arrays_file),
+        has_fixed_order=again is not None and again == content.records,
         score=None if compute is None else compute.score,
         weights=None if compute is None else compute.weights,
         pages_touched=pages,
         pages_absent=absent,
+        unread=unread,
         peak_memory=memory.nbytes,
     )
 
 
-def take_sample(
-    workload: Workload, candidate: Candidate, policies: Sequence[HeapPolicy | GcPolicy], with_etl_alone: bool
-) -> Sample:
-    """Take one sample of all metrics of a candidate.
+def describe_unread(access: Access) -> str:
+    """Say which arrays of a batch `touch` does not read, and why; return nothing if it reads all."""
+    found = [f"{nbytes / 1e6:,.1f} MB on {device} were waited for" for device, nbytes in access.on_device.items()]
+    found += [
+        f"{nbytes / 1e6:,.1f} MB of {kind} were not read, because only a copy would show what they contain"
+        for kind, nbytes in access.unread.items()
+    ]
+    return ", ".join(found)
+
+
+def _ended(epochs: Epochs, loading: Loading) -> Iterator[Any]:
+    """Yield the batches of an epoch; raise `ValueError` if it does not end after twice its records."""
+    most = None if loading.records is None else ENDLESS * loading.records
+    samples = 0
+    for batch in epochs:
+        samples += record_count(batch)
+        yield batch
+        del batch
+        if most is not None and samples > most:
+            raise ValueError(
+                f"its epoch does not end: it gave {samples:,} records, and the source has {loading.records:,}; with "
+                "--epoch-batches N an epoch is N batches"
+            )
+
+
+def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> Sample:
+    """Take one sample of all metrics.
 
     A new process is slow until its allocators, caches and thread pools are as in the middle of an epoch, so a few
-    batches warm it up before anything is timed.
+    batches warm it up before anything is timed. A loader that cannot abandon an epoch loads a whole one.
 
     Parameters
     ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
+    loading : Loading
         The way to load.
-    policies : sequence of HeapPolicy and GcPolicy
+    policies : sequence of HeapPolicy, GcPolicy and ThreadPolicy
         Active runtime policies, whose effect is audited.
     with_etl_alone : bool
         Also time an epoch of loading alone.
     """
-    files = workload.files(candidate)
-    threads = workload.threads(candidate, is_on_device(workload.settings))
-    with ThreadPolicy(threads.compute) as thread_policy, Epochs(workload, candidate, threads) as epochs:
-        compute, resident = _warm_up(workload, epochs.iterator)
-        alone = seconds_of_step(compute.step, resident, compute_seconds(workload.settings.budget_seconds), MIN_STEPS)
-        loading: EpochTimes | None = None
+    with Epochs(loading) as epochs:
+        compute, resident = warm_up(epochs, loading)
+        alone = seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS)
+        etl_alone: EpochTimes | None = None
         outside = 0
         if with_etl_alone:
-            outside += epochs.prepare(files)
-            loading = run_epoch(epochs.iterator, None)
+            outside += epochs.prepare()
+            etl_alone = run_epoch(epochs, None)
         harness = _harness_seconds(resident[0], compute.no_op)
         probe = probe_speed()
-        outside += epochs.prepare(files)
+        outside += epochs.prepare()
         read = read_nbytes()
         with NoiseWatch() as noise:
-            times = run_epoch(epochs.iterator, compute.step)
+            times = run_epoch(epochs, compute.step)
         read = read_nbytes() - read
         return Sample(
             epoch=times.metrics,
-            etl_alone=None if loading is None else loading.wall,
+            etl_alone=None if etl_alone is None else etl_alone.wall,
             compute_alone=alone,
             harness=harness,
             cpu_seconds=noise.own_seconds,
-            read_nbytes=read + _mapped_nbytes(workload, candidate),
+            read_nbytes=read + loading.mapped_nbytes,
             steal=noise.steal,
             other_processes=noise.other_processes,
             speed_probe=probe,
             frequencies=frequencies(),
             affinity=sorted(os.sched_getaffinity(0)),
-            torch_threads=torch.get_num_threads(),
+            torch_threads=_compute_threads(),
             device=compute.device,
             misplaced_pages=outside,
-            unreported_files=sum(not reports_pages(each) for each in files),
-            timeline=_loop_spans(times, candidate.is_ahead),
-            runtime=[policy.audit() for policy in (*policies, thread_policy)],
+            unreported_files=sum(not reports_pages(each) for each in loading.files),
+            timeline=loop_spans(times, loading.is_ahead),
+            runtime=[policy.audit() for policy in policies],
         )
 
 
-def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
-    """Train on a few batches with each CPU split, in turns.
-
-    All trials run in this process and train the same model. They only rank the splits: samples come from fresh
-    processes.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
-        The way to load.
-    seconds : float
-        Approximate limit for all trials together.
-    """
-    deadline = time.perf_counter() + seconds
-    files = workload.files(candidate)
-    splits = workload.splits(candidate, is_on_device(workload.settings))
-    with ExitStack() as entered:
-        epochs = {split: entered.enter_context(Epochs(workload, candidate, split)) for split in splits}
-        compute = make_compute(workload, _copy_of_first(epochs[splits[0]].iterator))
-
-        def run(split: Threads, batches: int) -> float:
-            epochs[split].prepare(files)
-            with ThreadPolicy(split.compute):
-                times = run_epoch(_FirstBatches(epochs[split].iterator, batches), compute.step)
-            epochs[split].release()
-            return seconds_per_batch(times, workload.settings.prefetch_size)
-
-        for split in splits:
-            run(split, SPLIT_WARM_UP_BATCHES)
-        trials = take_trials(
-            splits,
-            run,
-            max_batches=-(-len(workload.records) // workload.settings.batch_size),
-            deadline=deadline,
-            seed=workload.settings.seed,
-        )
-    return Trials([Trial(split, each) for split, each in trials.items()])
-
-
-def take_loading_sample(workload: Workload, candidate: Candidate) -> LoadingSample:
+def take_loading_sample(loading: Loading) -> LoadingSample:
     """Take one sample of loading alone."""
-    threads = workload.threads(candidate, is_on_device(workload.settings))
-    files = workload.files(candidate)
-    with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads) as epochs:
-        with _partial_epoch(epochs.iterator) as batches:
-            next(batches)
-        outside = epochs.prepare(files)
-        times = run_epoch(epochs.iterator, None)
+    with Epochs(loading) as epochs:
+        _load_first(epochs)
+        outside = epochs.prepare()
+        times = run_epoch(epochs, None)
     return LoadingSample(times.wall, outside)
 
 
-def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
-    """Return the spans of waiting, compute and loading in the first batches of an epoch.
-
-    This epoch is no sample, since it takes time to record which thread loads what.
-    """
-    threads = workload.threads(candidate, is_on_device(workload.settings))
-    watched: list[WatchedLoader] = []
-
-    def watch(loader: Loader) -> WatchedLoader:
-        watched.append(WatchedLoader(loader))
-        return watched[-1]
-
-    with ThreadPolicy(threads.compute), Epochs(workload, candidate, threads, watch) as epochs:
-        compute, _ = _warm_up(workload, epochs.iterator)
-        epochs.prepare(workload.files(candidate))
-        for each in watched:
-            each.reset()
-        times = run_epoch(_FirstBatches(epochs.iterator, TIMELINE_BATCHES), compute.step)
-    started, last = times.started, float(times.done[-1])
-    names: dict[int, int] = {}
-    loads = [
-        (names.setdefault(span.thread, len(names)), span.start - started, min(span.end, last) - started, span.batch)
-        for each in watched
-        for span in each.merged()
-        if span.start < last
-    ]
-    return replace(_loop_spans(times, is_ahead=True), loads=loads)
+def _load_first(epochs: Epochs) -> None:
+    with partial_epoch(epochs) as batches:
+        next(batches)
 
 
-def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
+def warm_up(epochs: Epochs, loading: Loading) -> tuple[Compute, list[Any]]:
+    """Train on the first batches. Return the compute, and copies of batches: several if their shapes differ."""
+    with partial_epoch(epochs) as batches:
+        batch = next(batches)
+        first = copy_of(batch)
+        compute = loading.make_compute(first)
+        compute.step(batch)
+        layouts = [layout_of(batch)]
+        for number, batch in enumerate(batches, start=1):
+            if number < WARM_UP_BATCHES:
+                compute.step(batch)
+                layouts.append(layout_of(batch))
+            elif epochs.can_rewind:
+                break
+        del batch
+    if all(each == layouts[0] for each in layouts):
+        return compute, [first]
+    return compute, _resident_batches(epochs)
+
+
+def _resident_batches(epochs: Epochs) -> list[Any]:
+    """Return copies of the first batches, up to `RESIDENT_NBYTES`: a loader may reuse the memory of its batches."""
+    copies: list[Any] = []
+    room = RESIDENT_NBYTES
+    with partial_epoch(epochs) as batches:
+        for batch in batches:
+            room -= access_of(batch).read
+            if copies and room < 0:
+                if epochs.can_rewind:
+                    break
+                continue
+            copies.append(copy_of(batch))
+            del batch
+    return copies
+
+
+@contextmanager
+def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
+    """Yield the batches of an epoch that may be abandoned before its end; then return to the same epoch."""
+    epoch = getattr(epochs.loader, "epoch", 0)
+    batches: Any = iter(epochs)
+    try:
+        yield batches
+    finally:
+        close = getattr(batches, "close", None)
+        if callable(close):
+            close()
+        epochs.rewind(epoch)
+
+
+def loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
     """Return the spans of stalls and steps in the first batches.
 
-    If the strategy does not load ahead, the training loop itself loads, from asking for a batch until it has it.
+    If it is not known to load ahead, the training loop itself loads, from asking for a batch until it has it.
     """
     asked, stalled, loaded, began, done = (
         (each[:TIMELINE_BATCHES] - times.started).tolist()
@@ -250,161 +459,19 @@ def _loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
     return Spans(list(zip(stalled, loaded, strict=True)), list(zip(began, done, strict=True)), loads)
 
 
-class Epochs:
-    """A context manager around the iterator of a candidate, which prepares the page cache before each epoch.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
-        The way to load.
-    threads : Threads
-        Its CPU split.
-    watch : callable, optional
-        Wraps the loader of the iterator.
-    """
-
-    def __init__(
-        self,
-        workload: Workload,
-        candidate: Candidate,
-        threads: Threads,
-        watch: Callable[[Loader], Loader] | None = None,
-    ) -> None:
-        self._make: Callable[[], BatchIterator] = lambda: workload.iterator(candidate, threads, watch)
-        self._cold = workload.settings.cache == "cold"
-        self.iterator = self._make()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.iterator.close()
-
-    def prepare(self, files: list[Path]) -> int:
-        """Prepare epoch 0: read `files` into the page cache or, for cold epochs, drop them from it.
-
-        Return the number of pages for which this failed.
-        """
-        if not self._cold:
-            self.iterator.set_epoch(0)
-            outside = pages_outside(files)
-            if outside or not all(map(reports_pages, files)):
-                read_into_page_cache(files)
-                outside = pages_outside(files)
-            return outside
-        self.release()
-        self.iterator = self._make()
-        return drop_from_page_cache(files)
-
-    def release(self) -> None:
-        """If epochs are cold, close the iterator, its store and its worker processes until `prepare` makes a new one.
-
-        While this process maps the files, no process can drop their pages from the page cache.
-        """
-        if self._cold:
-            self.iterator.close()
-            release_pages()
-
-
-class _FirstBatches:
-    """The first batches of each epoch of an iterator."""
-
-    def __init__(self, iterator: BatchIterator, count: int) -> None:
-        self._iterator = iterator
-        self._count = count
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(self._iterator, start=1):
-            yield batch
-            del batch
-            if number == self._count:
-                return
-
-
-def _resident_batches(iterator: BatchIterator) -> list[Batch]:
-    """Return copies of the first batches, up to `RESIDENT_NBYTES`: an iterator reuses the memory of its batches."""
-    batches: list[Batch] = []
-    room = RESIDENT_NBYTES
-    for batch in iterator:
-        room -= batch.nbytes
-        if batches and room < 0:
-            break
-        batches.append(map_batch(batch, np.array))
-        del batch
-    iterator.set_epoch(0)
-    return batches
-
-
-def _copy_of_first(iterator: BatchIterator) -> Batch:
-    with _partial_epoch(iterator) as batches:
-        return map_batch(next(batches), np.array)
-
-
-def _warm_up(workload: Workload, iterator: BatchIterator) -> tuple[Training | Simulated, list[Batch]]:
-    """Train on the first batches. Return the compute, and copies of batches: several if their shapes may differ."""
-    with _partial_epoch(iterator) as batches:
-        batch = next(batches)
-        first = map_batch(batch, np.array)
-        compute = make_compute(workload, first)
-        compute.step(batch)
-        for batch in islice(batches, WARM_UP_BATCHES - 1):
-            compute.step(batch)
-        del batch
-    return compute, [first] if first.features_mask is None else _resident_batches(iterator)
-
-
-@contextmanager
-def _partial_epoch(iterator: BatchIterator) -> Iterator[Iterator[Any]]:
-    """Yield the batches of an epoch that is abandoned before its end; then reset `iterator` to the same epoch."""
-    epoch = iterator.epoch
-    batches: Any = iter(iterator)
-    try:
-        yield batches
-    finally:
-        batches.close()
-        iterator.set_epoch(epoch)
-
-
-def _harness_seconds(batch: Batch, nothing: Step) -> float:
+def _harness_seconds(batch: Any, nothing: Step) -> float:
     """Return the overhead of the measuring loop in seconds per batch: wall time that is neither stall nor compute."""
-    times = run_epoch(SyntheticIterator.repeating(batch, HARNESS_BATCHES), nothing)
+    times = run_epoch(repeat(batch, HARNESS_BATCHES), nothing)
     wall, stall, compute = times.wall, times.stall, times.compute
     return (wall.total - stall.total - compute.total) / times.batches
 
 
-def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
-    """Return the bytes of memory-mapped files that an epoch reads: the system does not count them as reads."""
-    if not candidate.is_presaved:
-        return 0
-    with workload.open(candidate) as store:
-        return store.nbytes if store.is_mapped else 0
+def _compute_threads() -> int:
+    """Return torch's compute threads in this process; 0 if it has not loaded torch."""
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else int(torch.get_num_threads())
 
 
-def write_store(workload: Workload, format: str, stage: str, jobs: int) -> WrittenStore:
-    """Write a store of the selected records, and return its cost.
-
-    The files of the records are first read into the page cache or, in a cold comparison, dropped from it. Only the
-    writing is timed.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    format : str
-        Format of the store.
-    stage : str
-        Stage after which records are presaved.
-    jobs : int
-        Worker processes that write.
-    """
-    files = source_files(workload.settings.source, workload.records)
-    if workload.settings.cache == "cold":
-        drop_from_page_cache(files)
-    else:
-        read_into_page_cache(files)
-    started = time.perf_counter()
-    with workload.write(format, stage, jobs) as store:
-        seconds = time.perf_counter() - started
-        return WrittenStore(seconds, store.nbytes, len(store))
+def compute_seconds(budget_seconds: float) -> float:
+    """Return how long to time compute alone in a comparison of `budget_seconds`."""
+    return min(COMPUTE_SECONDS, budget_seconds * COMPUTE_SHARE)

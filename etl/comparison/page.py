@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from etl.comparison.charts import (
     MAX_BATCHES_SHOWN,
@@ -36,6 +37,12 @@ from etl.comparison.units import (
 
 # For each state of a rule: CSS class, mark, and a word that says the same without colour.
 STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), None: ("unknown", "?", "not checked")}
+
+
+def render_frame(report: Report) -> str:
+    """Return the page in a frame that a notebook can show, apart from the notebook's own styles."""
+    page = markupsafe.escape(render_page(report))
+    return f'<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0" title="comparison"></iframe>'
 
 
 def render_page(report: Report) -> str:

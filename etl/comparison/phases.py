@@ -1,4 +1,4 @@
-"""A comparison from beginning to end, phase by phase: `compare`."""
+"""A comparison from beginning to end, phase by phase."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import datetime
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import choose_records, predict_wall
 from etl.comparison.processes import Processes
 from etl.comparison.publishing import check_report, make_report
 from etl.comparison.report import Report, Timeline
 from etl.comparison.results import Measurements
-from etl.comparison.rounds import ComparisonRounds, SplitSeconds, choose_split
+from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
 from etl.comparison.samples import CheckedEpoch, Profile, Spans, WrittenStore
-from etl.comparison.settings import Candidate, Settings, Threads
-from etl.comparison.workload import Workload
+from etl.comparison.settings import Settings
+from etl.comparison.trials import SplitSeconds, choose_split
+from etl.comparison.workload import ForeignSource, Workload
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 
@@ -28,6 +30,8 @@ from etl.runtime.resources import affinity_of, available_cpus
 CLOSING_SECONDS = 3.0
 # Share of the time budget for all trials of CPU splits together.
 TRIALS_SHARE = 0.2
+# Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
+TRIES_SHARE, TRIED_RECORDS = 0.1, 512
 # A comparison without intervals shows no difference, so it may take this many times its budget to get them.
 MAX_OVERRUN = 1.5
 
@@ -38,7 +42,7 @@ class ComparisonProgress:
 
     Attributes
     ----------
-    phase : {"profile", "write", "split", "check", "measure", "trace"}
+    phase : {"profile", "try", "write", "split", "check", "measure", "trace"}
         The current phase.
     done : int
         Completed steps of the phase.
@@ -57,7 +61,7 @@ class ComparisonProgress:
     predictions: Mapping[str, float] = field(default_factory=dict)
 
 
-def compare(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
+def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
     """Compare the strategies of `settings` on their source, and return the report.
 
     After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
@@ -74,7 +78,7 @@ def compare(settings: Settings, progress: Callable[[ComparisonProgress], None] |
     ValueError
         If the input is wrong: the source, a record, the model or a setting.
     MeasurementError
-        If the reference strategy, or every strategy, cannot be measured.
+        If no strategy can be measured.
     ContradictionError
         If the metrics of the report contradict each other.
     """
@@ -113,7 +117,9 @@ class _Comparison:
             )
         self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
+        self._own = [each for each in self._candidates if not each.is_foreign]
         self._writing: dict[tuple[str, str], WrittenStore] = {}
+        self._prepared: dict[Candidate, WrittenStore] = {}
         self._checks: dict[Candidate, CheckedEpoch] = {}
         self._failed: dict[Candidate, str] = {}
         self._trials: dict[Candidate, SplitSeconds] = {}
@@ -121,16 +127,18 @@ class _Comparison:
 
     def run(self) -> Report:
         with Processes(self._workload, self._affinity) as processes:
-            self._progress("profile", 0, 1)
-            self._profile = processes.profile()
+            self._profile = self._take_profile(processes)
             compute_seconds = self._profile.compute_seconds
-            self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
+            if compute_seconds:
+                self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
+            self._try_loaders(processes)
             left = self._settings.budget_seconds - (time.monotonic() - self._began) - CLOSING_SECONDS
             left -= self._trial_seconds() * len(self._with_splits())
             self._workload.select(choose_records(self._workload, self._profile, left))
+            self._prepare(processes)
             self._write_stores(processes)
             # Every split is predicted before any is tried.
-            predicted = {each: self._predict(each) for each in self._candidates}
+            predicted = {each: self._predict(each) for each in self._candidates if not each.is_foreign}
             self._try_splits(processes)
             self._predictions = {
                 self._workload.name(each): splits[self._threads(each)] for each, splits in predicted.items()
@@ -148,6 +156,7 @@ class _Comparison:
             predictions=self._predictions,
             trials=self._trials,
             writing=self._writing,
+            prepared=self._prepared,
             checks=self._checks,
             failed=self._failed,
             samples=rounds.samples,
@@ -160,6 +169,82 @@ class _Comparison:
         report = make_report(measured)
         check_report(report)
         return report
+
+    def _take_profile(self, processes: Processes) -> Profile:
+        """Profile the raw pipeline, unless only loaders of the user are compared."""
+        if self._own:
+            self._progress("profile", 0, 1)
+            return processes.profile()
+        return Profile([], {}, [], 0.0, "none", self._settings.model or "")
+
+    def _try_loaders(self, processes: Processes) -> None:
+        """Try each loader of the user on a few records: whether it works, and how long an epoch may take.
+
+        Those that fail are left out.
+        """
+        workload = self._workload
+        foreign = [each for each in self._candidates if each.is_foreign]
+        workload.select(min(TRIED_RECORDS, len(workload.source)))
+        workload.link_records()
+        for number, candidate in enumerate(foreign):
+            self._progress("try", number, len(foreign))
+            try:
+                prepared = self._prepare_loader(processes, candidate)
+                seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
+                workload.tried[candidate] = processes.try_loader(candidate, seconds)
+            except MeasurementError as error:
+                self._failed[candidate] = str(error)
+                continue
+            if prepared is not None:
+                workload.prepare_seconds_per_record[candidate] = prepared.seconds / max(1, len(workload.records))
+            if isinstance(workload.source, ForeignSource):
+                self._count_records(candidate, workload.source)
+        self._raise_if_all_failed()
+        if isinstance(workload.source, ForeignSource):
+            workload.select(len(workload.source))
+
+    def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
+        """Take over the records of an epoch that a loader of the user has told, of a source that only it can read."""
+        tried, batch_size = self._workload.tried[candidate], self._settings.batch_size
+        batches = self._settings.epoch_batches or tried.epoch_batches
+        if batches is None:
+            del self._workload.tried[candidate]
+            self._failed[candidate] = (
+                f"its epoch did not end within {tried.batches} batches and it has no length; with --epoch-batches N an "
+                "epoch is N batches"
+            )
+        else:
+            source.count = source.count or (tried.samples if tried.has_ended else batches * batch_size)
+
+    def _prepare(self, processes: Processes) -> None:
+        """Let the loaders of the user prepare their files for the selected records, unless they have them."""
+        workload = self._workload
+        workload.link_records()
+        for number, candidate in enumerate(workload.tried):
+            self._progress("write", number, len(workload.tried))
+            prepared = self._prepared.get(candidate)
+            if prepared is None or prepared.records == len(workload.records):
+                continue
+            if not workload.restrict(candidate):
+                self._prepared[candidate] = replace(prepared, records=len(workload.source))
+                continue
+            try:
+                self._prepare_loader(processes, candidate)
+            except MeasurementError as error:
+                self._failed[candidate] = str(error)
+
+    def _prepare_loader(self, processes: Processes, candidate: Candidate) -> WrittenStore | None:
+        """Run the `prepare` of a loader of the user and keep its cost; return None if it has none."""
+        prepared = processes.prepare(candidate)
+        if not prepared.seconds:
+            return None
+        self._prepared[candidate] = replace(prepared, records=len(self._workload.records))
+        return self._prepared[candidate]
+
+    def _raise_if_all_failed(self) -> None:
+        if all(each in self._failed for each in self._candidates):
+            name, reason = next(iter(self._failed.items()))
+            raise MeasurementError(f"no strategy could be run; {self._workload.name(name)}: {reason}", reason)
 
     def _write_stores(self, processes: Processes) -> None:
         wanted = dict.fromkeys(
@@ -201,17 +286,16 @@ class _Comparison:
 
     def _check(self, processes: Processes) -> None:
         """Digest an untimed epoch of each candidate, and train on its first batches."""
-        compute_threads = min(self._threads(each).compute for each in self._candidates)
-        for number, candidate in enumerate((*self._candidates, *self._loading_only)):
-            self._progress("check", number, len(self._candidates) + len(self._loading_only))
+        compute_threads = min(self._threads(each).compute for each in self._own or self._candidates)
+        checked = [each for each in (*self._candidates, *self._loading_only) if self._can_run(each)]
+        for number, candidate in enumerate(checked):
+            self._progress("check", number, len(checked))
             trains = candidate in self._candidates
             try:
                 self._checks[candidate] = processes.check(candidate, compute_threads, trains)
             except MeasurementError as error:
                 self._failed[candidate] = str(error)
-        if not any(each in self._checks for each in self._candidates):
-            name, reason = next(iter(self._failed.items()))
-            raise MeasurementError(f"no strategy could be run; {self._workload.name(name)}: {reason}", reason)
+        self._raise_if_all_failed()
 
     def _measure(self, processes: Processes) -> ComparisonRounds:
         def show(done: int) -> None:
@@ -253,6 +337,10 @@ class _Comparison:
                 self._failed[candidate] = f"its timeline could not be recorded: {error}"
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
+
+    def _can_run(self, candidate: Candidate) -> bool:
+        """Return True unless it is a loader of the user that has failed."""
+        return not (candidate.is_foreign and candidate in self._failed)
 
     def _threads(self, candidate: Candidate) -> Threads:
         return self._workload.threads(candidate, self._profile.is_on_device)

@@ -5,24 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import presave
+from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.measure import CHECKED_STEPS, MIN_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES, compute_seconds
 from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE
-from etl.comparison.samples import Profile
-from etl.comparison.settings import Candidate, Threads
+from etl.comparison.samples import Profile, TriedLoader
 from etl.comparison.workload import Workload
 from etl.measuring.statistics import MIN_ROUNDS
 
-# Batches before a sample, so that allocators, caches and thread pools are as in the middle of an epoch.
-WARM_UP_BATCHES = 2
-# Batches before the trials of each CPU split.
-SPLIT_WARM_UP_BATCHES = 2
-# Compute alone: at least this many steps, for this many seconds or this share of the budget, whichever is less.
-MIN_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
-# Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
-CHECKED_STEPS = 2
-TIMELINE_BATCHES = 8
-HARNESS_BATCHES = 50
-# If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
-RESIDENT_NBYTES = 256 << 20
 # The first batch includes the start-up, so the time per batch comes from the others.
 MIN_MEASURED_BATCHES = 5
 ROUNDS_WANTED = MIN_ROUNDS
@@ -48,12 +37,15 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float) ->
     Returns
     -------
     The number of records: all if there is time, otherwise that of as many whole batches as there is time for. If
-    `settings.records` is set, it is used instead of the time.
+    `settings.records` or `settings.epoch_batches` is set, it is used instead of the time.
     """
     settings, available = workload.settings, len(workload.source)
-    if settings.records is not None:
-        whole = max(1, settings.records // settings.batch_size) * settings.batch_size
-        return available if settings.records >= available else min(whole, available)
+    wanted = settings.records
+    if wanted is None and settings.epoch_batches is not None:
+        wanted = settings.epoch_batches * settings.batch_size
+    if wanted is not None:
+        whole = max(1, wanted // settings.batch_size) * settings.batch_size
+        return available if wanted >= available else min(whole, available)
     most = available // settings.batch_size
     if most <= MIN_MEASURED_BATCHES or seconds_needed(workload, profile, most + 1) <= seconds_left:
         return available
@@ -84,7 +76,13 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
         all_stages, left = stage_seconds(profile, None), stage_seconds(profile, stage)
         formats = len(workload.settings.formats) if stage == workload.presave_stage else 1
         total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
+    for candidate, tried in workload.tried.items():
+        total += _foreign_seconds(
+            tried, batches, rounds, workload.prepare_seconds_per_record.get(candidate, 0.0) * size
+        )
     for candidate in (*chosen, *loading_only):
+        if candidate.is_foreign:
+            continue
         threads = workload.threads(candidate, profile.is_on_device)
         compute = float(profile.compute_seconds[str(threads.compute)])
         load = size * stage_seconds(profile, candidate.stage if candidate.is_presaved else None)
@@ -103,9 +101,27 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
     return total
 
 
-def compute_seconds(budget_seconds: float) -> float:
-    """Return how long to time compute alone in a comparison of `budget_seconds`."""
-    return min(COMPUTE_SECONDS, budget_seconds * COMPUTE_SHARE)
+def _foreign_seconds(tried: TriedLoader, batches: int, rounds: int, prepare: float) -> float:
+    """Estimate the seconds that a loader of the user takes in a comparison.
+
+    Parameters
+    ----------
+    tried : TriedLoader
+        Its first try.
+    batches : int
+        Batches of an epoch.
+    rounds : int
+        Rounds.
+    prepare : float
+        Seconds to prepare the records of a batch.
+    """
+    epoch = tried.first_seconds + batches * tried.seconds_per_batch
+    compute = batches * tried.compute_seconds
+    # The check has two epochs. A sample has one to warm up and one that is timed; the first rounds have one more.
+    check = PROCESS_SECONDS + 2 * epoch
+    samples = rounds * (PROCESS_SECONDS + 2 * epoch + compute) + min(rounds, ROUNDS_WITH_ETL_ALONE) * epoch
+    starts = 0.0 if tried.shares_server else (rounds + 2) * SERVER_SECONDS
+    return batches * prepare + check + samples + starts
 
 
 def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, profile: Profile) -> float:

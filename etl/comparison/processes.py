@@ -1,26 +1,39 @@
-"""Measurements in fresh processes: the client of the server in `tasks.py`."""
+"""Measurements in fresh processes: the client of the server in `handlers.py`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, Sample, Spans, Trials, WrittenStore
-from etl.comparison.settings import Candidate, Threads
+from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.samples import (
+    CheckedEpoch,
+    LoadingSample,
+    Profile,
+    Sample,
+    Spans,
+    Trials,
+    TriedLoader,
+    WrittenStore,
+)
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
-from etl.measuring.processes import FreshServers, MeasurementError, Server
+from etl.measuring.processes import ONE_THREAD, FreshServers, MeasurementError, Server
+from etl.measuring.server import Request
 from etl.measuring.values import JsonValues, to_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
+# An answer of a loader of the user may take this long, and at least so many times the budget.
+MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
 # `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
 # The folder of this package is appended to the path, so that the package is found even if it is not installed.
 START = """
@@ -38,10 +51,14 @@ class InputError(ValueError):
 
 
 class Processes:
-    """A context manager around a server that forks a fresh process for each measurement.
+    """A context manager around servers, which fork a fresh process for each measurement.
+
+    One server measures everything, except for loaders of the user that run in another Python, that leave threads behind
+    when they are imported, or that have not been tried yet: each of these has a server of its own.
 
     Every measurement raises `InputError` if the input is wrong, and `MeasurementError` if it fails otherwise. After
-    either error, the next measurement comes from a new server.
+    either error, the next measurement comes from a new server. An error in a loader of the user is always a
+    `MeasurementError`, since the other strategies can still be measured.
 
     Parameters
     ----------
@@ -54,10 +71,14 @@ class Processes:
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
         self._workload = workload
         self._affinity = sorted(affinity)
+        self._common: list[str] = []
         self._servers = FreshServers(self._start)
+        self._alone: dict[Candidate, FreshServers] = {}
 
     def renew(self) -> None:
         """Start a new server, with a newly randomized memory layout."""
+        for each in self._alone.values():
+            each.close()
         with _as_input_error():
             self._servers.renew()
 
@@ -79,6 +100,26 @@ class Processes:
         """
         return self._ask("write", WrittenStore, format=format, stage=stage, jobs=jobs)
 
+    def prepare(self, candidate: Candidate) -> WrittenStore:
+        """Let a loader of the user prepare its files, and return their cost: all 0 if it needs none."""
+        if candidate not in self._workload.tried:
+            self._alone[candidate] = FreshServers(lambda: self._start_alone(candidate))
+        return self._ask("prepare", WrittenStore, candidate)
+
+    def try_loader(self, candidate: Candidate, seconds: float) -> TriedLoader:
+        """Load with a loader of the user for `seconds`, and compute. `prepare` must have been called.
+
+        From then on it is measured in processes of the common server, if that can still fork with its module imported.
+        """
+        servers = self._alone[candidate]
+        tried = self._ask("try", TriedLoader, candidate, seconds=seconds)
+        shares = servers.can_fork and self._interpreter(candidate) is None
+        if shares:
+            self._common.append(str(candidate.kind.function))
+            self._alone.pop(candidate).close()
+            self._servers.close()  # the next one imports this loader, too
+        return replace(tried, shares_server=shares)
+
     def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
         """Return the seconds per batch of short trials with each CPU split, which take about `seconds` in all."""
         tried = self._ask("try_splits", Trials, candidate, seconds=seconds)
@@ -92,11 +133,13 @@ class Processes:
         candidate : Candidate
             The way to load.
         compute_threads : int
-            Threads of compute, the same for all candidates.
+            Threads of compute, the same for all candidates of this package.
         trains : bool
             Train on the first batches.
         """
-        return self._ask("check", CheckedEpoch, candidate, compute_threads=compute_threads, trains=trains)
+        arrays_file = str(self._workload.folder / f"{self._workload.name(candidate)}.npz")
+        arguments = {} if candidate.is_foreign else {"compute_threads": compute_threads}
+        return self._ask("check", CheckedEpoch, candidate, trains=trains, arrays_file=arrays_file, **arguments)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
         """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
@@ -116,30 +159,68 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._servers.close()
+        for each in (self._servers, *self._alone.values()):
+            each.close()
 
-    def _ask(self, task: str, kind: type[Answer], candidate: Candidate | None = None, **arguments: Any) -> Answer:
+    def _ask(self, action: str, kind: type[Answer], candidate: Candidate | None = None, **arguments: Any) -> Answer:
         request = {
-            "task": task,
+            "action": action,
             "candidate": to_json(candidate),
             "arguments": arguments,
             "state": self._workload.state().to_json(),
             "affinity": self._affinity,
         }
-        with _as_input_error():
-            answer = self._servers.sample(task if candidate is None else self._workload.name(candidate), request)
-        return kind.from_json(answer)
+        if candidate is None or not candidate.is_foreign:
+            with _as_input_error():
+                name = action if candidate is None else self._workload.name(candidate)
+                return kind.from_json(self._servers.sample(name, request))
+        request["loader"] = self._workload.foreign(candidate).to_json()
+        servers = self._alone.get(candidate, self._servers)
+        timeout = max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
+        return kind.from_json(servers.sample(self._workload.name(candidate), request, timeout))
+
+    def _interpreter(self, candidate: Candidate) -> str | None:
+        return self._workload.settings.pythons.get(self._workload.name(candidate))
 
     def _start(self) -> Server:
-        return Server(
-            "the comparison",
-            [sys.executable, "-c", START, str(Path(etl.__file__).parents[1]), "etl.comparison.tasks:prepare"],
-            dict(self._workload.as_dict()),
-            timeout=ANSWER_SECONDS,
-            hash_seed=draw_hash_seed(),
-            # For the server's own child processes; Python 3.11 and later obey it.
-            environment={"PYTHONSAFEPATH": "1", **draw_environment()},
-        )
+        request = {**self._workload.as_dict(), "functions": self._common}
+        return _start_server(sys.executable, "etl.comparison.handlers:prepare", request, {})
+
+    def _start_alone(self, candidate: Candidate) -> Server:
+        """Start the server of a loader of the user that is measured alone."""
+        interpreter, function = self._interpreter(candidate), str(candidate.kind.function)
+        if interpreter is None:
+            request = {**self._workload.as_dict(), "functions": [function]}
+            return _start_server(sys.executable, "etl.comparison.handlers:prepare", request, {})
+        # No policy sets its threads: the package for this may be missing there.
+        threads = dict.fromkeys(ONE_THREAD, str(self._workload.cpus))
+        request = {"function": function, "search": self._workload.settings.search, "may_fork": False}
+        return _start_server(interpreter, "etl.comparison.foreign:prepare", request, threads)
+
+
+def _start_server(interpreter: str, prepare: str, request: Request, environment: Mapping[str, str]) -> Server:
+    """Start a server.
+
+    Parameters
+    ----------
+    interpreter : str
+        Python to start it with.
+    prepare : str
+        `module:function` that prepares it.
+    request : dict
+        What it is prepared with.
+    environment : dict of str to str
+        Environment variables to set.
+    """
+    return Server(
+        "the comparison",
+        [interpreter, "-c", START, str(Path(etl.__file__).parents[1]), prepare],
+        request,
+        timeout=ANSWER_SECONDS,
+        hash_seed=draw_hash_seed(),
+        # PYTHONSAFEPATH is for the server's own child processes; Python 3.11 and later obey it.
+        environment={"PYTHONSAFEPATH": "1", **draw_environment(), **environment},
+    )
 
 
 @contextmanager

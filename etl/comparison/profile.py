@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.compute import default_model, is_on_device, make_compute
 from etl.comparison.loader_clocks import RecordRun, StageClock
 from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile
-from etl.comparison.settings import Candidate, Threads
 from etl.comparison.workload import Workload, source_files
 from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache

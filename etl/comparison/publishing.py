@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from etl.comparison.candidates import Candidate
 from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import make_notes, recommend
 from etl.comparison.report import (
@@ -38,7 +39,6 @@ from etl.comparison.results import (
     stage_results,
 )
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
-from etl.comparison.settings import Candidate
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
@@ -58,10 +58,11 @@ def make_report(measured: Measurements) -> Report:
         rounds=measured.rounds,
         unchecked=settings.unchecked,
     )
-    model = None if settings.simulated_seconds is not None else settings.model or measured.profile.model
+    trains_model = settings.simulated_seconds is None and settings.step is None
+    model = (settings.model or measured.profile.model) if trains_model else None
     report = Report(
         schema_version=SCHEMA_VERSION,
-        title=f"{settings.source}: {len(workload.source):,} records, batches of {settings.batch_size}",
+        title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}",
         settings={**settings.as_dict(), "threads": workload.cpus, "until": workload.presave_stage, "model": model},
         machine=describe_machine(),
         versions=describe_versions(),
@@ -80,13 +81,15 @@ def make_report(measured: Measurements) -> Report:
         noise=noise_of(sample for samples in measured.samples.values() for sample in samples.values()),
         timelines=measured.timelines,
     )
-    return replace(report, recommendation=recommend(report, _to_fastest(measured, report), settings.source))
+    return replace(report, recommendation=recommend(report, _to_fastest(measured, report), settings.title))
 
 
 def _evidence(measured: Measurements) -> dict[str, Evidence]:
     return {
         measured.name(each): Evidence(
             is_presaved=each.is_presaved,
+            is_foreign=each.is_foreign,
+            sameness=measured.sameness(each),
             threads=measured.threads(each),
             check=measured.checks[each],
             samples=measured.samples[each],
@@ -102,6 +105,9 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
     return StrategyResult(
         name=measured.name(candidate),
         strategy=candidate.strategy,
+        is_foreign=candidate.is_foreign,
+        measured_records=round(statistics.median(sample.epoch.samples for sample in samples.values())),
+        sameness=None if candidate == reference else evidence.sameness,
         format=candidate.format,
         stage=candidate.stage,
         compute_threads=threads.compute,
@@ -110,11 +116,12 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         host_wait_seconds=host_wait_seconds(samples, scale),
         first_batch_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
         etl_alone_seconds=etl_alone_seconds(samples, scale),
-        cpu_seconds_per_1000=central_estimate(samples, scale, lambda sample: sample.cpu_seconds)
-        / scale.measured
-        * 1000,
+        cpu_seconds_per_1000=1000
+        * central_estimate(samples, scale, lambda sample: sample.cpu_seconds / sample.epoch.samples),
         peak_memory_nbytes=evidence.check.peak_memory,
-        read_nbytes=round(scale.amount(central_estimate(samples, scale, lambda sample: sample.read_nbytes))),
+        read_nbytes=round(
+            scale.records * central_estimate(samples, scale, lambda sample: sample.read_nbytes / sample.epoch.samples)
+        ),
         ratio=None if candidate == reference else ratio_of(samples, measured.samples[reference], scale),
         presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
         prediction=_prediction(measured, candidate),
@@ -124,7 +131,10 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
     )
 
 
-def _prediction(measured: Measurements, candidate: Candidate) -> Prediction:
+def _prediction(measured: Measurements, candidate: Candidate) -> Prediction | None:
+    """Return the prediction for a strategy of this package; None for a loader of the user."""
+    if candidate.is_foreign:
+        return None
     threads = measured.threads(candidate)
     beside = [
         sample.compute_alone
@@ -238,7 +248,7 @@ def contradictions(report: Report) -> Iterator[str]:
             *_ratio_contradictions(report, result),
         ):
             yield f"{result.name}: {text}"
-        if (result.presaving is None) != (result.stage is None):
+        if not result.is_foreign and (result.presaving is None) != (result.stage is None):
             has = "has no" if result.presaving is None else "has a"
             yield f"{result.name}: it {has} cost of presaving, but its stage is {result.stage!r}"
     for stage in report.stages:
@@ -272,10 +282,12 @@ def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[st
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
     walls = [measured.wall_seconds for measured in result.rounds]
-    if walls and not _between(result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report)):
+    if walls and not _between(
+        result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report, result.measured_records)
+    ):
         yield (
             f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, but {min(walls)} to "
-            f"{max(walls)} s for {report.measured_records} in single rounds"
+            f"{max(walls)} s for {result.measured_records} in single rounds"
         )
 
 
@@ -292,7 +304,8 @@ def _ratio_contradictions(report: Report, result: StrategyResult) -> Iterator[st
     if len(paired) != ratio.count:
         yield f"its ratio has {ratio.count} rounds, but {len(paired)} were measured together with {reference.name}"
         return
-    scaled = _max_scaling(report)
+    # The times of both are scaled to the whole source, from different numbers of records.
+    scaled = max(_max_scaling(report, each.measured_records) for each in (result, reference))
     for value in (ratio.estimate, ratio.low, ratio.high):
         if value is not None and not _between(value, min(paired) / scaled, max(paired) * scaled):
             yield (f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds, not {value}")
@@ -304,13 +317,13 @@ def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
     yield from (f"it was broken by {name}, which is not a strategy" for name in check.broken_by if name not in names)
 
 
-def _max_scaling(report: Report) -> float:
-    """Return the largest possible ratio of the time of an epoch to the time of the measured records.
+def _max_scaling(report: Report, measured_records: int) -> float:
+    """Return the largest possible ratio of the time of an epoch to the time of `measured_records`.
 
     The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches.
     """
-    size = max(1, min(report.batch_size, report.measured_records))
-    measured_batches, batches = report.measured_records / size, report.source_records / size
+    size = max(1, min(report.batch_size, measured_records))
+    measured_batches, batches = measured_records / size, report.source_records / size
     return batches if measured_batches <= 1 else (batches - 1) / (measured_batches - 1)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 import psutil
 
 from etl import strategies
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
 from etl.comparison.results import Measurements, audits_of, splits_of
-from etl.comparison.rounds import MIN_TRIALS
-from etl.comparison.settings import Candidate, Threads
+from etl.comparison.sameness import IDENTICAL
+from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
 
@@ -52,6 +53,10 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
         sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
+    if chosen.sameness is not None and chosen.sameness.level != IDENTICAL:
+        sentences.append(
+            f"Its samples are not identical with those of {report.reference}: {chosen.sameness.describe()}."
+        )
     if chosen.presaving is not None:
         sentences.append(_cost(chosen, any(each.presaving is None for each in valid)))
     sentences.append(_bound(chosen))
@@ -68,11 +73,14 @@ def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mappin
     return (ratio.low <= 1 and ratio.estimate <= 1 + 2 * NEGLIGIBLE) or ratio.estimate <= 1 + NEGLIGIBLE
 
 
-def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, int]:
-    """Return a sort key that puts the simplest first: no worker processes, no store, no loading ahead, few bytes."""
+def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, bool, int]:
+    """Return a sort key that puts the simplest first.
+
+    That is a loader that the user has already, then no worker processes, no store, no loading ahead, and few bytes.
+    """
     strategy = strategies.find(result.strategy)
     stored = 0 if result.presaving is None else result.presaving.nbytes
-    return strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
+    return not result.is_foreign, strategy.uses_processes, strategy.reads_store, strategy.loads_ahead, stored
 
 
 def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
@@ -104,7 +112,8 @@ def _cost(chosen: StrategyResult, is_without_store: bool) -> str:
     """Say what the store of `chosen` costs and, if a strategy without a store was measured, when it pays off."""
     cost = chosen.presaving
     assert cost is not None  # noqa: S101 - for the type checker
-    text = f"Presaving after {chosen.stage} takes {seconds(cost.write_seconds)} and {nbytes(cost.nbytes)} once"
+    work = "Its preparation" if chosen.stage is None else f"Presaving after {chosen.stage}"
+    text = f"{work} takes {seconds(cost.write_seconds)} and {nbytes(cost.nbytes)} once"
     if not is_without_store:
         return f"{text}."
     if cost.break_even_epochs is None:
@@ -144,6 +153,7 @@ def make_notes(measured: Measurements) -> list[str]:
             "records: the first batch counts once, and the time of all other batches grows with their number."
         )
     for candidate in measured.compared:
+        found += _foreign_notes(measured, candidate)
         found += _split_notes(measured, candidate)
         inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
         found += [f"{measured.name(candidate)}: a setting had no effect: {each.alarm}" for each in inert]
@@ -158,6 +168,24 @@ def make_notes(measured: Measurements) -> list[str]:
                 "with --cache cold."
             )
     return found
+
+
+def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
+    """Yield notes on a loader of the user: what of its epochs was measured, its threads, and what it left behind."""
+    if not candidate.is_foreign:
+        return
+    name, workload = measured.name(candidate), measured.workload
+    batches, tried = workload.batches_of(candidate), workload.tried[candidate]
+    if batches is not None:
+        of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
+        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: it cannot be given fewer records."
+    given = measured.threads(candidate).compute
+    threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
+    if threads:
+        yield f"{name} set the compute threads to {threads.pop()}; it was given {given}."
+    left = measured.checks[candidate].left_behind
+    if left:
+        yield f"{name} left {len(left)} processes running when it was closed, which were ended: {left[0]}"
 
 
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:

@@ -4,17 +4,24 @@ The fields and properties of these classes are the schema of `etl compare --json
 include their unit: seconds, nbytes, records. A ratio is a plain number, 0.25 for a quarter. None means not measured.
 Values that are derived from others are properties, so that they cannot contradict them.
 
-Version 4 adds `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changes
-the meaning of stall, which is now the time in which the device waited. The first strategy is now always the reference,
-and a prediction always has `error`, `at_speed_seconds` and `at_speed_error`. All else is as in version 3.
+Version 5 adds loaders of the user: `is_foreign`, `measured_records` and `sameness` of each strategy. `presaving` may be
+the cost of what such a loader prepares, and `prediction` may be None.
+
+Version 4 added `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changed
+the meaning of stall, which has been the time in which the device waited since then. The first strategy has always been
+the reference since then, and a prediction has `error`, `at_speed_seconds` and `at_speed_error`.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from etl.comparison.sameness import Sameness
 from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
 
@@ -67,7 +74,7 @@ def _as_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
 # calculation.
 STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
@@ -142,7 +149,7 @@ class RoundFigures:
 
 @dataclass(frozen=True)
 class Presaving(Section["StrategyResult"]):
-    """Cost of writing a store of the whole source, which is paid once, before the first epoch.
+    """Cost of a store of the whole source, or of what a loader prepares, which is paid once, before the first epoch.
 
     Attributes
     ----------
@@ -226,11 +233,17 @@ class StrategyResult(Section["Report"]):
         Name in the report: the label if one was given, otherwise the strategy. If there are several store formats, the
         name includes the format.
     strategy : str
-        Name of the strategy.
+        Name of the strategy, or the function of the user that loads.
+    is_foreign : bool
+        True if a function of the user loads.
+    measured_records : int
+        Records of its epoch that were measured.
+    sameness : Sameness or None
+        How far its records are those of the reference; None for the reference.
     format, stage : str or None
         Format of its store, and the last stage before the records were stored; None without a store.
     compute_threads, loading_threads : int
-        Its split of the CPUs; 0 loading threads if the training loop itself loads.
+        Its split of the CPUs; 0 loading threads if the training loop itself loads, or if a function of the user does.
     parts : Parts
         The wall time and its parts.
     host_wait_seconds : float
@@ -248,9 +261,9 @@ class StrategyResult(Section["Report"]):
     ratio : Interval or None
         Its wall time divided by that of the reference in the same round; None for the reference.
     presaving : Presaving or None
-        Cost of its store; None without a store.
+        Cost of its store, or of what its `prepare` writes; None if there is neither.
     prediction : Prediction or None
-        Predicted wall time.
+        Predicted wall time; None for a loader of the user.
     rounds : list of RoundFigures
         Metrics of each round.
     runtime : list of Audit
@@ -261,6 +274,9 @@ class StrategyResult(Section["Report"]):
 
     name: str
     strategy: str
+    is_foreign: bool
+    measured_records: int
+    sameness: Sameness | None
     format: str | None
     stage: str | None
     compute_threads: int
@@ -606,6 +622,41 @@ class Report(Section[None]):
         """Rules that were switched off."""
         return [check.rule for check in self.checks if check.held is None]
 
+    def __str__(self) -> str:
+        """Return the tables, as the terminal shows them."""
+        from etl.comparison.table import report_text  # the report knows nothing else of its presentations
+
+        return report_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.title}: {', '.join(each.name for each in self.strategies)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        from etl.comparison.page import render_frame
+
+        return render_frame(self)
+
+    def to_json(self) -> str:
+        """Return the report as JSON text; its schema is `SCHEMA_VERSION`."""
+        return json.dumps(self.as_dict(), indent=1)
+
+    def save(self, path: str | Path) -> None:
+        """Save the report to a new file: a page for .html, or everything for programs for .json.
+
+        Raises
+        ------
+        ValueError
+            If the file has another suffix.
+        """
+        from etl.comparison.page import render_page
+
+        contents: dict[str, Callable[[], str]] = {".html": lambda: render_page(self), ".json": self.to_json}
+        suffix = Path(path).suffix.lower()
+        if suffix not in contents:
+            raise ValueError(f"{path}: a report is saved as .html or .json")
+        Path(path).write_text(contents[suffix](), encoding="utf-8")
+
     def break_even_epochs(self, write_seconds: float, wall_seconds: float) -> float | None:
         """Return the number of epochs in which a store saves the time to write it.
 
@@ -622,10 +673,16 @@ class Report(Section[None]):
         -------
         The number; None if the store saves no time, or if there is no strategy to compare it with.
         """
-        without = [each.parts.wall_seconds for each in self.strategies if each.stage is None and not each.disqualified]
+        without = [
+            each.parts.wall_seconds for each in self.strategies if each.presaving is None and not each.disqualified
+        ]
         if not without or wall_seconds >= min(without):
             return None
         return write_seconds / (min(without) - wall_seconds)
+
+    def shows_sameness(self) -> bool:
+        """Return True if some strategy is a loader of the user, whose samples may differ."""
+        return any(each.is_foreign for each in self.strategies)
 
     def shows_host_wait(self) -> bool:
         """Return True if some strategy's host wait differs from its stall by more than 1% of its wall time."""

@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import slowdowns, wall_seconds
 from etl.comparison.report import Noise, Parts, Presaving, RoundFigures, SplitTrial, StageResult, Timeline
-from etl.comparison.rounds import SplitSeconds
-from etl.comparison.rules import different_batches, misplaced_pages
+from etl.comparison.rules import misplaced_pages
+from etl.comparison.sameness import IDENTICAL, Sameness, compare_epochs
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, Sample, WrittenStore
-from etl.comparison.settings import Candidate, Threads
+from etl.comparison.trials import SplitSeconds
 from etl.comparison.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
@@ -42,6 +43,8 @@ class Measurements:
         Seconds per batch with each CPU split, by candidate.
     writing : dict
         Cost of each store, by format and stage.
+    prepared : dict
+        Cost of what the loaders of the user prepare, by candidate; without those that prepare nothing.
     checks : dict
         Untimed epoch of each candidate.
     failed : dict
@@ -69,6 +72,7 @@ class Measurements:
     predictions: Mapping[str, float]
     trials: Mapping[Candidate, SplitSeconds]
     writing: Mapping[tuple[str, str], WrittenStore]
+    prepared: Mapping[Candidate, WrittenStore]
     checks: Mapping[Candidate, CheckedEpoch]
     failed: Mapping[Candidate, str]
     samples: Mapping[Candidate, Mapping[int, Sample]]
@@ -97,8 +101,15 @@ class Measurements:
         """Return the CPU split of `candidate`."""
         return self.workload.threads(candidate, self.profile.is_on_device)
 
+    def sameness(self, candidate: Candidate) -> Sameness:
+        """Return how far the records of `candidate` are those of the reference."""
+        reference = self.compared[0]
+        return compare_epochs(self.checks[candidate].content, self.checks[reference].content, self.name(reference))
+
     def written(self, candidate: Candidate) -> WrittenStore | None:
-        """Return the cost of the candidate's store; None if it reads none."""
+        """Return the cost of the candidate's store, or of what it prepared; None if there is neither."""
+        if candidate.is_foreign:
+            return self.prepared.get(candidate)
         return self.writing.get((str(candidate.format), str(candidate.stage))) if candidate.is_presaved else None
 
 
@@ -125,17 +136,29 @@ class EpochScale:
         """Batches of an epoch; a partial last batch counts as a fraction."""
         return self.records / self._records_a_batch
 
-    def epoch_seconds(self, split: Split) -> float:
-        """Return the seconds of an epoch of the whole source; the first batch counts once, the others are scaled."""
-        return split.scaled(self.measured / self._records_a_batch, self.batches)
+    def epoch_seconds(self, split: Split, samples: int | None = None) -> float:
+        """Return the seconds of an epoch of the whole source; the first batch counts once, the others are scaled.
 
-    def amount(self, measured: float) -> float:
-        """Scale an amount that is proportional to the number of records."""
-        return measured * self.records / self.measured
+        Parameters
+        ----------
+        split : Split
+            Seconds of a measured epoch.
+        samples : int, optional
+            Its records; by default those that were selected.
+        """
+        return split.scaled((samples or self.measured) / self._records_a_batch, self.batches)
+
+    def amount(self, measured: float, records: int | None = None) -> float:
+        """Scale an amount that is proportional to the number of records, by default of those that were selected."""
+        return measured * self.records / (records or self.measured)
 
     def wall_seconds(self, sample: Sample) -> float:
         """Return the wall time of an epoch of the whole source, in seconds."""
-        return self.epoch_seconds(sample.epoch.wall)
+        return self.of(sample, lambda epoch: epoch.wall)
+
+    def of(self, sample: Sample, split: Callable[[EpochMetrics], Split]) -> float:
+        """Return a part of the wall time of an epoch of the whole source, in seconds; `split` chooses it."""
+        return self.epoch_seconds(split(sample.epoch), sample.epoch.samples)
 
     @property
     def _records_a_batch(self) -> int:
@@ -147,7 +170,9 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
     """Return the wall time of an epoch of the whole source, and its parts."""
 
     def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
-        return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch)))
+        return central_estimate(
+            samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch), sample.epoch.samples)
+        )
 
     alone = central_estimate(samples, scale, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
@@ -161,7 +186,9 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
 
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
-    return central_estimate(samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait))
+    return central_estimate(
+        samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait, sample.epoch.samples)
+    )
 
 
 def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: Callable[[Sample], float]) -> float:
@@ -183,7 +210,11 @@ def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: C
 
 def etl_alone_seconds(samples: Mapping[int, Sample | LoadingSample], scale: EpochScale) -> float:
     """Return the seconds per epoch of loading alone: the median of the rounds in which it was measured."""
-    known = [scale.epoch_seconds(each.etl_alone) for each in samples.values() if each.etl_alone is not None]
+    known = [
+        scale.epoch_seconds(each.etl_alone, each.epoch.samples if isinstance(each, Sample) else None)
+        for each in samples.values()
+        if each.etl_alone is not None
+    ]
     return statistics.median(known)
 
 
@@ -208,8 +239,9 @@ def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: 
 
 
 def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
-    """Return the cost of a store for the whole source."""
-    return Presaving(write_seconds=scale.amount(writing.seconds), nbytes=round(scale.amount(writing.nbytes)))
+    """Return the cost of a store, or of other prepared files, for the whole source."""
+    records = writing.records
+    return Presaving(scale.amount(writing.seconds, records), round(scale.amount(writing.nbytes, records)))
 
 
 def round_metrics(number: int, sample: Sample) -> RoundFigures:
@@ -307,7 +339,7 @@ def _estimate(measured: Measurements, candidate: Candidate, etl_alone: float) ->
 
 
 def _without_store(measured: Measurements, stored: Candidate) -> Candidate | None:
-    plain = [each for each in measured.compared if not each.is_presaved]
+    plain = [each for each in measured.compared if not (each.is_presaved or each.is_foreign)]
     alike = [each for each in plain if each.is_ahead == stored.is_ahead and not each.worker_processes]
     return next(iter(alike or plain), None)
 
@@ -319,6 +351,5 @@ def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
         return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.workload.settings.cache}"]
     if "samples" in unchecked:
         return []
-    reference = measured.compared[0]
-    found = different_batches(measured.checks[candidate], measured.checks[reference], measured.name(reference))
-    return [] if found is None else [found]
+    same = measured.sameness(candidate)
+    return [] if same.level == IDENTICAL or measured.compared[0].is_foreign else [same.reason]

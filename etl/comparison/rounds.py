@@ -1,16 +1,14 @@
-"""The rounds of a comparison, and the short trials of CPU splits before them."""
+"""The rounds of a comparison."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from etl.comparison.candidates import Candidate
 from etl.comparison.processes import Processes
 from etl.comparison.samples import LoadingSample, Sample
-from etl.comparison.settings import Candidate, Threads
-from etl.measuring.clock import EpochTimes
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
 from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
@@ -33,7 +31,7 @@ class ComparisonRounds:
 
     Once there are enough rounds for intervals, later rounds measure only the reference and the half of the candidates
     with the widest intervals. A candidate that fails is left out of all later rounds, and its samples are dropped. If
-    the reference fails, `run` raises `MeasurementError`.
+    it was the reference, the next one is. If all fail, `run` raises the last `MeasurementError`.
 
     Parameters
     ----------
@@ -68,7 +66,7 @@ class ComparisonRounds:
         seed: int,
         progress: Callable[[int], None],
     ) -> None:
-        self._reference = candidates[0]
+        self._candidates = list(candidates)
         self._loading_only = [each for each in loading_only if each not in candidates]
         self._processes = processes
         self._wanted = rounds
@@ -82,7 +80,7 @@ class ComparisonRounds:
             self._take,
             seed=seed,
             begin=self._begin,
-            on_failure=self._raise_if_reference,
+            on_failure=self._raise_if_last,
         )
         self.stopped_early = False
         self.no_server = ""
@@ -153,8 +151,12 @@ class ComparisonRounds:
             self._seconds[candidate] = time.monotonic() - started
             self._progress(self.done)
 
-    def _raise_if_reference(self, candidate: Candidate, error: MeasurementError) -> None:
-        if candidate == self._reference:
+    @property
+    def _reference(self) -> Candidate:
+        return next(each for each in self._candidates if each in self._rounds.variants)
+
+    def _raise_if_last(self, candidate: Candidate, error: MeasurementError) -> None:  # noqa: ARG002
+        if not any(each in self._rounds.variants for each in self._candidates):
             raise error
 
     def _has_time(self) -> bool:
@@ -199,81 +201,3 @@ def ratio_widths(samples: Samples, reference: Candidate, others: Sequence[Candid
 def walls(samples: Mapping[int, Sample]) -> dict[int, float]:
     """Return the wall time of each round, for the measured records."""
     return {number: sample.epoch.wall.total for number, sample in samples.items()}
-
-
-# Trials of each split: the maximum, and the minimum to choose a split at all.
-MAX_TRIALS, MIN_TRIALS = 5, 3
-# The first batch, one more while the prefetcher fills up, and two that are timed.
-MIN_TRIAL_BATCHES = 4
-# A longer trial would add little; the time is better spent on the rounds.
-MAX_TRIAL_SECONDS = 1.0
-
-SplitSeconds = Mapping[Threads, Sequence[float]]
-
-
-def take_trials(
-    splits: Sequence[Threads],
-    run: Callable[[Threads, int], float],
-    *,
-    max_batches: int,
-    deadline: float,
-    seed: int,
-    now: Callable[[], float] = time.perf_counter,
-) -> dict[Threads, list[float]]:
-    """Run short trials of each CPU split, in shuffled turns.
-
-    Parameters
-    ----------
-    splits : sequence of Threads
-        Splits to try.
-    run : callable
-        Called with a split and a number of batches; returns seconds per batch.
-    max_batches : int
-        Batches of an epoch.
-    deadline : float
-        Time of `now`. After the first turn, no turn begins that would end later if it took as long per batch as the
-        turn before.
-    seed : int
-        Seed for the order within each turn.
-    now : callable
-        Clock, in seconds.
-
-    Returns
-    -------
-    Seconds per batch of each split, one value per turn.
-    """
-    batches = min(MIN_TRIAL_BATCHES, max_batches)
-    rounds = Rounds(splits, lambda split, _: run(split, batches), seed=seed)
-    for turn in range(MAX_TRIALS):
-        started = now()
-        rounds.take_round()
-        seconds = (now() - started) / batches
-        turns_left = MAX_TRIALS - turn - 1
-        if turns_left:
-            # Plan only half of the remaining time: a turn may take longer than the one before it.
-            turn_seconds = min((deadline - now()) / turns_left / 2, len(splits) * MAX_TRIAL_SECONDS)
-            with_room = turn_seconds / max(seconds, 1e-9)
-            batches = min(max(MIN_TRIAL_BATCHES, int(with_room)), max_batches)
-            if now() + seconds * batches > deadline:
-                break
-    return {split: list(each.values()) for split, each in rounds.samples.items()}
-
-
-def choose_split(trials: SplitSeconds) -> Threads | None:
-    """Return the split with the lowest median; None if any split has fewer than `MIN_TRIALS` trials."""
-    if min(map(len, trials.values())) < MIN_TRIALS:
-        return None
-    return min(trials, key=lambda split: statistics.median(trials[split]))
-
-
-def seconds_per_batch(times: EpochTimes, prefetch_size: int) -> float:
-    """Estimate the seconds per batch in the middle of an epoch from its first batches.
-
-    The first batch is left out, and so are up to `prefetch_size` more, in which the prefetcher fills up, but at most a
-    third of the batches.
-    """
-    if times.batches == 1:
-        return times.wall.total
-    last_left_out = min(prefetch_size, (times.batches - 1) // 3)
-    seconds = times.done[-1] - times.done[last_left_out]
-    return float(seconds) / (times.batches - 1 - last_left_out)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from etl.comparison.candidates import Threads
 from etl.comparison.report import Check, Parts
+from etl.comparison.sameness import IDENTICAL, Sameness
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
-from etl.comparison.settings import Threads
 from etl.measuring.statistics import MIN_ROUNDS
 
 RULES = {
-    "samples": "Same samples: every strategy loads the same batches in the same order",
+    "samples": "Same samples: every strategy loads the same records, as alike as the report says",
     "compute": "Same compute: the same model from the same weights ends with the same loss",
     "resources": "Same resources: the same CPUs, however a strategy splits them, and the same memory for all",
     "cache": "Same cache state: files were in the page cache, or out of it, as requested",
@@ -38,6 +38,10 @@ class Evidence:
     ----------
     is_presaved : bool
         True if it reads a store.
+    is_foreign : bool
+        True if a function of the user loads.
+    sameness : Sameness
+        How far its records are those of the reference.
     threads : Threads
         The threads that it was given.
     check : CheckedEpoch
@@ -51,6 +55,8 @@ class Evidence:
     """
 
     is_presaved: bool
+    is_foreign: bool
+    sameness: Sameness
     threads: Threads
     check: CheckedEpoch
     samples: Mapping[int, Sample]
@@ -120,35 +126,6 @@ def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> lis
     return checks
 
 
-def different_batches(checked: CheckedEpoch, expected: CheckedEpoch, reference: str) -> str | None:
-    """Describe how the batches of an epoch differ from those of `reference`.
-
-    Parameters
-    ----------
-    checked, expected : CheckedEpoch
-        The epoch to check, and the one of the reference.
-    reference : str
-        Name of the reference, for the description.
-
-    Returns
-    -------
-    A sentence fragment, or None if the batches are equal.
-    """
-    if checked.digests == expected.digests:
-        return None
-    if checked.records != expected.records and Counter(checked.records) == Counter(expected.records):
-        return f"the same records as {reference}, in a different order"
-    if len(checked.digests) != len(expected.digests):
-        return f"{len(checked.digests)} batches; {reference} has {len(expected.digests)}"
-    pairs = zip(checked.digests, expected.digests, strict=True)
-    wrong = [number for number, (one, other) in enumerate(pairs) if one != other]
-    records = sum((Counter(checked.records) - Counter(expected.records)).values())
-    return (
-        f"{len(wrong)} of {len(expected.digests)} batches differ from those of {reference}, first batch {wrong[0]}; "
-        f"{records:,} of {checked.samples:,} records are not in {reference}'s epoch"
-    )
-
-
 def misplaced_pages(samples: Mapping[int, Sample | LoadingSample]) -> int:
     """Return how many pages of the files were not in the requested cache state, over all samples."""
     return sum(sample.misplaced_pages for sample in samples.values())
@@ -158,21 +135,24 @@ _Found = tuple[str, dict[str, str]]
 
 
 def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
-    reference, first = next(iter(evidence.items()))
+    first = next(iter(evidence.values()))
     broken = {}
+    shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
-        reason = different_batches(each.check, first.check, reference)
-        counts = {sample.epoch.samples for sample in each.samples.values()} - {first.check.samples}
-        if reason is None and counts:
-            reason = f"{counts.pop()} samples in a timed epoch instead of {first.check.samples}"
-        if reason is not None:
-            broken[name] = reason
-    batches = len(first.check.digests)
+        same, samples = each.sameness, each.check.content.samples
+        counts = {sample.epoch.samples for sample in each.samples.values()} - {samples}
+        if same.level is None or (not each.is_foreign and not first.is_foreign and same.level != IDENTICAL):
+            broken[name] = same.reason
+        elif counts:
+            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {samples}"
+        elif shuffled and same.is_shuffled is False:
+            broken[name] = f"it does not shuffle, and other strategies do: {same.describe_order()}"
     seen = (
-        f"compared 128-bit digests of the shape, dtype and bytes of {batches} batches, in an untimed epoch before the "
-        "rounds"
+        f"compared 128-bit digests of the shape, dtype and bytes of {first.check.content.batches} batches, in an "
+        "untimed epoch before the rounds"
     )
-    return seen, broken
+    levels = [f"{name} {each.sameness.describe()}" for name, each in evidence.items() if each.is_foreign]
+    return f"{seen}; {', '.join(levels)}" if levels else seen, broken
 
 
 def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
@@ -186,12 +166,20 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     for name, each in evidence.items():
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
+        elif each.sameness.level != IDENTICAL:
+            continue  # other samples, another loss
         elif not _same_loss(each.check.score, first.check.score, tolerance):
             broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"
     exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}" if on_device else "bit for bit"
+    if first.check.score is None:
+        return (
+            f"every strategy made the user's step with the same seed; it returns no loss; {_steps(conditions)}",
+            broken,
+        )
+    weights = "" if first.check.weights is None else "digests of the initial weights, and "
     return (
-        "compared digests of the initial weights, and the loss after the same steps "
-        f"({first.check.score:.6g} for {reference}), {exactly}",
+        f"compared {weights}the loss after the same steps ({first.check.score:.6g} for {reference}) of all strategies "
+        f"whose samples are identical, {exactly}",
         broken,
     )
 
@@ -220,7 +208,7 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
             busiest = max(busiest, busy)
             if sample.affinity != list(conditions.affinity):
                 broken[name] = f"it ran on CPUs {sample.affinity} in round {number}"
-            elif conditions.simulated_seconds is None and sample.torch_threads != each.threads.compute:
+            elif _has_other_threads(each, sample, conditions):
                 broken[name] = (
                     f"it computed with {sample.torch_threads} threads in round {number}, not {each.threads.compute}"
                 )
@@ -237,6 +225,16 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
     return seen, broken
 
 
+def _has_other_threads(evidence: Evidence, sample: Sample, conditions: Conditions) -> bool:
+    """Return True if a strategy of this package computed with other threads than it was given.
+
+    How a loader of the user splits its CPUs is its own affair.
+    """
+    if conditions.simulated_seconds is not None or evidence.is_foreign:
+        return False
+    return sample.torch_threads != evidence.threads.compute
+
+
 def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     wanted = "in" if conditions.cache == "warm" else "out of"
     broken = {}
@@ -249,6 +247,8 @@ def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
     if unreported:
         seen += f", which does not report on {unreported:,} files that belong to another user"
+    if any(each.is_foreign for each in evidence.values()):
+        seen += "; copies that a loader keeps outside the source and its own folder cannot be seen"
     return seen, broken
 
 
@@ -259,11 +259,11 @@ def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  
         if each.is_presaved and each.writing is None
     }
     stores = [each.writing for each in evidence.values() if each.writing is not None]
-    if not any(each.is_presaved for each in evidence.values()):
-        return "no strategy needs a store", broken
+    if not stores:
+        return "no strategy needs a store or prepares anything", broken
     return (
-        f"this comparison wrote the stores of {len(stores)} strategies; the tables show seconds and bytes of each, and "
-        "when it pays off",
+        f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds and "
+        "bytes of each, and when it pays off",
         broken,
     )
 
@@ -286,11 +286,12 @@ def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
         if each.check.pages_absent
     }
     pages = next(iter(evidence.values())).check.pages_touched
-    return (
+    seen = (
         f"one byte of each of {pages:,} pages per epoch was read while loading was timed; in the untimed epoch, each "
-        "page was then checked with mincore",
-        broken,
+        "page was then checked with mincore"
     )
+    unread = [f"{name}: {each.check.unread}" for name, each in evidence.items() if each.check.unread]
+    return "; ".join([seen, *unread]), broken
 
 
 def _sum(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from etl.comparison.candidates import Threads
+from etl.comparison.epoch_content import EpochContent
 from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.settings import Threads
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.values import JsonValues
 from etl.runtime.audit import Audit
@@ -54,7 +55,7 @@ class Profile(JsonValues):
 
 @dataclass(frozen=True)
 class WrittenStore(JsonValues):
-    """Cost of a store: seconds to write it, bytes of its files, and its number of records."""
+    """Cost of a store, or of what a loader prepares: seconds to write it, bytes of its files, and its records."""
 
     seconds: float
     nbytes: int
@@ -77,33 +78,79 @@ class Trials(JsonValues):
 
 
 @dataclass(frozen=True)
+class TriedLoader(JsonValues):
+    """A first try of a loader of the user. Times are in seconds.
+
+    Attributes
+    ----------
+    first_seconds : float
+        From calling its function until its first batch could be read.
+    seconds_per_batch : float
+        Mean of the batches after the first.
+    batches, samples : int
+        Batches and records that were loaded.
+    has_ended : bool
+        True if its epoch ended within the try.
+    epoch_batches : int or None
+        Batches of its epoch; None if the epoch did not end and the loader has no length.
+    read_ahead : int
+        Batches that it may load ahead.
+    has_selected_records : bool
+        True if an epoch has as many batches as the records that were selected for the try.
+    compute_seconds : float
+        Compute alone, per batch.
+    device : str
+        Device of compute.
+    shares_server : bool
+        True if the processes that measure it can be forked from the server of all strategies.
+    """
+
+    first_seconds: float
+    seconds_per_batch: float
+    batches: int
+    samples: int
+    has_ended: bool
+    epoch_batches: int | None
+    read_ahead: int
+    has_selected_records: bool
+    compute_seconds: float
+    device: str
+    shares_server: bool = False
+
+
+@dataclass(frozen=True)
 class CheckedEpoch(JsonValues):
     """An epoch that was checked but not timed.
 
     Attributes
     ----------
-    digests, records : list of str
-        Digests of each batch and of each record, in the order of the epoch.
-    samples : int
-        Records in the epoch.
+    content : EpochContent
+        Digests and signatures of its records, for comparing it with other epochs.
+    has_fixed_order : bool
+        True if a second epoch had the same records in the same order. False if there was no second one.
     score : float or None
         Loss after a few training steps.
     weights : str or None
-        Digest of the initial weights.
+        Digest of the initial weights; None if they are unknown.
     pages_touched, pages_absent : int
         Pages of all batches, and those of them that were not in memory although they had been touched.
+    unread : str
+        Arrays that were not read while loading was timed, and why; empty if all were.
     peak_memory : int
         Peak memory in bytes, of the process and its workers together.
+    left_behind : list of str
+        Command lines of processes that were still running after the loader was closed.
     """
 
-    digests: list[str]
-    records: list[str]
-    samples: int
+    content: EpochContent
+    has_fixed_order: bool
     score: float | None
     weights: str | None
     pages_touched: int
     pages_absent: int
+    unread: str
     peak_memory: int
+    left_behind: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
-from etl import strategies
 from etl.arguments import whole_number
-from etl.measuring.values import JsonValues
+from etl.comparison.candidates import Candidate
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
 from etl.stages.dtypes import find_dtype
@@ -32,9 +31,10 @@ class Settings:
     Attributes
     ----------
     source : str
-        Path of the source.
+        Path of the source, or "package.module:function" that returns a source or a data set.
     strategies : tuple of str
-        Strategies to compare, each "STRATEGY" or "LABEL=STRATEGY". The first is the reference.
+        Strategies to compare, each "STRATEGY" or "LABEL=STRATEGY"; a loader of the user is "package.module:function".
+        The first is the reference.
     formats : tuple of str
         Store formats. Every strategy that reads a store is compared in each of them.
     until : str or None
@@ -45,8 +45,12 @@ class Settings:
         Dtype of features and weights.
     backend : {"auto", "cpu", "cuda"}
         Device for training.
+    pipeline : str or None
+        "package.module:function" that returns the pipeline; None for the default one of the source.
     model : str or None
         Built-in model or "package.module:function"; None for the default model of the records' shape.
+    step : str or None
+        "package.module:function" that returns the training step; it replaces the model.
     compute : str
         "training", or "simulated:DURATION" for a device that takes this long per batch and leaves the CPU free.
     sync_every_step : bool
@@ -77,6 +81,16 @@ class Settings:
         Part of a data set that has several, such as "test".
     table_options : dict
         Options of sources that are tables.
+    pythons : dict of str to str
+        Interpreters of strategies that run in another environment, by name.
+    epoch_batches : int or None
+        Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
+    check_epoch : bool
+        Compare the records of a whole epoch even where only some of its batches are measured.
+    source_name : str or None
+        What reports call the source; None for `source`.
+    search : tuple of str
+        Folders in which modules of the user are found, besides the working folder.
     unchecked : tuple of str
         Rules of fairness that are not checked.
     seed : int
@@ -95,7 +109,9 @@ class Settings:
     batch_size: int = 32
     dtype: str = "float32"
     backend: str = "auto"
+    pipeline: str | None = None
     model: str | None = None
+    step: str | None = None
     compute: str = TRAINING
     sync_every_step: bool = False
     cache: str = "warm"
@@ -111,6 +127,11 @@ class Settings:
     decoder: str = "pillow"
     split: str | None = None
     table_options: Mapping[str, Any] = field(default_factory=dict)
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    epoch_batches: int | None = None
+    check_epoch: bool = False
+    source_name: str | None = None
+    search: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     seed: int = 0
 
@@ -123,7 +144,7 @@ class Settings:
         HeapPolicy(self.heap)
         GcPolicy(self.gc)
         find_dtype(self.dtype)
-        for name in ("batch_size", "threads", "rounds", "records", "size"):
+        for name in ("batch_size", "threads", "rounds", "records", "size", "epoch_batches"):
             value = getattr(self, name)
             if value is not None:
                 whole_number(f"--{name.replace('_', '-')}", value, least=1)
@@ -132,10 +153,22 @@ class Settings:
             whole_number("--memory", self.memory_nbytes, least=1)
         if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
             raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
+        if self.step is not None and (self.model is not None or self.simulated_seconds is not None):
+            raise ValueError(
+                "--step replaces the model and its compute, so --model and --compute have no effect with it"
+            )
+        for name in self.pythons:
+            if name not in [label_of(each) for each in self.strategies]:
+                raise ValueError(f"--python {name}=...: no strategy is called {name}")
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
             raise ValueError(
                 f"--compute {self.compute} trains nothing, so --model and --backend have no effect with it"
             )
+
+    @property
+    def title(self) -> str:
+        """What reports call the source."""
+        return self.source_name or self.source
 
     @property
     def simulated_seconds(self) -> float | None:
@@ -162,7 +195,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings that `as_dict` described."""
-        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked")}
+        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search")}
         return cls(**{**values, **tuples})
 
 
@@ -188,8 +221,14 @@ def _check_strategies(given: tuple[str, ...]) -> None:
             Candidate.parse(each)
         except ValueError as error:
             raise ValueError(f"--strategies: {error}") from None
-    if len({each.rpartition("=")[0] or each for each in given}) < len(given):
+    if len({label_of(each) for each in given}) < len(given):
         raise ValueError(f"--strategies: {', '.join(given)} has the same name twice; rename one, such as again=raw")
+
+
+def label_of(given: str) -> str:
+    """Return the name of the strategy "STRATEGY" or "LABEL=STRATEGY" in reports."""
+    candidate = Candidate.parse(given)
+    return candidate.label or candidate.strategy
 
 
 def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -200,70 +239,3 @@ def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) ->
             raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
     if len(set(names)) < len(names):
         raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
-
-
-@dataclass(frozen=True)
-class Candidate(JsonValues):
-    """One way to load that is compared with others.
-
-    Attributes
-    ----------
-    strategy : str
-        Name of the strategy.
-    format : str or None
-        Format of its store; None if it reads none.
-    stage : str or None
-        Last stage before its store; `etl.stages.pipeline.READ` for a store of encoded records. None without a store.
-    label : str or None
-        Name in reports; None for the name of the strategy.
-    """
-
-    strategy: str
-    format: str | None = None
-    stage: str | None = None
-    label: str | None = None
-
-    @classmethod
-    def parse(cls, given: str) -> Candidate:
-        """Return the candidate that "STRATEGY" or "LABEL=STRATEGY" names.
-
-        Raises
-        ------
-        ValueError
-            If there is no such strategy, or no label before the "=".
-        """
-        label, equals, strategy = given.rpartition("=")
-        if equals and not label:
-            raise ValueError(f"{given!r} has no name before the =; give one, such as again=raw")
-        return cls(strategies.find(strategy).name, label=label or None)
-
-    @property
-    def is_ahead(self) -> bool:
-        """True if it loads batches during compute."""
-        return strategies.find(self.strategy).loads_ahead
-
-    @property
-    def is_presaved(self) -> bool:
-        """True if it reads a store."""
-        return strategies.find(self.strategy).reads_store
-
-    @property
-    def worker_processes(self) -> bool:
-        """True if worker processes load, rather than threads."""
-        return strategies.find(self.strategy).uses_processes
-
-
-@dataclass(frozen=True)
-class Threads(JsonValues):
-    """A CPU split: the threads of a candidate.
-
-    Attributes
-    ----------
-    compute : int
-        Threads of compute.
-    loading : int
-        Threads or worker processes that load during compute; 0 if the training loop itself loads.
-    """
-
-    compute: int
-    loading: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from rich.console import Console
 from rich.table import Table
 
@@ -13,11 +15,19 @@ from etl.tables import Bar, print_table
 # Characters and styles of the bars.
 COMPUTE, INTERFERENCE, STALL = ("█", "green"), ("▒", "yellow"), ("░", "red")
 BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} interference, {STALL[0]} stall"
+# Columns of a report as text, which a notebook shows without wrapping.
+TEXT_WIDTH = 120
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
     "within rounds. predicted: from the profile, before the rounds (its error; its error at the rounds' compute speed)."
+)
+
+SAMENESS_LEGEND = (
+    "samples: compared with those of {reference}: identical (same bytes and order), same records (same bytes, another "
+    "order), close (every record has a partner within this distance, as a share of the spread), same amount (count, "
+    "shapes and dtypes)."
 )
 
 
@@ -31,11 +41,13 @@ def show_report(report: Report, console: Console) -> None:
         console.print(sentence, style="bold", highlight=False)
     epoch = time_scale(each.parts.wall_seconds for each in report.strategies)
     wall = f"wall, {epoch.unit}"
-    first = (wall, "ratio", "95% interval", "parts", "verdict")
+    first = (wall, "ratio", "samples", "95% interval", "parts", "verdict")
     print_table(_strategies(report, wall, epoch), console, first=first)
     worst = max(abs(each.parts.unexplained_seconds) / each.parts.wall_seconds for each in report.strategies)
     legend = LEGEND.format(unit=epoch.unit, worst=worst, reference=report.reference)
     console.print(legend, highlight=False, style="dim")
+    if report.shows_sameness():
+        console.print(SAMENESS_LEGEND.format(reference=report.reference), highlight=False, style="dim")
     for result in report.strategies:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
@@ -51,6 +63,13 @@ def show_report(report: Report, console: Console) -> None:
     )
 
 
+def report_text(report: Report) -> str:
+    """Return what `show_report` prints, without colours."""
+    text = io.StringIO()
+    show_report(report, Console(file=text, width=TEXT_WIDTH, color_system=None))
+    return text.getvalue()
+
+
 def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     """Return the table of strategies. `wall` is the heading of the wall times, and `epoch` the scale of all times."""
     table = Table(title=report.title, caption=BAR_LEGEND)
@@ -58,6 +77,9 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     host_wait = ["host wait"] if report.shows_host_wait() else []
     for column in (wall, "ETL alone", "compute", "stall", *host_wait, "samples/s", "ratio", "95% interval"):
         table.add_column(column, justify="right")
+    has_levels = report.shows_sameness()
+    if has_levels:
+        table.add_column("samples")
     table.add_column("verdict")
     for column in ("predicted", "CPU s/1,000", "peak MB", "read MB", "pays off after"):
         table.add_column(column, justify="right")
@@ -75,6 +97,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             f"{each.samples_per_second:,.0f}",
             "1" if each.ratio is None else f"{each.ratio.estimate:.2f}",
             bounds(each.ratio),
+            *([] if not has_levels else ["" if each.sameness is None else each.sameness.describe()]),
             _verdict(each),
             "" if each.prediction is None else _prediction(each.prediction, epoch),
             f"{each.cpu_seconds_per_1000:.2f}",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,27 @@ import numpy as np
 
 import presave
 from etl import strategies
-from etl.comparison.settings import TRAINING, Candidate, Settings, Threads
+from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.foreign import ForeignLoader, task_of
+from etl.comparison.samples import TriedLoader
+from etl.comparison.settings import TRAINING, Settings
+from etl.functions import is_function_name
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
+from etl.loading.batch import Batch
 from etl.loading.batch_plan import Loader
 from etl.loading.padding import Padding
 from etl.loading.records import Records, ragged_after
+from etl.loading.sampler import Sampler
 from etl.measuring.page_cache import release_pages
 from etl.measuring.values import JsonValues
-from etl.sources import ImageFolder, open_source
+from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.record import Record, source_name
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_pipeline, default_split
+from etl.strategies.task import Task
+
+# A loader that reads ahead has some batches ready when an epoch begins: so many more are timed that they do not matter.
+MIN_BATCHES_PER_READ_AHEAD = 10
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,10 @@ class Workload:
         self.plain_compute_threads: int | None = None
         self.chosen: dict[Candidate, Threads] = {}
         self.cpus = cpus
-        source = open_source(settings.source, settings.split, **settings.table_options)
+        self.tried: dict[Candidate, TriedLoader] = {}
+        self.prepare_seconds_per_record: dict[Candidate, float] = {}
+        self._folders: dict[Candidate, Path] = {}
+        source = self._open_source()
         self.pipeline: Pipeline = default_pipeline(source, settings.size, settings.decoder)
         self.source = source
         self.records = Subset(source, len(source), settings.seed)
@@ -94,11 +108,28 @@ class Workload:
             # Opening the source may have mapped files, whose pages would stay in memory while this process runs.
             release_pages()
 
+    def _open_source(self) -> Any:
+        """Open the source. One that only loaders of the user can read is a `ForeignSource`."""
+        settings = self.settings
+        try:
+            return open_source(settings.source, settings.split, **settings.table_options)
+        except (ValueError, OSError):
+            if is_function_name(settings.source) or not Path(settings.source).exists():
+                raise
+            if not all(each.is_foreign for each in self._requested()):
+                raise
+            return ForeignSource(settings.source)
+
     def select(self, count: int) -> None:
         """Select `count` random records, or all if the source has no more."""
         if count == len(self.records):
             return
         self.records = Subset(self.source, count, self.settings.seed)
+
+    @property
+    def is_partial(self) -> bool:
+        """True if not all records of the source are selected."""
+        return len(self.records) < len(self.source)
 
     def state(self) -> WorkloadState:
         """Return the state for `restore` in another process."""
@@ -220,6 +251,119 @@ class Workload:
         """Return the iterator that strategy raw trains from."""
         return RawIterator(self.records, self.pipeline, **self._order)
 
+    def collated(self, iterator: BatchIterator) -> Iterable[Any]:
+        """Return `iterator`, but with the batches that a step of the user takes, if there is such a step.
+
+        They share the memory of the iterator's batches. For a data set of the user they have the structure that
+        torch's `default_collate` gives them; otherwise they are pairs of tensors.
+        """
+        if self.settings.step is None:
+            return iterator
+        from etl.training.backends.tensors import as_tensor, map_batch  # loads torch
+
+        def pair(batch: Batch) -> tuple[Any, Any]:
+            tensors = map_batch(batch, as_tensor)
+            return tensors.features, tensors.labels
+
+        return CollatedBatches(iterator, getattr(self.source, "collated", pair))
+
+    def epoch_order(self) -> np.ndarray:
+        """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
+        return Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False).order(0)
+
+    def foreign(self, candidate: Candidate) -> ForeignLoader:
+        """Return the loader of the user that `candidate` names, with the selected records as its task."""
+        return self._loader(str(candidate.kind.function), self.foreign_folder(candidate), self.batches_of(candidate))
+
+    def task(self) -> Task:
+        """Return the task for a training step of the user beside a strategy of this package."""
+        return task_of(self._loader("", self.folder / "step", None), self.task_source, lambda: self.pipeline)
+
+    def task_source(self) -> Any:
+        """Return the selected records as tasks have them; those of a data set of the user as its own items."""
+        if isinstance(self.source, MapDataset):
+            return self.records.of(self.source.dataset)
+        return self.records
+
+    def _loader(self, function: str, folder: Path, batches: int | None) -> ForeignLoader:
+        settings, linked = self.settings, self.link_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = None
+        if not is_function_name(settings.source):
+            path = str(linked if linked.exists() else Path(settings.source).absolute())
+        return ForeignLoader(
+            function=function,
+            path=path,
+            files=[str(each) for each in self.source_files()],
+            folder=str(folder),
+            batch_size=settings.batch_size,
+            records=len(self.records) or None,
+            cpus=self.cpus,
+            seed=settings.seed,
+            dtype=settings.dtype,
+            batches=batches,
+            step=settings.step,
+            simulated_seconds=settings.simulated_seconds,
+            waits_for_steps=settings.waits_for_steps,
+            cache=settings.cache,
+            heap=settings.heap,
+            gc=settings.gc,
+            budget_seconds=settings.budget_seconds,
+        )
+
+    def foreign_folder(self, candidate: Candidate) -> Path:
+        """Return the folder for files of a loader of the user."""
+        return self._folders.setdefault(candidate, self.folder / "strategies" / self.name(candidate))
+
+    def restrict(self, candidate: Candidate) -> bool:
+        """Begin anew in an empty folder if the records of this loader of the user have changed since its try.
+
+        Return False if it cannot be given fewer records than the source has, so that nothing has changed for it.
+        """
+        if self.is_partial and not (isinstance(self.source, ImageFolder) or self.tried[candidate].has_selected_records):
+            return False
+        shutil.rmtree(self._folders.pop(candidate))
+        return True
+
+    @property
+    def link_folder(self) -> Path:
+        """Folder of links to the files of the selected records; it exists once `link_records` made it."""
+        return self.folder / f"records-{len(self.records)}"
+
+    def link_records(self) -> None:
+        """Make a folder with links to the files of the selected records, if they are some files of a folder."""
+        if not isinstance(self.source, ImageFolder) or not self.is_partial or self.link_folder.exists():
+            return
+        for file in self.source_files():
+            link = self.link_folder / file.relative_to(self.source.root)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file.resolve())
+
+    def batches_of(self, candidate: Candidate) -> int | None:
+        """Return how many batches of an epoch of a loader of the user are measured; None for all.
+
+        Some loaders cannot be given fewer records than the source has. Of these, as many batches are measured as the
+        selected records have, but at least ten times as many as the loader reads ahead.
+        """
+        if self.settings.epoch_batches is not None:
+            return self.settings.epoch_batches
+        tried = self.tried.get(candidate)
+        if tried is None or not self.is_partial or isinstance(self.source, ImageFolder):
+            return None
+        whole = tried.epoch_batches
+        if tried.has_selected_records or whole is None:
+            return None if whole is not None else self._selected_batches
+        count = max(self._selected_batches, MIN_BATCHES_PER_READ_AHEAD * tried.read_ahead)
+        return None if count >= whole else count
+
+    @property
+    def _selected_batches(self) -> int:
+        return -(-len(self.records) // self.settings.batch_size)
+
+    def source_files(self) -> list[Path]:
+        """Return the files that hold the selected records."""
+        return source_files(self.settings.source, self.records)
+
     @property
     def _order(self) -> dict[str, Any]:
         return {
@@ -238,11 +382,69 @@ class Workload:
         """Return the files that an epoch of `candidate` reads."""
         if candidate.is_presaved:
             return all_files(self.store_path(str(candidate.format), str(candidate.stage)))
-        return source_files(self.settings.source, self.records)
+        return self.source_files()
 
     def as_dict(self) -> Mapping[str, Any]:
         """Return JSON values from which another process makes the same workload."""
-        return {"settings": self.settings.as_dict(), "folder": str(self.folder), "cpus": self.cpus}
+        return {
+            "settings": self.settings.as_dict(),
+            "folder": str(self.folder),
+            "cpus": self.cpus,
+            "search": self.settings.search,
+        }
+
+
+class ForeignSource:
+    """A path whose records only loaders of the user can read.
+
+    Parameters
+    ----------
+    path : str
+        File or folder.
+
+    Attributes
+    ----------
+    count : int
+        Records; 0 until a loader has been tried.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Record:
+        """Raise `ValueError`: there is nothing that could read a record."""
+        raise ValueError(f"{self.path} is no source that is known here; the loader has to read its files itself")
+
+
+class CollatedBatches:
+    """The batches of an iterator in another structure. It shares the position of the iterator."""
+
+    def __init__(self, iterator: BatchIterator, collated: Callable[[Batch], Any]) -> None:
+        self._iterator = iterator
+        self._collated = collated
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._collated, iter(self._iterator))
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that comes next."""
+        return self._iterator.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin with `epoch` when iterated next."""
+        self._iterator.set_epoch(epoch)
+
+    def close(self) -> None:
+        """Close the iterator."""
+        self._iterator.close()
 
 
 class OwningIterator(PresavedIterator):
@@ -295,6 +497,10 @@ class Subset:
             return np.asarray(lengths)[self.indices]
         raise AttributeError(name)
 
+    def of(self, records: Any) -> Any:
+        """Return the same subset of other `records`; all of them as they are if nothing is left out."""
+        return records if len(self) == len(records) else _Chosen(records, self.indices)
+
     def describe(self, index: int) -> str:
         """Return the description of record `index` of the subset for messages."""
         number = int(self.indices[index])
@@ -302,11 +508,42 @@ class Subset:
         return f"record {number}, {describe(number)}" if describe is not None else f"record {number}"
 
 
+class _Chosen:
+    """Some records of a data set of the user, with whatever else it has.
+
+    Parameters
+    ----------
+    dataset : map-style data set
+        The data set.
+    indices : int64 array
+        Its records.
+    """
+
+    def __init__(self, dataset: Any, indices: np.ndarray) -> None:
+        self._dataset = dataset
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return item `index`."""
+        return self._dataset[int(self._indices[index])]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also while it is unpickled in a worker, when there is no data set yet
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
 def source_files(path: str, records: Subset) -> list[Path]:
     """Return the files that hold `records` of the source at `path`.
 
-    For an image folder these are the files of the records. For other sources they are all files of the source.
+    For an image folder these are the files of the records. For other sources they are all files of the source; for a
+    function of the user that makes the source there are none that are known.
     """
+    if is_function_name(path):
+        return []
     if isinstance(records.source, ImageFolder):
         root = records.source.root
         return [root / records.source.files[index] for index in records.indices.tolist()]

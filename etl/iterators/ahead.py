@@ -37,7 +37,7 @@ class AheadIterator(BatchIterator):
         return self._iterator.batch_size
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> str | None:
         return self._iterator.dtype
 
     @property

@@ -39,15 +39,15 @@ class IndexedIterator(BatchIterator):
         Chooses the records of each batch.
     loader : Loader
         Loads these records.
-    dtype : str
-        The dtype of floating features.
+    dtype : str or None
+        The dtype of floating features; None if they keep their own.
     reuse : bool
         Reuse the memory of a batch when nothing refers to the batch any more.
     """
 
     async_supported = True
 
-    def __init__(self, sampler: Sampler, loader: Loader, dtype: str, *, reuse: bool = True) -> None:
+    def __init__(self, sampler: Sampler, loader: Loader, dtype: str | None, *, reuse: bool = True) -> None:
         find_dtype(dtype)
         self._sampler = sampler
         self._loader = loader
@@ -65,7 +65,7 @@ class IndexedIterator(BatchIterator):
         return self._sampler.batch_size
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> str | None:
         return self._dtype
 
     @property

@@ -31,8 +31,8 @@ class BatchIterator(Protocol):
         """Records in a batch; the last batch of an epoch may have fewer."""
 
     @property
-    def dtype(self) -> str:
-        """The dtype of floating features, by name."""
+    def dtype(self) -> str | None:
+        """The dtype of floating features, by name; None if each array keeps its own."""
 
     @property
     def epoch(self) -> int:

@@ -48,7 +48,7 @@ class PresavedIterator(IndexedIterator):
         *,
         shuffle: bool = False,
         seed: int = 0,
-        dtype: str = "float32",
+        dtype: str | None = "float32",
         drop_last: bool = False,
         reuse: bool = True,
         on_error: OnError = "raise",
@@ -89,7 +89,7 @@ class PresavedIterator(IndexedIterator):
 
 
 def make_padder(
-    store: presave.Store, pipeline: Pipeline, padding: Padding, lengths: Lengths | None, dtype: np.dtype
+    store: presave.Store, pipeline: Pipeline, padding: Padding, lengths: Lengths | None, dtype: np.dtype | None
 ) -> Padder:
     """Return a padder for a store.
 
@@ -103,8 +103,8 @@ def make_padder(
         How batches are padded.
     lengths : Lengths or None
         Steps of every record, if known.
-    dtype : numpy dtype
-        The dtype of masks.
+    dtype : numpy dtype or None
+        See `Padder`.
     """
     ragged = [name for name, field in store.fields.items() if field.is_ragged]
     return Padder(padding, ragged_after(ragged, pipeline.stages), lengths, dtype)

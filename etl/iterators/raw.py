@@ -30,8 +30,8 @@ class RawIterator(IndexedIterator):
         Shuffle the records, in another order for every epoch.
     seed : int
         Seeds the order and random stages, together with the epoch.
-    dtype : {"float16", "bfloat16", "float32", "float64"}
-        The dtype of floating features, labels and masks.
+    dtype : {"float16", "bfloat16", "float32", "float64"} or None
+        The dtype of floating features, labels and masks. None leaves each as it is; masks are then float32.
     drop_last : bool
         Leave out an incomplete last batch.
     reuse : bool
@@ -67,7 +67,7 @@ class RawIterator(IndexedIterator):
         *,
         shuffle: bool = False,
         seed: int = 0,
-        dtype: str = "float32",
+        dtype: str | None = "float32",
         drop_last: bool = False,
         reuse: bool = True,
         on_error: OnError = "raise",

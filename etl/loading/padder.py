@@ -38,15 +38,19 @@ class Padder:
         Fields whose size varies from record to record, according to the data set.
     lengths : Lengths or None
         Steps of every record, if the data set has them.
-    dtype : numpy dtype
-        The dtype of a mask if records have none of their own.
+    dtype : numpy dtype or None
+        The dtype of floating fields, and of a mask if records have none of their own. None for the records' own dtypes,
+        and float32 for a mask.
     """
 
-    def __init__(self, padding: Padding, ragged: Collection[str], lengths: Lengths | None, dtype: np.dtype) -> None:
+    def __init__(
+        self, padding: Padding, ragged: Collection[str], lengths: Lengths | None, dtype: np.dtype | None
+    ) -> None:
         self._padding = padding
         self._ragged = frozenset(ragged)
         self._lengths = lengths
-        self._dtype = dtype
+        self._casts = dtype is not None
+        self._mask_dtype = np.dtype(np.float32) if dtype is None else dtype
         # Found once: all batches of a data set have the same names and dtypes.
         self._roles: dict[str, _Role] = {}
 
@@ -61,7 +65,7 @@ class Padder:
             (_, *rest), dtype = record[name]
             size = self._padding.steps(steps[name])
             fields[name] = ((size, *rest), dtype)
-            (_, *rest), dtype = record.get(mask_of(name), ((0,), self._dtype))
+            (_, *rest), dtype = record.get(mask_of(name), ((0,), self._mask_dtype))
             fields[mask_of(name)] = ((size, *rest), dtype)
         return {name: fields[name] for name in batch_fields(fields)}
 
@@ -129,7 +133,7 @@ class Padder:
             if role.is_padded:
                 self._write_padded(fields, name, array[row], index, role.filling)
             else:
-                write_value(name, _find(fields, name), array[row, ...])
+                write_value(name, _find(fields, name), array[row, ...], self._casts)
         if not fields.keys() <= out.keys():
             check_no_more(fields, out)
 
@@ -144,7 +148,7 @@ class Padder:
         steps = len(value) if value.ndim else 0
         if steps <= len(out):
             # Before its length: the field must exist, and have the other axes of the batch.
-            check_value(name, _find(fields, name), out[:steps])
+            check_value(name, _find(fields, name), out[:steps], self._casts)
         self._check_length(name, steps, index)
         if steps > len(out):
             # Unless one length was asked for, the batch is as long as its longest record: as the data set says, which
@@ -160,7 +164,7 @@ class Padder:
         else:
             if len(fields[name]) != steps:
                 raise ValueError(f"field {name!r} has {len(fields[name])} steps, the field that it masks has {steps}")
-            write_value(name, _find(fields, name), out[:steps])
+            write_value(name, _find(fields, name), out[:steps], self._casts)
         out[steps:] = 0
 
     def _check_length(self, name: str, steps: int, index: int) -> None:

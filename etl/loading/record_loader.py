@@ -37,8 +37,8 @@ class RecordLoader:
         The records.
     pipeline : Pipeline
         Stages that each record goes through.
-    dtype : numpy dtype
-        The dtype of floating fields in the batch.
+    dtype : numpy dtype or None
+        The dtype of floating fields in the batch; None for their own.
     seed : int
         Seeds random stages.
     on_error : {"raise", "skip"}
@@ -60,7 +60,7 @@ class RecordLoader:
         self,
         source: Any,
         pipeline: Pipeline,
-        dtype: np.dtype,
+        dtype: np.dtype | None,
         seed: int,
         on_error: OnError,
         padder: Padder | None = None,
@@ -124,7 +124,7 @@ class RecordLoader:
         """
         # Bound by the pipeline: benchmarks/end_to_end.py measures it as `raw`.
         skipped: dict[int, RecordError] = {}
-        source, pipeline, padder = self._source, self._pipeline, self._padder
+        source, pipeline, padder, casts = self._source, self._pipeline, self._padder, self._dtype is not None
         read_row = None if self._read_rows is None else self._read_rows(indices, False)
         for row, index in enumerate(indices.tolist()):
             record = done = None  # freed before the next one is read
@@ -142,12 +142,12 @@ class RecordLoader:
                     record = source[index] if read_row is None else read_row(row)
                     rng = RecordRng(self._seed, epoch, index) if pipeline.is_random else None
                     if padder is None:
-                        pipeline.write_into(record, out, row, rng, cursor)
+                        pipeline.write_into(record, out, row, rng, cursor, casts)
                         continue
                     done = pipeline.run(record, rng, cursor)
                 cursor.stage = COLLATING
                 if padder is None:
-                    write_record(done, out, row)
+                    write_record(done, out, row, casts=casts)
                 else:
                     padder.write(flatten(done), out, row, index)
             except Exception as error:  # noqa: BLE001 - raised again, unless the record is to be skipped
@@ -228,7 +228,7 @@ def check_on_error(on_error: str) -> None:
         raise ValueError(f"on_error must be 'raise' or 'skip', not {on_error!r}")
 
 
-def batch_dtype(stored: np.dtype, wanted: np.dtype) -> np.dtype:
-    """Return the dtype that a field has in a batch: `wanted` if it is floating, otherwise the one that is `stored`."""
+def batch_dtype(stored: np.dtype, wanted: np.dtype | None) -> np.dtype:
+    """Return the dtype that a field has in a batch: `wanted`, if given, for a floating field, otherwise its own."""
     # In native byte order: files may hold the other one, which torch does not take.
-    return wanted if is_floating(stored) else stored.newbyteorder("=")
+    return wanted if wanted is not None and is_floating(stored) else stored.newbyteorder("=")

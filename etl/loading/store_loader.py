@@ -24,7 +24,7 @@ from presave import Record
 def choose_loader(
     store: presave.Store,
     pipeline: Pipeline,
-    dtype: np.dtype,
+    dtype: np.dtype | None,
     seed: int,
     on_error: OnError,
     padder: Padder | None = None,
@@ -54,7 +54,7 @@ def choose_loader(
     return RecordLoader(records, pipeline, dtype, seed, on_error, padder, granularity, records.read_rows)
 
 
-def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) -> Normalise | None:
+def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype | None) -> Normalise | None:
     """Return the `Normalise` stage that the gather can apply itself; None if it cannot.
 
     It can if all that is left is to make uint8 pixels channels first and to normalise them to float32.
@@ -65,11 +65,12 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype) ->
         The records.
     pipeline : Pipeline
         The stages that are still to be applied.
-    dtype : numpy dtype
-        The dtype of floating fields in the batch.
+    dtype : numpy dtype or None
+        The dtype of floating fields in the batch; None for their own.
     """
     # Subclasses may do something else.
-    if [type(stage) for stage in pipeline.stages] != [ChannelsFirst, Normalise] or dtype != np.float32:
+    is_float32 = dtype is None or dtype == np.float32
+    if [type(stage) for stage in pipeline.stages] != [ChannelsFirst, Normalise] or not is_float32:
         return None
     if store.reads_whole_shards:  # it would read each shard twice, for the features and for the labels
         return None
@@ -89,13 +90,13 @@ class GatherLoader:
     ----------
     store : presave.Store
         The records, complete except for `normalise`.
-    dtype : numpy dtype
-        The dtype of floating fields in the batch.
+    dtype : numpy dtype or None
+        The dtype of floating fields in the batch; None for their own.
     normalise : Normalise or None
         Applied to the features while they are gathered.
     """
 
-    def __init__(self, store: presave.Store, dtype: np.dtype, normalise: Normalise | None) -> None:
+    def __init__(self, store: presave.Store, dtype: np.dtype | None, normalise: Normalise | None) -> None:
         # A chunk of a mapped store costs no more than its share of the batch.
         self.granularity: Granularity = "share" if store.is_mapped else "batch"
         self._store = store

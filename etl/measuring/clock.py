@@ -16,8 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .arrays import touch
+from .structure import record_count
 from .values import JsonValues
 
+_END = object()
 # Called with each batch.
 Step = Callable[[Any], object]
 # Seconds of `time.perf_counter` at which a step began and ended.
@@ -170,7 +172,7 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     Parameters
     ----------
     iterable : iterable of batches
-        Each iteration is an epoch. A batch has `len()` and `arrays()`.
+        Each iteration is an epoch. Batches may have any structure, see `etl.measuring.structure`.
     step : callable, DeviceStep or None
         Called with each batch. Unless it is a `DeviceStep`, it is done when it returns. None loads without computing.
 
@@ -190,8 +192,8 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     started = request = now()
     batches = iter(iterable)
     while True:
-        batch = next(batches, None)
-        if batch is None:
+        batch = next(batches, _END)
+        if batch is _END:
             break
         touch(batch)
         arrived = now()
@@ -199,12 +201,13 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
             step(batch)
         if finish is None:
             spans.append((arrived, now()))
-        samples += len(batch)
+        samples += record_count(batch)
         asked.append(request)
         loaded.append(arrived)
-        # Released before the next request, as in a training script, so that its memory can be reused.
-        del batch
+        # Released before the next batch is loaded, as in a training script, so that its memory can be reused. To unmap
+        # it may take long, which belongs to the wait for the next batch.
         request = now()
+        del batch
     exhausted = ended = now()
     if finish is not None:
         spans = finish()

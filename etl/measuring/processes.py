@@ -26,6 +26,10 @@ TAIL_NBYTES = 4000
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+# A server that serves a single session has this long to end in order, such as to remove its shared memory.
+ENDING_SECONDS = 10.0
+
+
 class MeasurementError(RuntimeError):
     """An error that made a measurement impossible.
 
@@ -81,7 +85,8 @@ class Server:
         environment: Mapping[str, str | None] | None = None,
     ) -> None:
         self.name = name
-        self._timeout = timeout
+        self.timeout = timeout
+        """Seconds that an answer may take."""
         wanted = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": str(hash_seed), **(environment or {})}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         self._process = subprocess.Popen(
@@ -158,8 +163,8 @@ class Server:
     def _receive(self) -> Answer:
         if self._process.stdout is None:
             raise RuntimeError("the process was started without pipes")
-        if not select.select([self._process.stdout], [], [], self._timeout)[0]:
-            raise self._error(f"gave no answer for {self._timeout:g} s")
+        if not select.select([self._process.stdout], [], [], self.timeout)[0]:
+            raise self._error(f"gave no answer for {self.timeout:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise self._ended()
@@ -231,6 +236,8 @@ class FreshServers:
     def __init__(self, start: Callable[[], Server]) -> None:
         self._start = start
         self._server: Server | None = None
+        self.can_fork = False
+        """True if the last server could serve several sessions."""
 
     def renew(self) -> None:
         """Start another server, and wait until it is ready."""
@@ -238,12 +245,26 @@ class FreshServers:
         with self._ready():
             pass
 
-    def sample(self, name: str, request: Request) -> Answer:
-        """Return the answer of a session with this single request. Errors say that `name` was measured."""
+    def sample(self, name: str, request: Request, timeout: float | None = None) -> Answer:
+        """Return the answer of a session with this single request.
+
+        Parameters
+        ----------
+        name : str
+            What is measured, for errors.
+        request : dict
+            The request.
+        timeout : float, optional
+            Seconds that the answer may take; by default those of the server.
+        """
         with self._ready() as server:
             server.name = name
+            if timeout is not None:
+                server.timeout = timeout
             answer = server.sample(request)
-        if not server.can_fork:
+        self.can_fork = server.can_fork
+        if not self.can_fork:
+            server.end(ENDING_SECONDS)
             self.close()
         return answer
 

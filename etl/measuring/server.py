@@ -5,7 +5,8 @@ every measurement runs in a child forked from that clean state, free of batches,
 measurements. The peculiarities of a server, above all the addresses of its objects, are shared by all of its children:
 the samples of one server count as one independent repetition.
 
-Requests and answers are lines of JSON. The first request prepares the server. The next one opens a session in a forked
+Requests and answers are lines of JSON. The first request prepares the server; if it has a false "may_fork", each
+session gets a server of its own, which ends like any other process. The next one opens a session in a forked
 process, which answers it and the requests that follow, until an empty request ends the session. Then another session
 can be opened. Every answer names the instruments that took it: a server of another commit must not measure with that
 commit's clock.
@@ -13,6 +14,7 @@ commit's clock.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -112,8 +114,9 @@ def serve(name: str) -> None:
         try:
             module, _, function = name.partition(":")
             prepare: Prepare = getattr(importlib.import_module(module), function)
-            ready, open_session = prepare(receive())
-            can_fork = _has_one_thread()
+            first = receive()
+            ready, open_session = prepare(first)
+            can_fork = bool(first.get("may_fork", True)) and _has_one_thread()
             send({"answer": ready, "can_fork": can_fork})
         except BaseException as error:  # noqa: BLE001 - the client raises it
             send({"failure": Failure.of(error).to_json()})
@@ -125,8 +128,11 @@ def serve(name: str) -> None:
                 return  # the next session gets a new server
             child = os.fork()
             if child == 0:
-                # The child must not clean up what belongs to the server.
-                os._exit(_run_session(request, open_session, receive, send))
+                # The child must not clean up what belongs to the server, only what it made itself.
+                atexit._clear()
+                code = _run_session(request, open_session, receive, send)
+                atexit._run_exitfuncs()
+                os._exit(code)
             _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             if code == ENDED:

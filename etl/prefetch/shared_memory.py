@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 import numpy as np
 
 PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY

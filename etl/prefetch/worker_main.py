@@ -14,7 +14,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 import numpy as np
 
 from etl.loading.batch_plan import Loader

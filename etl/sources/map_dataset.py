@@ -1,20 +1,20 @@
-"""A map-style PyTorch data set as a source: anything with `len` and `[i]` whose items are pairs or mappings."""
+"""A map-style PyTorch data set as a source: anything with `len` and `[i]`, whatever the structure of its items."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
-from PIL import Image
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import describe
-from etl.images import pillow
 from etl.sources.record import Record, source_name
+from etl.sources.structure import PAIR, Structure
 
-PAIR = ("features", "label")
+if TYPE_CHECKING:
+    from etl.loading.batch import Batch
+
 KEYS_SHOWN = 10
 
 
@@ -27,21 +27,35 @@ class MapStyle(Protocol):
 
 
 class MapDataset:
-    """The records of a map-style data set, whose items are pairs `(features, label)` or mappings.
+    """The records of a map-style data set, whose items are pairs `(features, label)`, mappings, or anything else.
 
-    Tensors are taken without a copy. Pillow images become uint8 pixels of shape `(height, width, 3)`; their EXIF
-    orientation is not applied. A label that is an image, such as a segmentation mask, keeps its mode.
+    An item may have any structure that `torch.utils.data.default_collate` takes, and may be a dataclass. The features
+    of a record are a tuple if several arrays belong to them:
+
+    ============================================= =============================================
+    item                                          record
+    ============================================= =============================================
+    a pair, or a mapping with `features`          `features` and, if there is one, `label`
+    anything else: `(x, y, weight)`, `{"x": ...}` `features`: every array, in the item's order
+    ============================================= =============================================
+
+    Tensors are taken without a copy. Numbers are int64, float64 or bool, and a list of them is one array. If an image
+    of Pillow is the features, it becomes uint8 pixels of shape `(height, width, 3)`; its EXIF orientation is not
+    applied. Any other image, such as a segmentation mask, keeps its mode.
 
     Parameters
     ----------
     dataset : map-style data set
         Anything with `len(dataset)` and `dataset[index]`.
-    features : str
-        Key of the features, if items are mappings. For a Hugging Face data set of images: `features="image"`.
+    features : str or None
+        Key of the features, if items are mappings. For a Hugging Face data set of images: `features="image"`. None
+        takes every array of an item, pairs and labels included, as features.
     label : str or None
         Key of the label, if items are mappings. None leaves labels out.
     ragged : sequence of str
         Names of the fields whose size varies between records, for presaving.
+    name : str, optional
+        Name in messages. By default, that of the data set or of its class.
 
     Raises
     ------
@@ -51,17 +65,24 @@ class MapDataset:
     Warns
     -----
     UserWarning
-        Once, if items have other keys as well, which are left out.
+        Once, if items have keys that are left out, or texts, which records cannot hold.
 
     Notes
     -----
-    Transforms inside the data set stay as they are. Their random numbers do not depend on the iterator's seed, and
-    presaving would repeat the same ones in every epoch. `AsyncIterator` reads items in several threads at once; pass it
-    `threads=1` if the data set does not support that. The source can be pickled if the data set can.
+    The first item decides on the structure, and another one is an error. Transforms inside the data set stay as they
+    are. Their random numbers do not depend on the iterator's seed, and presaving would repeat the same ones in every
+    epoch. `AsyncIterator` reads items in several threads at once; pass it `threads=1` if the data set does not support
+    that. The source can be pickled if the data set can.
     """
 
     def __init__(
-        self, dataset: MapStyle, *, features: str = "features", label: str | None = "label", ragged: Sequence[str] = ()
+        self,
+        dataset: MapStyle,
+        *,
+        features: str | None = "features",
+        label: str | None = "label",
+        ragged: Sequence[str] = (),
+        name: str | None = None,
     ) -> None:
         torch = sys.modules.get("torch")
         is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
@@ -70,11 +91,13 @@ class MapDataset:
                 f"a {type(dataset).__name__} is not a map-style data set: records are read by index, which needs "
                 "__len__ and __getitem__; write a stream to a store first, with presave.write"
             )
-        self.name = source_name(dataset)
+        self.name = name or source_name(dataset)
         self.dataset = dataset
         self.ragged = tuple(ragged)
-        self._keys = {"features": features} if label is None else {"features": features, "label": label}
-        self._has_warned = False
+        self._features = features
+        self._label = label
+        # That of the first item that is read.
+        self._structure: Structure | None = None
         classes = getattr(dataset, "classes", None)
         if isinstance(classes, list) and all(isinstance(each, str) for each in classes):
             self.classes = classes
@@ -90,32 +113,68 @@ class MapDataset:
             item = self.dataset[index]
         except IndexError as error:  # not the record's index, which exists
             raise LookupError(f"IndexError: {error}") from error
-        if isinstance(item, Mapping):
-            missing = self._keys["features"] not in item
-            values = {name: item[key] for name, key in self._keys.items() if key in item}
-            if not missing:
-                self._warn_of_other_keys(item)
-        else:
-            missing = not (isinstance(item, (tuple, list)) and len(item) == len(PAIR))
-            pair = {} if missing else dict(zip(PAIR, item, strict=True))
-            values = {name: pair[name] for name in self._keys if name in pair}
-        if missing:
-            raise ValueError(
-                f"its item is {describe(item)}; needed is a pair (features, label), or a mapping with "
-                f"{' and '.join(map(repr, self._keys.values()))} (MapDataset takes other names for these)"
-            )
-        return {name: _as_array(name, value) for name, value in values.items()}
+        structure = self._structure
+        if structure is None:
+            structure = self._find_structure(item)
+            record = structure.record(item)
+            self._structure = structure  # only that of an item which is valid
+            return record
+        has_label = structure.keys is None or self._label in structure.keys or self._label is None
+        if not has_label and isinstance(item, Mapping) and self._label in item:
+            raise ValueError(f"its item is {describe(item)}; the first item has no {self._label!r}")
+        return structure.record(item)
 
-    def _warn_of_other_keys(self, item: Mapping[Any, Any]) -> None:
-        """Warn, once, of keys that records leave out, one of which may be the label's."""
-        others = [key for key in item if key not in self._keys.values()]
-        if self._has_warned or not others:
-            return
-        self._has_warned = True
-        label = self._keys.get("label")
-        advice = "" if label is None or label in item else f"; there is no {label!r}: pass label=KEY, or label=None"
-        shown = ", ".join(map(repr, others[:KEYS_SHOWN])) + (", ..." if len(others) > KEYS_SHOWN else "")
-        warnings.warn(f"MapDataset leaves out the keys {shown} of {self.name}{advice}", UserWarning, stacklevel=3)
+    def collated(self, batch: Batch) -> Any:
+        """Return `batch` as a `DataLoader` over the data set would have yielded it.
+
+        These are the containers and tensors that `torch.utils.data.default_collate` makes of its items. The tensors
+        share the memory of the batch. None takes the place of everything that records leave out. The dtypes are those
+        of the batch, and so equal to those of a `DataLoader` if the iterator has `dtype=None`.
+
+        Raises
+        ------
+        ValueError
+            If stages have put arrays together or taken them apart.
+        """
+        if self._structure is None:
+            self[0]
+        assert self._structure is not None  # noqa: S101 - known since the first record was read
+        return self._structure.collated(batch)
+
+    def _find_structure(self, item: Any) -> Structure:
+        keys = self._keys(item)
+        structure = Structure(item, keys)
+        others = [key for key in item if key not in keys] if keys is not None and isinstance(item, Mapping) else []
+        if others:
+            advice = f"; there is no {self._label!r}: pass label=KEY, or label=None"
+            said = "" if self._label is None or self._label in item else advice
+            warn = f"MapDataset leaves out the keys {_shown(map(repr, others), len(others))} of {self.name}{said}"
+            warnings.warn(warn, UserWarning, stacklevel=3)
+        if structure.left_out:
+            shown = _shown(structure.left_out, len(structure.left_out))
+            warnings.warn(
+                f"MapDataset leaves out {shown} of {self.name}, since records cannot hold text",
+                UserWarning,
+                stacklevel=3,
+            )
+        return structure
+
+    def _keys(self, item: Any) -> dict[Any, str] | None:
+        """Return the keys or places of `item` that are features and label; None if all of it is features."""
+        if self._features is None:
+            return None
+        named = dict(zip(PAIR, (self._features, self._label), strict=True))
+        if isinstance(item, Mapping):
+            if self._features in item:
+                return {key: group for group, key in named.items() if key is not None and key in item}
+            if self._features != PAIR[0]:
+                raise ValueError(
+                    f"its item is {describe(item)}, without {self._features!r}; pass the key of the features, or "
+                    "features=None for all"
+                )
+        elif isinstance(item, (tuple, list)) and len(item) == len(PAIR):
+            return {place: group for place, group in enumerate(PAIR) if named[group] is not None}
+        return None
 
     def describe(self, index: int) -> str:
         """Return the file of record `index` if the data set lists its `samples`, as in torchvision; for messages."""
@@ -127,15 +186,5 @@ class MapDataset:
         return f"MapDataset({self.name!r}, {len(self):,} records)"
 
 
-def _as_array(name: str, value: Any) -> np.ndarray:
-    torch = sys.modules.get("torch")  # a data set of tensors has loaded it
-    if torch is not None and isinstance(value, torch.Tensor):
-        from etl.training.backends.tensors import as_array
-
-        return as_array(value)
-    if isinstance(value, Image.Image):
-        return pillow.to_pixels(pillow.to_rgb(value)) if name == "features" else np.asarray(value)
-    array = np.asarray(value)
-    if array.dtype.kind in "OUS":
-        raise ValueError(f"its {name} are {describe(value)}, not numbers; give a tensor, an array or an image")
-    return array
+def _shown(names: Iterable[str], count: int) -> str:
+    return ", ".join(islice(names, KEYS_SHOWN)) + (", ..." if count > KEYS_SHOWN else "")

@@ -15,7 +15,9 @@ class FieldError(ValueError):
     """A value does not have the shape of its row in the batch, or has a dtype that the row cannot hold."""
 
 
-def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but: str | None = None) -> None:
+def write_record(
+    record: Record, out: Mapping[str, np.ndarray], row: int, *, but: str | None = None, casts: bool = True
+) -> None:
     """Write every field of `record` into a row of its array, converted to the array's dtype.
 
     Parameters
@@ -28,6 +30,8 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
         The row to write.
     but : str, optional
         A field to leave out, because the last stage writes it itself.
+    casts : bool
+        Convert floating values to the array's dtype, even if digits are lost.
 
     Raises
     ------
@@ -55,7 +59,7 @@ def write_record(record: Record, out: Mapping[str, np.ndarray], row: int, *, but
         if value.shape != array.shape[1:]:
             check_shape(name, value.shape, array[row, ...])
         if value.dtype != array.dtype:
-            check_dtype(name, value.dtype, array.dtype)
+            check_dtype(name, value.dtype, array.dtype, casts)
         array[row, ...] = value  # without the ellipsis, an array of objects would hold an array
     if not fields.keys() <= out.keys():
         check_no_more(fields, out)
@@ -66,7 +70,7 @@ def missing_field(name: str) -> FieldError:
     return FieldError(f"it has no field {name!r}, which the records before it have")
 
 
-def write_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
+def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = True) -> None:
     """Write `value` into `out`, converted to the dtype of `out`; raises `FieldError` if it does not fit.
 
     Parameters
@@ -77,21 +81,23 @@ def write_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
         The value.
     out : array of the same shape
         Receives the value.
+    casts : bool
+        See `write_record`.
     """
-    check_value(name, value, out)
+    check_value(name, value, out, casts)
     out[...] = value
 
 
-def check_value(name: str, value: np.ndarray, out: np.ndarray) -> None:
+def check_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool) -> None:
     """Raise `FieldError` unless `write_value` can write `value` into `out`.
 
     Parameters
     ----------
-    name, value, out
+    name, value, out, casts
         See `write_value`.
     """
     check_shape(name, value.shape, out)
-    check_dtype(name, value.dtype, out.dtype)
+    check_dtype(name, value.dtype, out.dtype, casts)
 
 
 def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
@@ -113,10 +119,10 @@ def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
         )
 
 
-def check_dtype(name: str, stored: np.dtype, batch: np.dtype) -> None:
+def check_dtype(name: str, stored: np.dtype, batch: np.dtype, casts: bool) -> None:
     """Raise `FieldError` if an array of dtype `batch` cannot hold values of dtype `stored`.
 
-    Floating fields are converted to the dtype that the caller asked for. Others must not lose a digit.
+    Floating fields are converted to the dtype that the caller asked for, if any. Others must not lose a digit.
 
     Parameters
     ----------
@@ -126,8 +132,10 @@ def check_dtype(name: str, stored: np.dtype, batch: np.dtype) -> None:
         The dtype of the value.
     batch : numpy dtype
         The dtype of the array in the batch.
+    casts : bool
+        See `write_record`.
     """
-    if not (is_floating(batch) or np.can_cast(stored, batch, "safe")):
+    if not ((casts and is_floating(batch)) or np.can_cast(stored, batch, "safe")):
         raise FieldError(f"field {name!r} is {stored}, the records before it {batch}; use one dtype for all")
 
 

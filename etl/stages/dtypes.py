@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import ml_dtypes
 import numpy as np
 
@@ -14,8 +16,24 @@ DTYPES: dict[str, np.dtype] = {
 }
 
 
-def find_dtype(name: str) -> np.dtype:
-    """Return the numpy dtype called `name`; raise `ValueError` that lists the known names if it is unknown."""
+@overload
+def find_dtype(name: str) -> np.dtype: ...
+
+
+@overload
+def find_dtype(name: str | None) -> np.dtype | None: ...
+
+
+def find_dtype(name: str | None) -> np.dtype | None:
+    """Return the numpy dtype called `name`, or None for None, which stands for the dtypes that records have.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown. The message lists the known names.
+    """
+    if name is None:
+        return None
     try:
         return DTYPES[name]
     except (KeyError, TypeError):

@@ -104,7 +104,13 @@ class Pipeline:
         return record
 
     def write_into(
-        self, record: Record, out: Mapping[str, np.ndarray], row: int, rng: RecordRng | None, cursor: Cursor
+        self,
+        record: Record,
+        out: Mapping[str, np.ndarray],
+        row: int,
+        rng: RecordRng | None,
+        cursor: Cursor,
+        casts: bool = True,
     ) -> None:
         """Run all stages and write the result into one row of a batch.
 
@@ -123,6 +129,8 @@ class Pipeline:
             Seeds random stages.
         cursor : Cursor
             Set to the place of each stage before it runs, so that after an error it is at the stage that failed.
+        casts : bool
+            See `write_record`.
 
         Raises
         ------
@@ -137,7 +145,7 @@ class Pipeline:
             cursor.stage = step.place
             record = step.run(record, step.generator(rng)) if step.is_random else step.run(record)
         cursor.stage = COLLATING
-        write_record(record, out, row, but=None if writer is None else "features")
+        write_record(record, out, row, but=None if writer is None else "features", casts=casts)
         if writer is None or features is None:
             return
         cursor.stage = writer.place

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from etl.functions import is_function_name
+
 if TYPE_CHECKING:
     from etl.iterators import BatchIterator
 
@@ -24,12 +26,16 @@ class Strategy:
         Kind of the workers that load the next batches during compute; None if the training loop itself loads.
     is_default : bool
         True if `etl compare` includes it by default.
+    function : str, optional
+        Function of the user that loads, as `etl.functions.find_function` takes it. None for the strategies of this
+        package.
     """
 
     name: str
     reads: Literal["source", "store"]
     ahead: Literal["thread", "process"] | None = None
     is_default: bool = False
+    function: str | None = None
 
     @property
     def reads_store(self) -> bool:
@@ -40,6 +46,11 @@ class Strategy:
     def loads_ahead(self) -> bool:
         """True if it loads the next batches during compute."""
         return self.ahead is not None
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if a function of the user loads, in ways that are unknown here."""
+        return self.function is not None
 
     @property
     def uses_processes(self) -> bool:
@@ -79,16 +90,21 @@ _strategies = {each.name: each for each in _BUILT_IN}
 
 
 def find(name: str) -> Strategy:
-    """Return the strategy called `name`.
+    """Return the strategy called `name`, or that of the function "package.module:function".
 
     Raises
     ------
     ValueError
         If there is none. The message lists all names.
     """
-    if name not in _strategies:
-        raise ValueError(f"no strategy is called {name!r}; there are {', '.join(_strategies)}")
-    return _strategies[name]
+    if name in _strategies:
+        return _strategies[name]
+    if is_function_name(name):
+        return Strategy(name, reads="source", function=name)
+    raise ValueError(
+        f"no strategy is called {name!r}; there are {', '.join(_strategies)}, and package.module:function for a loader "
+        "of your own"
+    )
 
 
 def names() -> tuple[str, ...]:

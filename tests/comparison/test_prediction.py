@@ -14,7 +14,7 @@ from etl.comparison.prediction import (
     seconds_needed,
     stage_seconds,
 )
-from etl.comparison.settings import Candidate, Threads
+from etl.comparison.candidates import Candidate, Threads
 from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3

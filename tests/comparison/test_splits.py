@@ -27,7 +27,8 @@ from etl.comparison.rounds import (
     seconds_per_batch,
     take_trials,
 )
-from etl.comparison.settings import Candidate, Settings, Threads
+from etl.comparison.settings import Settings
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.workload import Subset, Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes

@@ -1,4 +1,7 @@
-"""A map-style PyTorch data set as a source: pairs and mappings of arrays, tensors and images become records."""
+"""A map-style PyTorch data set as a source: pairs and mappings of arrays, tensors and images become records.
+
+Items of any other structure are in test_structure.py.
+"""
 
 from __future__ import annotations
 
@@ -187,9 +190,9 @@ def test_an_image_that_is_the_label_keeps_its_mode() -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (PIXELS, "its item is a ndarray; needed is a pair"),
-        ((PIXELS, 1, 2), "its item is a tuple of 3; needed is a pair"),
-        ({"image": PIXELS, "y": 1}, "its item is a dict with 'image', 'y'; needed is .* or a mapping with 'features'"),
+        (PIXELS, "its item is a ndarray; the first one is a tuple of 2"),
+        ((PIXELS, 1, 2), "its item is a tuple of 3; the first one is a tuple of 2"),
+        ({"image": PIXELS, "y": 1}, "its item is a dict with 'image', 'y'; the first one is a tuple of 2"),
         (("cat.jpg", 1), "its features are a str, not numbers"),
         ((PIXELS, "cat"), "its label are a str, not numbers"),
         ((None, 1), "its features are a NoneType, not numbers"),
@@ -199,6 +202,19 @@ def test_an_item_of_another_form_is_an_error_that_describes_it(item: Any, messag
     iterator = etl.RawIterator(etl.MapDataset([(PIXELS, 0), item]), NOTHING, 2)
     with pytest.raises(etl.RecordError, match=f"record 1 of list: failed at stage 'read': {message}"):
         list(iterator)
+
+
+def test_a_mapping_without_the_key_that_was_given_is_an_error_that_names_it() -> None:
+    source = etl.MapDataset([{"img": PIXELS, "label": 3}], features="image")
+    with pytest.raises(ValueError, match="its item is a dict with 'img', 'label', without 'image'; pass the key"):
+        source[0]
+
+
+def test_a_label_that_the_first_item_lacks_is_an_error() -> None:
+    source = etl.MapDataset([{"features": PIXELS}, {"features": PIXELS, "label": 3}])
+    assert set(source[0]) == {"features"}
+    with pytest.raises(ValueError, match="'features', 'label'; the first item has no 'label'"):
+        source[1]
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), IndexError("list index out of range"), KeyError("x")])

@@ -41,8 +41,11 @@ class Backend(Protocol):
     def allocate(self, nbytes: int) -> np.ndarray:
         """Allocate memory from which the device copies fastest: uint8 of shape `(nbytes,)`, uninitialised."""
 
-    def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
-        """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it."""
+    def place(self, model: torch.nn.Module, dtype: str | None) -> torch.nn.Module:
+        """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it.
+
+        None leaves their dtypes as they are.
+        """
 
     def synchronize(self) -> None:
         """Wait until the device has finished all of its work, so that a clock can be read."""

@@ -40,9 +40,9 @@ class CpuBackend:
         """Allocate ordinary memory: uint8 of shape `(nbytes,)`."""
         return np.empty(nbytes, np.uint8)
 
-    def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
+    def place(self, model: torch.nn.Module, dtype: str | None) -> torch.nn.Module:
         """Convert the floating-point parameters of `model` to `dtype`, in place; return the model."""
-        return model.to(device=self.device, dtype=torch_dtype(dtype))
+        return model.to(device=self.device, dtype=None if dtype is None else torch_dtype(dtype))
 
     def synchronize(self) -> None:
         """Do nothing: CPU operations are done when they return."""

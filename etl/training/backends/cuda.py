@@ -76,9 +76,9 @@ class CudaBackend:
         pinned: np.ndarray = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
-    def place(self, model: torch.nn.Module, dtype: str) -> torch.nn.Module:
+    def place(self, model: torch.nn.Module, dtype: str | None) -> torch.nn.Module:
         """Move `model` to the device and convert its floating-point parameters to `dtype`, in place; return it."""
-        return model.to(device=self.device, dtype=torch_dtype(dtype))
+        return model.to(device=self.device, dtype=None if dtype is None else torch_dtype(dtype))
 
     def synchronize(self) -> None:
         """Wait until all streams of the device are idle."""

@@ -1,0 +1,262 @@
+"""Loaders of the user in the process that measures them, in the environment of the comparison or in another one.
+
+Besides what the loader itself imports, numpy, psutil and xxhash are enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from etl.comparison.measure import Loading, check_epoch, compute_seconds, take_sample, try_loader
+from etl.comparison.samples import WrittenStore
+from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
+from etl.functions import find_function
+from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.measuring.server import Answer, OpenSession, Request, one_answer
+from etl.measuring.values import JsonValues
+from etl.runtime.gc_policy import GcPolicy
+from etl.runtime.heap_policy import HeapPolicy
+from etl.strategies.foreign import find_prepare, open_loader
+from etl.strategies.task import Task
+
+# Time that the processes of a loader have to end after the loader was closed.
+ENDING_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class ForeignLoader(JsonValues):
+    """A loader of the user, and the work that it is measured with.
+
+    Attributes
+    ----------
+    function : str
+        The loader, as `find_function` takes it.
+    path : str or None
+        Folder or file of the records; None if they are not files.
+    files : list of str
+        Files that an epoch reads, besides those that `prepare` writes.
+    folder : str
+        Folder of the loader.
+    batch_size, records, cpus, seed : int
+        As `Task` has them.
+    dtype : str
+        As `Task` has it.
+    batches : int or None
+        Batches of an epoch that are measured; None for all.
+    step : str or None
+        Factory of the training step, as `find_function` takes it.
+    simulated_seconds : float or None
+        Seconds of simulated compute for each batch.
+    waits_for_steps : bool
+        Wait for the device after every step.
+    cache : {"warm", "cold"}
+        State of the page cache before each epoch.
+    heap, gc : str
+        Runtime policies of the process.
+    budget_seconds : float
+        Approximate time of the whole comparison.
+    """
+
+    function: str
+    path: str | None
+    files: list[str]
+    folder: str
+    batch_size: int
+    records: int | None
+    cpus: int
+    seed: int
+    dtype: str
+    batches: int | None
+    step: str | None
+    simulated_seconds: float | None
+    waits_for_steps: bool
+    cache: str
+    heap: str
+    gc: str
+    budget_seconds: float
+
+
+def task_of(
+    loader: ForeignLoader, source: Callable[[], Any] | None = None, pipeline: Callable[[], Any] | None = None
+) -> Task:
+    """Return the task of `loader`.
+
+    Parameters
+    ----------
+    loader : ForeignLoader
+        The loader.
+    source, pipeline : callable, optional
+        Return the source and the pipeline. They are missing in the environment of another library.
+    """
+
+    def path() -> str:
+        if loader.path is None:
+            raise ValueError("there is no path: the source is no file or folder; ask for `source`")
+        return loader.path
+
+    return Task(
+        batch_size=loader.batch_size,
+        dtype=loader.dtype,
+        seed=loader.seed,
+        epoch=0,
+        records=loader.records or 0,
+        cpus=loader.cpus,
+        workers=loader.cpus,
+        folder=loader.folder,
+        open_path=path,
+        open_source=source or functools.partial(_missing, "source"),
+        open_pipeline=pipeline or functools.partial(_missing, "pipeline"),
+    )
+
+
+def _missing(name: str) -> Any:
+    raise ValueError(
+        f"`{name}` needs the packages of etl, which another Python does not have; ask for `path`, or leave out --python"
+    )
+
+
+def answer(
+    loader: ForeignLoader,
+    task: Task,
+    make_compute: Callable[[Any], Compute] | None,
+    action: str,
+    arguments: Mapping[str, Any],
+    policies: Sequence[Any],
+) -> JsonValues:
+    """Do one of "prepare", "try", "check" and "measure" with `loader`, in this process.
+
+    Parameters
+    ----------
+    loader : ForeignLoader
+        The loader.
+    task : Task
+        Its task.
+    make_compute : callable or None
+        Returns the comparison's own compute for batches like one; None where that cannot run.
+    action : str
+        The action.
+    arguments : dict
+        Its arguments.
+    policies : sequence
+        Active runtime policies, whose effect is audited.
+    """
+    function = find_function(loader.function, "--strategies")
+    seed_everything(loader.seed)
+    if action == "prepare":
+        return _prepare(loader, function, task)
+    loading = Loading(
+        make=functools.partial(open_loader, function, task),
+        make_compute=functools.partial(_make_compute, loader, task, make_compute),
+        files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
+        is_cold=loader.cache == "cold",
+        compute_seconds=compute_seconds(loader.budget_seconds),
+        batches=loader.batches,
+        records=None if loader.batches is not None else loader.records,
+    )
+    try:
+        if action == "try":
+            return try_loader(loading, loader.batch_size, arguments["seconds"])
+        if action == "check":
+            checked = check_epoch(loading, **arguments, looks_again=True)
+            return replace(checked, left_behind=end_processes())
+        return take_sample(loading, policies, **arguments)
+    finally:
+        end_processes()
+
+
+def _prepare(loader: ForeignLoader, function: Callable[..., Any], task: Task) -> WrittenStore:
+    """Run the loader's `prepare`, and return its cost."""
+    prepare = find_prepare(function)
+    if prepare is None:
+        return WrittenStore(0.0, 0, 0)
+    files = [Path(each) for each in loader.files]
+    if loader.cache == "cold":
+        drop_from_page_cache(files)
+    else:
+        read_into_page_cache(files)
+    started = time.perf_counter()
+    prepare(task)
+    seconds = time.perf_counter() - started
+    return WrittenStore(seconds, disk_nbytes(Path(loader.folder)), task.records)
+
+
+def _make_compute(
+    loader: ForeignLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any
+) -> Compute:
+    if loader.simulated_seconds is not None:
+        return Simulated(loader.simulated_seconds, loader.waits_for_steps)
+    if loader.step is not None:
+        return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps)
+    if make_compute is None:
+        raise ValueError(
+            "another Python cannot train the comparison's own model; give --step module:function, which runs there, or "
+            "--compute simulated:20ms"
+        )
+    return make_compute(batch)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in `folder` and below it, sorted."""
+    return sorted(each for each in folder.rglob("*") if each.is_file())
+
+
+def disk_nbytes(folder: Path) -> int:
+    """Return the bytes of the files in `folder` and below it."""
+    return sum(each.stat().st_size for each in files_below(folder))
+
+
+def end_processes() -> list[str]:
+    """End the processes that this process has started, after a moment to end themselves; return their command lines.
+
+    The helpers of `multiprocessing` are left out: they end with this process.
+    """
+    children = [each for each in psutil.Process().children(recursive=True) if not _is_helper(each)]
+    _, left = psutil.wait_procs(children, timeout=ENDING_SECONDS)
+    names = [_command(each) for each in left]
+    for child in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(left, timeout=ENDING_SECONDS)
+    return names
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    command = _command(process)
+    return "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return "a process that has ended"
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Prepare to measure a loader in the environment of another library: import its module.
+
+    No process is forked for a measurement. It would lack the threads that libraries start when they are imported, and
+    skip exit handlers, in which some libraries remove their shared memory.
+    """
+    sys.path.extend(each for each in request["search"] if each not in sys.path)
+    find_function(request["function"], "--strategies")
+
+    def respond(asked: Request) -> Answer:
+        loader = ForeignLoader.from_json(asked["loader"])
+        os.sched_setaffinity(0, asked["affinity"])
+        with ExitStack() as in_force:
+            policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
+            return answer(loader, task_of(loader), None, asked["action"], asked["arguments"], policies).to_json()
+
+    return {}, one_answer(respond)

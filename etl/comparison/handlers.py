@@ -1,0 +1,91 @@
+"""The measuring server: it imports everything once, then forks a process for each action."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from etl.comparison import foreign
+from etl.comparison.candidates import Candidate
+from etl.comparison.settings import Settings
+from etl.comparison.workload import Workload, WorkloadState
+from etl.functions import find_function
+from etl.kernels import load_kernels
+from etl.measuring.layout import import_in_drawn_order
+from etl.measuring.server import Answer, OpenSession, Request, one_answer
+from etl.measuring.values import JsonValues
+from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+from etl.training.backends import import_torch
+
+# Imported before forking, since imports can take longer than a measurement. torch._dynamo is listed because torch.optim
+# would import it when the first optimizer is made.
+MODULES = ("torch", "torch._dynamo", "etl.comparison.builtin", "etl.comparison.profile")
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Make the workload that `Workload.as_dict` described, and import all that measuring needs, in random order."""
+    sys.path.extend(each for each in request["search"] if each not in sys.path)
+    workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
+    try:
+        import_in_drawn_order(MODULES)
+    except ModuleNotFoundError:
+        import_torch()  # if torch is missing, this raises an error that says how to install it
+        raise
+    load_kernels()
+    for function in request["functions"]:
+        find_function(function, "--strategies")
+
+    def answer(asked: Request) -> Answer:
+        with ExitStack() as in_force:
+            return _answer(workload, asked, in_force).to_json()
+
+    return {}, one_answer(answer)
+
+
+def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
+    """Do what `asked` names, and return the result."""
+    from etl.comparison import builtin, profile
+    from etl.comparison.compute import is_on_device, make_compute
+    from etl.comparison.measure import check_epoch, take_loading_sample, take_sample
+
+    # Every strategy gets the same CPUs.
+    os.sched_setaffinity(0, asked["affinity"])
+    policies: list[Any] = [HeapPolicy(workload.settings.heap), GcPolicy(workload.settings.gc)]
+    for policy in policies:
+        try:
+            in_force.enter_context(policy)
+        except RuntimeError as error:  # the message names the setting that is unavailable here, and the alternative
+            raise ValueError(str(error)) from error
+    workload.restore(WorkloadState.from_json(asked["state"]))
+    action, arguments = asked["action"], asked["arguments"]
+    if asked["candidate"] is None:
+        of_all: dict[str, Callable[..., JsonValues]] = {
+            "profile": profile.profile_raw_pipeline,
+            "write": builtin.write_store,
+        }
+        return of_all[action](workload, **arguments)
+    candidate = Candidate.from_json(asked["candidate"])
+    threads = workload.threads(candidate, is_on_device(workload.settings))
+    if candidate.is_foreign:
+        policies.append(in_force.enter_context(ThreadPolicy(threads.compute)))
+        loader = foreign.ForeignLoader.from_json(asked["loader"])
+        task = foreign.task_of(loader, workload.task_source, lambda: workload.pipeline)
+        return foreign.answer(loader, task, functools.partial(make_compute, workload), action, arguments, policies)
+    if action == "try_splits":
+        return builtin.try_splits(workload, candidate, **arguments)
+    if action == "timeline":
+        return builtin.trace_epoch(workload, candidate)
+    # Floating-point sums depend on the number of threads, so it is the same for all epochs that are checked.
+    compute_threads = arguments.pop("compute_threads", threads.compute)
+    policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
+    loading = builtin.loading_of(workload, candidate, threads)
+    if action == "check":
+        return check_epoch(loading, **arguments, looks_again=False)
+    if action == "load":
+        return take_loading_sample(loading)
+    return take_sample(loading, policies, **arguments)

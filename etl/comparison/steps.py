@@ -1,0 +1,120 @@
+"""Compute that needs no torch: a simulated device, and a training step of the user."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from etl.measuring.clock import Step
+from etl.measuring.device import OneInFlight, SimulatedDevice
+from etl.strategies.task import Task
+
+
+class Compute(Protocol):
+    """Compute for each batch, in the process that loads."""
+
+    @property
+    def weights(self) -> str | None:
+        """Digest of the initial weights; None if they are unknown."""
+
+    @property
+    def device(self) -> str:
+        """Device of compute, such as "cpu"; "none" if compute is simulated."""
+
+    @property
+    def step(self) -> Step:
+        """The function that the clock calls with each batch."""
+
+    @property
+    def no_op(self) -> Step:
+        """A step of the same kind that does nothing."""
+
+    @property
+    def score(self) -> float | None:
+        """Loss of the last batch; None before the first, or if there is none."""
+
+
+class Simulated(SimulatedDevice):
+    """A simulated device, on which every batch takes the same time and no CPU."""
+
+    score: float | None = None
+    weights: str | None = ""
+    device = "none"
+
+    @property
+    def step(self) -> Step:
+        """The function that the clock calls with each batch."""
+        return self
+
+    @property
+    def no_op(self) -> Step:
+        """A step that does nothing."""
+        return SimulatedDevice(0.0)
+
+
+class UserStep:
+    """A training step of the user, made with the same seed in every process.
+
+    It is done when it returns. If the process has initialised CUDA, one step may be in flight.
+
+    Parameters
+    ----------
+    make_step : callable
+        Called with what its parameters ask for of `task`; returns `step(batch)`, which may return the loss.
+    task : Task
+        The task.
+    waits : bool
+        Wait for the device after every step.
+
+    Raises
+    ------
+    ValueError
+        If what `make_step` returns is not callable.
+    """
+
+    weights: str | None = None
+
+    def __init__(self, make_step: Callable[..., Any], task: Task, waits: bool) -> None:
+        seed_everything(task.seed)
+        self._user = task.call(make_step)
+        if not callable(self._user):
+            raise ValueError(f"--step returned a {type(self._user).__name__}; it must return a function of a batch")
+        self._loss: Any = None
+        self.step: Step = self._step
+        self.no_op: Step = _do_nothing
+        self.device = "cpu"
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            self.device = f"cuda:{torch.cuda.current_device()}"
+            self.step, self.no_op = (
+                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
+                for each in (self._step, _do_nothing)
+            )
+
+    def _step(self, batch: Any) -> None:
+        self._loss = self._user(batch)
+
+    @property
+    def score(self) -> float | None:
+        """Loss of the last batch; None if the step returns none."""
+        try:
+            return None if self._loss is None else float(self._loss)
+        except (TypeError, ValueError):
+            return None
+
+
+def _do_nothing(batch: Any) -> None:
+    pass
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the random numbers of Python and numpy, and of torch if it is loaded or can be."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that a user's code may use
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)
