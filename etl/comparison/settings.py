@@ -45,6 +45,8 @@ class Settings:
         Dtype of features and weights.
     backend : {"auto", "cpu", "cuda"}
         Device for training.
+    pipeline : str or None
+        "package.module:function" that returns the pipeline; None for the default one of the source.
     model : str or None
         Built-in model or "package.module:function"; None for the default model of the records' shape.
     compute : str
@@ -95,6 +97,7 @@ class Settings:
     batch_size: int = 32
     dtype: str = "float32"
     backend: str = "auto"
+    pipeline: str | None = None
     model: str | None = None
     compute: str = TRAINING
     sync_every_step: bool = False

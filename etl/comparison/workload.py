@@ -22,7 +22,7 @@ from etl.measuring.values import JsonValues
 from etl.sources import ImageFolder, open_source
 from etl.sources.record import Record, source_name
 from etl.stages.pipeline import READ, Pipeline
-from etl.stages.presets import default_pipeline, default_split
+from etl.stages.presets import default_split, open_pipeline
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Workload:
         self.chosen: dict[Candidate, Threads] = {}
         self.cpus = cpus
         source = open_source(settings.source, settings.split, **settings.table_options)
-        self.pipeline: Pipeline = default_pipeline(source, settings.size, settings.decoder)
+        self.pipeline: Pipeline = open_pipeline(settings.pipeline, source, settings.size, settings.decoder)
         self.source = source
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
