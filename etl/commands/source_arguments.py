@@ -1,13 +1,24 @@
-"""The arguments that describe a source: folders, tar and CSV files."""
+"""The arguments that describe a source and its pipeline."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+SOURCES = (
+    "images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10; "
+    "package.module:function that returns a source or a torch data set; NAME://PATH of another package"
+)
+
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument(
+        "--pipeline",
+        metavar="package.module:function",
+        help="function that returns an etl.Pipeline, called with the source if it has a parameter (default: that of "
+        "the kind of source)",
+    )
     parser.add_argument("--follow-links", action="store_true", help="follow links in the folder, wherever they lead")
     parser.add_argument("--allow-empty", action="store_true", help="accept class folders without anything to read")
     parser.add_argument(
