@@ -252,20 +252,23 @@ class Workload:
         return RawIterator(self.records, self.pipeline, **self._order)
 
     def collated(self, iterator: BatchIterator) -> Iterable[Any]:
-        """Return `iterator`, but with the batches that a step of the user takes, if there is such a step.
+        """Return `iterator` with its batches as `collate` returns them."""
+        return iterator if self.settings.step is None else CollatedBatches(iterator, self.collate)
 
-        They share the memory of the iterator's batches. For a data set of the user they have the structure that
-        torch's `default_collate` gives them; otherwise they are pairs of tensors.
+    def collate(self, batch: Batch) -> Any:
+        """Return `batch` as a step of the user takes it, if there is such a step; otherwise as it is.
+
+        The memory is that of `batch`. For a data set of the user it has the structure that torch's `default_collate`
+        gives its items; otherwise it is a pair of tensors.
         """
         if self.settings.step is None:
-            return iterator
+            return batch
+        if isinstance(self.source, MapDataset):
+            return self.source.collated(batch)
         from etl.training.backends.tensors import as_tensor, map_batch  # loads torch
 
-        def pair(batch: Batch) -> tuple[Any, Any]:
-            tensors = map_batch(batch, as_tensor)
-            return tensors.features, tensors.labels
-
-        return CollatedBatches(iterator, getattr(self.source, "collated", pair))
+        tensors = map_batch(batch, as_tensor)
+        return tensors.features, tensors.labels
 
     def epoch_order(self) -> np.ndarray:
         """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
