@@ -373,9 +373,15 @@ class Workload:
             "batch_size": self.settings.batch_size,
             "shuffle": True,
             "seed": self.settings.seed,
-            "dtype": self.settings.dtype,
+            "dtype": self._dtype,
             "padding": self.padding,
         }
+
+    @property
+    def _dtype(self) -> str | None:
+        """Dtype of floating features; None if a step of the user gets the items of its own data set as they are."""
+        keeps = self.settings.step is not None and isinstance(self.source, MapDataset)
+        return None if keeps else self.settings.dtype
 
     def open(self, candidate: Candidate) -> presave.Store:
         """Open the store of a presaved candidate. The store is trusted, since this comparison wrote it."""
