@@ -38,6 +38,10 @@ class ArrayLibrary:
         viewed = self.view(array)
         return np.asarray(array) if viewed is None else viewed
 
+    def numbers_in(self, array: Any) -> np.ndarray:
+        """Return the numbers in `array` with a dtype with which numpy can compute."""
+        return self.to_host(array)
+
     def device_of(self, array: Any) -> str | None:  # noqa: ARG002
         """Return the name of the device that holds `array`; None if the CPU can read it."""
         return None
@@ -111,6 +115,10 @@ class _Torch(ArrayLibrary):
         if viewed is None:
             raise TypeError(f"a tensor of {array.dtype} cannot be converted to numpy; yield dense tensors")
         return viewed
+
+    def numbers_in(self, array: Any) -> np.ndarray:
+        host = self.to_host(array)
+        return host if str(host.dtype) == self.dtype_of(array) else self.to_host(array.float())
 
     def device_of(self, array: Any) -> str | None:
         return None if array.is_cpu else str(array.device)
