@@ -145,6 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         dtype=arguments.dtype,
         backend=arguments.backend,
+        pipeline=arguments.pipeline,
         model=arguments.model,
         compute=arguments.compute,
         sync_every_step=arguments.sync_every_step,

@@ -83,7 +83,7 @@ def _read(source: RecordSequence, indices: list[int], seed: int) -> dict[int, di
 
 def _arrays(record: Record) -> dict[str, np.ndarray]:
     """Return copies of the arrays of `record`, since a data set may reuse its buffers."""
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, value in record.items():
         if isinstance(value, tuple):
             arrays |= {f"{name}.{place}": np.array(each) for place, each in enumerate(value)}
