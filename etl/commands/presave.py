@@ -16,10 +16,9 @@ import joblib
 import presave
 from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import check_file_path, progress_bar, save_json
-from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
+from etl.commands.source_arguments import SOURCES, add_source_arguments, parse_source, source_options
 from etl.loading.records import Records, records
 from etl.sources import open_source
-from etl.sources.named import is_source_name
 from etl.sources.randomness import is_random
 from etl.stages import DECODERS
 from etl.stages.presets import default_split, open_pipeline
@@ -32,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "source",
+        type=parse_source,
         metavar="SOURCE",
         help=SOURCES,
     )
@@ -83,8 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     on_cluster = arguments.scheduler is not None
     if on_cluster:  # workers have other working folders
         arguments.store = arguments.store.absolute()
-        if not is_source_name(arguments.source):
-            arguments.source = str(Path(arguments.source).absolute())
+        if isinstance(arguments.source, Path):
+            arguments.source = arguments.source.absolute()
     chosen = _records(arguments)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
     location = _cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
@@ -137,7 +137,7 @@ def _records(arguments: argparse.Namespace) -> Records:
     reason = None if arguments.allow_random else is_random(source)
     if reason is not None:
         raise ValueError(
-            f"{reason}. Move these into the pipeline (--pipeline), after the stage of --until, or freeze them on "
+            f"{reason}. Move them into the pipeline (--pipeline), after the stage of --until, or freeze them on "
             "purpose with --allow-random"
         )
     pipeline = open_pipeline(arguments.pipeline, source, arguments.size, arguments.decoder)

@@ -229,6 +229,8 @@ def _draw_spans(
 
 
 def _reason_without_lanes(strategy: str) -> str:
+    if strategies.find(strategy).is_foreign:
+        return "How a loader of the user loads is not traced."
     if strategies.find(strategy).uses_processes:
         return "Its worker processes load, which is not traced."
     return "The training loop itself loads: while it waits, it loads."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from etl.comparison.candidates import Threads
 from etl.comparison.report import Check, Parts
-from etl.comparison.sameness import IDENTICAL, Sameness
+from etl.comparison.sameness import Sameness
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -145,14 +145,14 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
         same, samples = each.sameness, each.check.content.samples
         counts = {sample.epoch.samples for sample in each.samples.values()} - {samples}
         may_differ = each.is_foreign or first.is_foreign or conditions.randomness is not None
-        if same.level is None or (same.level != IDENTICAL and not may_differ):
+        if same.level is None or (same.level != "identical" and not may_differ):
             broken[name] = same.reason
         elif counts:
             broken[name] = f"{counts.pop()} samples in a timed epoch instead of {samples}"
         elif shuffled and same.is_shuffled is False:
             broken[name] = f"it does not shuffle, and other strategies do: {same.describe_order()}"
     seen = (
-        f"compared 128-bit digests of the shape, dtype and bytes of {first.check.content.batches} batches, in an "
+        f"compared 128-bit digests of the shape, dtype and bytes of {len(first.check.content.digests)} batches, in an "
         "untimed epoch before the rounds"
     )
     if conditions.randomness:
@@ -172,7 +172,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     for name, each in evidence.items():
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
-        elif each.sameness.level != IDENTICAL:
+        elif each.sameness.level != "identical":
             continue  # other samples, another loss
         elif not _same_loss(each.check.score, first.check.score, tolerance):
             broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"

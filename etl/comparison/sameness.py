@@ -85,6 +85,8 @@ class Sameness(JsonValues):
         Of a close epoch: distances of partners, in units of the spread of the reference's records.
     displacement : float or None
         The mean number of records between where a record came and its place in the source. None if unknown.
+    is_shuffled : bool or None
+        True if that is a batch or more, or if a second epoch had another order. None if unknown.
     """
 
     level: Level | None
@@ -92,6 +94,21 @@ class Sameness(JsonValues):
     largest_distance: float | None = None
     mean_distance: float | None = None
     displacement: float | None = None
+    is_shuffled: bool | None = None
+
+    def describe(self) -> str:
+        """Return the level in words, with the largest distance of partners."""
+        if self.level is None:
+            return "different"
+        return self.level if self.largest_distance is None else f"{self.level} ({self.largest_distance:.3f})"
+
+    def describe_order(self) -> str:
+        """Return how far records are from their place in the source; empty if nothing is known."""
+        if self.displacement is not None:
+            return f"{self.displacement:,.1f} records from their place in the source on average"
+        if self.is_shuffled is None:
+            return ""
+        return "another order in every epoch" if self.is_shuffled else "the same order in every epoch"
 
 
 def compare_epochs(
@@ -121,11 +138,7 @@ def compare_epochs(
     different = (Counter(epoch.records) - Counter(reference.records)).total()
     bytes_differ = f"the bytes of {different:,} of {epoch.samples:,} records differ"
     if _amounts(epoch.layouts) != _amounts(reference.layouts):
-        return Sameness(
-            None,
-            f"its records are {describe_layouts(epoch.layouts)} and those of {name_of_reference} "
-            f"{describe_layouts(reference.layouts)}",
-        )
+        return Sameness(None, _layouts_differ(epoch, reference, name_of_reference))
     if epoch.signatures is None or reference.signatures is None:
         return Sameness("same amount", f"{bytes_differ}, and nothing else was compared")
     partners = find_partners(Signatures.load(epoch.signatures), Signatures.load(reference.signatures))
@@ -136,6 +149,30 @@ def compare_epochs(
         places = _places(reference.records, source_order)
         moved = _mean_move((position, places[row]) for row, position in partners.positions.items() if row in places)
     return Sameness("close", bytes_differ, partners.largest, partners.mean, moved)
+
+
+def compare_amounts(epoch: EpochContent, reference: EpochContent, name_of_reference: str) -> Sameness:
+    """Return if a part of an epoch is "same amount" work as `reference`: records of the same shapes and dtypes.
+
+    Parameters
+    ----------
+    epoch : EpochContent
+        Some batches of an epoch of the loader.
+    reference : EpochContent
+        An epoch of the strategy that it is compared with.
+    name_of_reference : str
+        What reasons call the reference.
+    """
+    if _amounts(epoch.layouts) == _amounts(reference.layouts):
+        return Sameness("same amount", f"only {len(epoch.digests):,} batches of its epoch were compared")
+    return Sameness(None, _layouts_differ(epoch, reference, name_of_reference))
+
+
+def _layouts_differ(epoch: EpochContent, reference: EpochContent, name_of_reference: str) -> str:
+    return (
+        f"its records are {describe_layouts(epoch.layouts)} and those of {name_of_reference} "
+        f"{describe_layouts(reference.layouts)}"
+    )
 
 
 def displacement(order: Sequence[str], source_order: Sequence[str]) -> float | None:

@@ -98,9 +98,7 @@ def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pip
     except (Exception, SystemExit) as error:  # the user's function may raise anything
         raise ValueError(f"--pipeline {name} raised {type(error).__name__}: {error}") from error
     if not isinstance(pipeline, Pipeline):
-        raise ValueError(
-            f"--pipeline {name} returned a {type(pipeline).__name__}; return an etl.Pipeline of its stages"
-        )
+        raise ValueError(f"--pipeline {name} returned a {type(pipeline).__name__}; return an etl.Pipeline")
     return pipeline
 
 
