@@ -281,10 +281,10 @@ def find_partners(epoch: Signatures, reference: Signatures) -> Partners:
     if (epoch.labels is None) != (reference.labels is None):
         return Partners("only one of them has a label for each record")
     partners = _find_partners(*_scaled(epoch, reference))
-    if partners.reason and reference.labels is not None:
-        if not _find_partners(*_scaled(Signatures(epoch.values, None), Signatures(reference.values, None))).reason:
-            return Partners("records that look the same have other labels")
-    return partners
+    if not partners.reason or reference.labels is None:
+        return partners
+    without_labels = _find_partners(*_scaled(Signatures(epoch.values, None), Signatures(reference.values, None)))
+    return partners if without_labels.reason else Partners("records that look the same have other labels")
 
 
 @dataclass(frozen=True)
