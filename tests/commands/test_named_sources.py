@@ -110,7 +110,18 @@ def test_the_doctor_trains_on_a_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
-    options = ["--pipeline", "my_data:pipeline", "--model", "mlp", "--batch-size", "8", "--batches", "2", "--json", "report.json"]
+    options = [
+        "--pipeline",
+        "my_data:pipeline",
+        "--model",
+        "mlp",
+        "--batch-size",
+        "8",
+        "--batches",
+        "2",
+        "--json",
+        "report.json",
+    ]
     main(["doctor", "my_data:dataset", *options])
     content = json.loads((tmp_path / "report.json").read_text())
     assert content["batches_per_epoch"] == 3
