@@ -321,7 +321,8 @@ def _scaled(epoch: Signatures, reference: Signatures) -> tuple[_Scaled, _Scaled]
 
 def _checked_rows(records: int) -> np.ndarray:
     """Return the records of the reference for which partners are sought."""
-    return np.unique(np.linspace(0, records - 1, min(MAX_CHECKED, records)).astype(int))
+    rows: np.ndarray = np.unique(np.linspace(0, records - 1, min(MAX_CHECKED, records)).astype(int))
+    return rows
 
 
 def _scale_of(signatures: np.ndarray) -> np.ndarray:
