@@ -1,7 +1,7 @@
-"""How much of the same work a loader does: what its epoch has in common with that of a reference.
+"""The level at which a loader does the same work as a reference: what an epoch of each has in common.
 
-There are four levels. An epoch is *identical* if it has the same records, bit for bit, in the same order; it has the
-*same records* if only the order differs; it is *close* if every record has a partner of its own at a small distance;
+There are four levels. An epoch is *identical* if it has the same batches, bit for bit, in the same order; it has the
+*same records* if only their order or the batches differ; it is *close* if every record has a partner of its own at a small distance;
 and it is the *same amount* if only the number of records, their shapes and dtypes agree. Below that, the two do
 different work and are not compared.
 """
@@ -48,7 +48,7 @@ PRINCIPAL_AXES = 12
 
 @dataclass(frozen=True)
 class EpochContent(JsonValues):
-    """What one epoch of a loader contained.
+    """The content of one epoch of a loader.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class EpochContent(JsonValues):
 
 @dataclass(frozen=True)
 class Sameness(JsonValues):
-    """How much of the same work an epoch was.
+    """The level at which an epoch is the same work as another, and what was measured to tell.
 
     Attributes
     ----------
@@ -116,9 +116,10 @@ def compare_epochs(
         return Sameness(None, f"it yields {epoch.samples:,} records and {name_of_reference} {reference.samples:,}")
     if sorted(epoch.records) == sorted(reference.records):
         moved = None if source_order is None else displacement(epoch.records, source_order)
-        if epoch.records == reference.records:
+        if epoch.digests == reference.digests:
             return Sameness("identical", displacement=moved)
-        return Sameness("same records", f"the order differs from that of {name_of_reference}", displacement=moved)
+        what = "the division into batches differs" if epoch.records == reference.records else "the order differs"
+        return Sameness("same records", f"{what} from that of {name_of_reference}", displacement=moved)
     different = (Counter(epoch.records) - Counter(reference.records)).total()
     bytes_differ = f"the bytes of {different:,} of {epoch.samples:,} records differ"
     if _amounts(epoch.layouts) != _amounts(reference.layouts):

@@ -58,6 +58,13 @@ def test_the_same_bytes_in_another_order_are_the_same_records(tmp_path: Path) ->
     assert found == Sameness("same records", "the order differs from that of presaved", displacement=moved)
 
 
+def test_the_same_records_in_other_batches_are_not_identical(tmp_path: Path) -> None:
+    reference = content(tmp_path)
+    halves = [digest_of((FEATURES[part], LABELS[part])) for part in (slice(30), slice(30, 60))]
+    found = compare_epochs(replace(reference, digests=halves), reference, "raw")
+    assert found == Sameness("same records", "the division into batches differs from that of raw")
+
+
 def test_records_that_differ_a_little_are_close_and_their_distances_are_named(tmp_path: Path) -> None:
     found = compare(tmp_path, (FEATURES + NOISE)[SHUFFLED], LABELS[SHUFFLED].astype(np.int32))
     assert (found.level, found.reason) == ("close", "the bytes of 60 of 60 records differ")
