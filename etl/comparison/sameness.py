@@ -1,9 +1,9 @@
 """The level at which a loader does the same work as a reference: what an epoch of each has in common.
 
 There are four levels. An epoch is *identical* if it has the same batches, bit for bit, in the same order; it has the
-*same records* if only their order or the batches differ; it is *close* if every record has a partner of its own at a small distance;
-and it is the *same amount* if only the number of records, their shapes and dtypes agree. Below that, the two do
-different work and are not compared.
+*same records* if only their order or the batches differ; it is *close* if every record has a partner of its own at a
+small distance; and it is the *same amount* if only the number of records, their shapes and dtypes agree. Below that,
+the two do different work and are not compared.
 """
 
 from __future__ import annotations
