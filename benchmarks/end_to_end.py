@@ -94,8 +94,8 @@ class EndToEnd(ABC):
 @explained
 class Strategy(EndToEnd):
     """The ways to load, side by side: raw decodes every photograph in every epoch, presaved reads arrays from a store
-    that was written once, each plain, or async: in the background, by one more thread. Base point: presaved. Others
-    are loaders of the user, which load as many records of the same shapes and dtypes; `etl compare` says how equal.
+    that was written once, each plain, or async: in the background, by one more thread. Base point: presaved. Other
+    names are loaders of the user, which were checked to load as many records, of the same shapes and dtypes.
     """
 
     params = [list(values_in(PROFILE, "strategy"))]
