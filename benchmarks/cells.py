@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 PROFILE_VARIABLE = "FAIR_ETL_PROFILE"
 ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
+STRATEGIES_VARIABLE = "FAIR_ETL_STRATEGIES"
 # Incremented when the method of a metric changes: asv then drops older results instead of comparing them with new ones.
 METHOD_VERSION = 2
 
@@ -69,7 +72,7 @@ class Cell:
     Attributes
     ----------
     strategy : str
-        A key of `STRATEGIES`.
+        A key of `STRATEGIES`, or the name of a loader of the user.
     batch_size : int
         Records in a batch.
     dtype : str
@@ -97,12 +100,17 @@ class Cell:
     presave_stage: str = "resize"
 
     @property
+    def is_foreign(self) -> bool:
+        """True if a function of the user loads, in ways that are unknown here."""
+        return self.strategy not in STRATEGIES
+
+    @property
     def is_async(self) -> bool:
-        return STRATEGIES[self.strategy].loads_ahead
+        return not self.is_foreign and STRATEGIES[self.strategy].loads_ahead
 
     @property
     def is_presaved(self) -> bool:
-        return STRATEGIES[self.strategy].reads_store
+        return not self.is_foreign and STRATEGIES[self.strategy].reads_store
 
     @property
     def worker_kind(self) -> str:
@@ -184,6 +192,8 @@ class Profile:
         Whether every combination of the axes in the grid is measured in addition to one axis at a time.
     strategies, axes : tuple of str
         The strategies that are compared, and the axes that are varied.
+    functions : mapping of str to str
+        The "package.module:function" of each loader of the user that is compared with the strategies, by its name.
     setting_rounds : int
         Pairs of processes in which runtime settings take turns; 0 does not measure settings.
     """
@@ -196,6 +206,7 @@ class Profile:
     grid: bool
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     axes: tuple[str, ...] = tuple(AXES)
+    functions: Mapping[str, str] = field(default_factory=dict)
     setting_rounds: int = 0
 
     @property
@@ -208,11 +219,12 @@ def chosen_profile() -> Profile:
     """Return the profile that FAIR_ETL_PROFILE names, "quick" by default.
 
     FAIR_ETL_ROUNDS replaces its number of rounds. FAIR_ETL_AXES, names separated by commas, replaces its axes.
+    FAIR_ETL_STRATEGIES, such as "mine=my_loaders:dataloader,other=my_loaders:generator", adds loaders of the user.
 
     Raises
     ------
     ValueError
-        If there is no such profile or axis.
+        If there is no such profile or axis, or a loader has no name of its own.
     """
     profiles = json.loads(Path(__file__).with_name("profiles.json").read_text())
     name = os.environ.get(PROFILE_VARIABLE, "quick")
@@ -228,7 +240,21 @@ def chosen_profile() -> Profile:
         unknown = [axis for axis in settings["axes"] if axis not in AXES]
         if unknown:
             raise ValueError(f"{AXES_VARIABLE}: {', '.join(map(repr, unknown))} is not one of {', '.join(AXES)}")
-    return Profile(name, **settings)
+    return Profile(name, functions=_chosen_functions(), **settings)
+
+
+def _chosen_functions() -> dict[str, str]:
+    functions: dict[str, str] = {}
+    for given in filter(None, os.environ.get(STRATEGIES_VARIABLE, "").split(",")):
+        # A name without other characters, since it is part of asv's pages and of paths.
+        named = re.fullmatch(r"([\w.-]+)=([\w.]+:[\w.]+)", given.strip())
+        if named is None:
+            raise ValueError(f"{STRATEGIES_VARIABLE}: {given!r} is not NAME=package.module:function")
+        name, function = named.groups()
+        if name in STRATEGIES or name in functions:
+            raise ValueError(f"{STRATEGIES_VARIABLE}: another strategy is called {name!r}, too; choose another name")
+        functions[name] = function
+    return functions
 
 
 def cells_to_measure(profile: Profile) -> list[Cell]:
@@ -247,5 +273,5 @@ def cell_at(axis: str, value: str | int) -> Cell:
 
 
 def values_in(profile: Profile, axis: str) -> tuple[str | int, ...]:
-    """Return the values of `axis` that the profile measures: its strategies, or all values of any other axis."""
-    return profile.strategies if axis == "strategy" else AXES[axis].values
+    """Return the values of `axis` that the profile measures: all, except that it has strategies of its own."""
+    return (*profile.strategies, *profile.functions) if axis == "strategy" else AXES[axis].values

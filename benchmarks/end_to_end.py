@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import AXES, BACKENDS, GRID_AXES, Cell, cell_at, cells_to_measure, chosen_profile, values_in
-from benchmarks.measure import CellMetrics, measure_cells
+from benchmarks.foreign import check_functions, prepare_loaders
+from benchmarks.measure import CellMetrics, cpus_of_cells, measure_cells
 from benchmarks.suite import as_samples, explained
 from benchmarks.workload import make_data, unsupported_reason
 
 PROFILE = chosen_profile()
+check_functions(PROFILE.functions)
 SMALLER = "Smaller is better."
 MEASURING_TIMEOUT_SECONDS = 6 * 3600
 
@@ -43,6 +45,8 @@ class EndToEnd(ABC):
             else:
                 cells.append(cell)
         data = make_data(PROFILE, Path.cwd(), cells)
+        foreign = {cell.strategy: PROFILE.functions[cell.strategy] for cell in cells if cell.is_foreign}
+        prepare_loaders(foreign, data, Path.cwd(), cpus_of_cells())
         return {"data": data, "results": measure_cells(cells, data, PROFILE), "missing": missing}
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
@@ -50,8 +54,7 @@ class EndToEnd(ABC):
     def setup(self, cache: dict[str, Any], *values: Any) -> None:
         cell = self.cell(*values)
         if cell not in cache["results"]:
-            reason = cache["missing"].get(cell, f"profile {PROFILE.name!r} does not measure this cell")
-            raise NotImplementedError(reason)  # asv's n/a
+            raise NotImplementedError(_reason_not_measured(cache, cell))  # asv's n/a
 
     @property
     @abstractmethod
@@ -91,7 +94,8 @@ class EndToEnd(ABC):
 @explained
 class Strategy(EndToEnd):
     """The ways to load, side by side: raw decodes every photograph in every epoch, presaved reads arrays from a store
-    that was written once, each plain, or async: in the background, by one more thread. Base point: presaved.
+    that was written once, each plain, or async: in the background, by one more thread. Base point: presaved. Other
+    names are loaders of the user, which were checked to load as many records, of the same shapes and dtypes.
     """
 
     params = [list(values_in(PROFILE, "strategy"))]
@@ -265,6 +269,43 @@ class PresavingByStage(Presaving):
 
     params = [list(AXES["presave_stage"].values)]
     param_names = ["presave_stage"]
+
+
+# asv cannot show a suite without values.
+if PROFILE.functions:
+
+    @explained
+    class Preparing:
+        """The one-time cost of loaders of the user: what `prepare` takes, once, and the files that it writes."""
+
+        timeout = 60
+        version = PROFILE.version
+        page_note = f"{PROFILE.samples} photographs. {SMALLER}"
+        setup_cache = EndToEnd.setup_cache
+        params = [list(PROFILE.functions)]
+        param_names = ["strategy"]
+
+        def setup(self, cache: dict[str, Any], strategy: str) -> None:
+            if strategy not in cache["data"].loaders:
+                raise NotImplementedError(_reason_not_measured(cache, cell_at("strategy", strategy)))  # asv's n/a
+            failure = cache["data"].loaders[strategy].failure
+            if failure:
+                raise RuntimeError(failure)
+
+        def track_prepare_time(self, cache: dict[str, Any], strategy: str) -> dict[str, Any]:
+            """Seconds to prepare the loader's data; 0 if it has no `prepare`."""
+            return as_samples([cache["data"].loaders[strategy].prepare_seconds])
+
+        def track_prepared_size(self, cache: dict[str, Any], strategy: str) -> int:
+            """Bytes of the files that were prepared."""
+            return int(cache["data"].loaders[strategy].nbytes)
+
+        track_prepare_time.unit = "seconds"  # type: ignore[attr-defined]
+        track_prepared_size.unit = "bytes"  # type: ignore[attr-defined]
+
+
+def _reason_not_measured(cache: dict[str, Any], cell: Cell) -> str:
+    return str(cache["missing"].get(cell, f"profile {PROFILE.name!r} does not measure this cell"))
 
 
 def _samples(cache: dict[str, Any], cell: Cell, metric: Callable[[CellMetrics], float]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import joblib
 
 import etl
 from benchmarks.cells import Cell, Profile
-from benchmarks.measuring.arrays import BatchDigest
+from benchmarks.foreign import open_loader
+from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
 from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.process_tree import PeakMemory
@@ -65,6 +66,8 @@ class CellMetrics(JsonValues):
         Bytes, of the process and its children.
     digest, score : str, float
         The digest of all batches of an epoch, and the loss after it. Both are equal for cells of equal work.
+    layouts : list of Layout
+        Dtype and shape of each array of a record.
     """
 
     etl: float
@@ -72,6 +75,7 @@ class CellMetrics(JsonValues):
     peak_memory: int
     digest: str
     score: float
+    layouts: list[Layout]
 
 
 # One sample a round for each cell, or the text of its error.
@@ -95,7 +99,8 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     Raises
     ------
     DifferentWork
-        If cells that should do equal work loaded other bytes or trained to another score.
+        If cells that should do equal work loaded other bytes or trained to another score. A loader of the user may load
+        in another order; if it loads another amount, that is its error.
     """
     server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
     results: CellResults = {}
@@ -106,8 +111,8 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     rounds = Rounds(cells, lambda cell, _: server.measure(cell), begin=lambda _: server, on_failure=note)
     rounds.run(profile.rounds)
     results = {cell: results.get(cell) or list(samples.values()) for cell, samples in rounds.samples.items()}
-    check_same_work(results)
-    return results
+    check_same_work({cell: samples for cell, samples in results.items() if not cell.is_foreign})
+    return disqualify_other_amounts(results)
 
 
 def cpus_of_cells() -> tuple[int, ...]:
@@ -140,6 +145,34 @@ def check_same_work(results: CellResults) -> None:
                     raise DifferentWork(f"the {part} of {cell} is {found}, that of {other} {wanted}")
             if not math.isclose(sample.score, expected.score, rel_tol=SCORE_TOLERANCE):
                 raise DifferentWork(f"{cell} trained to {sample.score}, {other} to {expected.score}")
+
+
+def disqualify_other_amounts(results: CellResults) -> CellResults:
+    """Return the results, with an error for loaders of the user that do not load as much as the strategies.
+
+    Number, dtypes and shapes of the records must be equal; the order of the arrays in a record may differ.
+    """
+    amounts = {
+        cell.work: (cell.strategy, _amount_of(samples[0]))
+        for cell, samples in results.items()
+        if not cell.is_foreign and not isinstance(samples, str)
+    }
+    checked: CellResults = {}
+    for cell, samples in results.items():
+        checked[cell] = samples
+        if cell.is_foreign and not isinstance(samples, str):
+            other, expected = amounts.get(cell.work, ("", ""))
+            found = {_amount_of(sample) for sample in samples} - {expected}
+            if found:
+                wanted = f"{other} {expected}" if other else "nothing to compare that with was measured"
+                checked[cell] = f"an epoch of {cell} is {' or '.join(sorted(found))}; {wanted}"
+    return checked
+
+
+def _amount_of(sample: CellMetrics) -> str:
+    """Return the records of an epoch in words."""
+    arrays = sorted(f"{dtype} {shape}" for dtype, shape in sample.layouts)
+    return f"{sample.epoch.samples} records of {' and '.join(arrays)}"
 
 
 class CellServer(FreshServers):
@@ -181,13 +214,13 @@ def measure_cell(cell: Cell, conditions: Conditions) -> CellMetrics:
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
-        make_iterator(cell, conditions.data) as iterator,
+        (open_loader if cell.is_foreign else make_iterator)(cell, conditions.data) as iterator,
     ):
         training = Training(cell, conditions.data)
         with etl.runtime.GcPolicy(cell.garbage_collection):
-            digest = BatchDigest()
+            content = EpochContent()
             with PeakMemory() as memory:
-                run_epoch(iterator, digesting(training.step, digest))
+                run_epoch(iterator, content.noting(training.step))
                 score = float(training.score)
             loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None))
             both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, training.step))
@@ -195,19 +228,29 @@ def measure_cell(cell: Cell, conditions: Conditions) -> CellMetrics:
         etl=statistics.median(times.wall.total for times in loading),
         epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
         peak_memory=memory.nbytes,
-        digest=digest.hexdigest(),
+        digest=content.digest.hexdigest(),
         score=score,
+        layouts=content.layouts,
     )
 
 
-def digesting(step: Step, digest: BatchDigest) -> Callable[[Any], None]:
-    """Return a training step that first adds every byte of the batch, with its shapes and dtypes, to `digest`."""
+class EpochContent:
+    """The digest of every byte of an epoch, and the layouts of its records."""
 
-    def digested(batch: Any) -> None:
-        digest.update(batch)
-        step(batch)
+    def __init__(self) -> None:
+        self.digest = BatchDigest()
+        self.layouts: list[Layout] = []
 
-    return digested
+    def noting(self, step: Step) -> Callable[[Any], None]:
+        """Return a training step that first adds the batch."""
+
+        def noted(batch: Any) -> None:
+            self.digest.update(batch)
+            found = layout_of(batch)
+            self.layouts = merge_layouts(self.layouts, found) if self.layouts else found
+            step(batch)
+
+        return noted
 
 
 def _repeat(seconds: float, run: Callable[[], EpochTimes]) -> list[EpochTimes]:

@@ -7,7 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,31 @@ LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True)
+class Loader(JsonValues):
+    """A loader of the user, after its `prepare` was run.
+
+    Attributes
+    ----------
+    function : str
+        "package.module:function".
+    folder : str
+        The folder for its files.
+    prepare_seconds : float
+        Seconds that `prepare` took; 0 if there is none.
+    nbytes : int
+        Bytes of the files that `prepare` wrote.
+    failure : str
+        Traceback of `prepare`, if it failed.
+    """
+
+    function: str
+    folder: str
+    prepare_seconds: float = 0.0
+    nbytes: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class Data(JsonValues):
     """The photographs, and the stores of them.
 
@@ -50,6 +75,8 @@ class Data(JsonValues):
         Bytes of each store.
     failures : dict of str to str
         Tracebacks of the stores that could not be written.
+    loaders : dict of str to Loader
+        Loaders of the user, by strategy.
     """
 
     photographs: str
@@ -60,6 +87,7 @@ class Data(JsonValues):
     write_seconds: dict[str, float]
     store_nbytes: dict[str, int]
     failures: dict[str, str]
+    loaders: dict[str, Loader] = field(default_factory=dict)
 
 
 def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Data:
@@ -177,6 +205,8 @@ def after(pipeline: etl.Pipeline, stage: str) -> etl.Pipeline:
 
 def unsupported_reason(cell: Cell) -> str:
     """Return what the commit under test lacks for `cell`, or an empty string."""
+    if cell.is_foreign and "strategies" not in etl.__all__:
+        return "loaders of the user cannot be opened at this commit"
     if cell.is_presaved:
         reason = unsupported_store_reason(cell.presave_format, cell.presave_stage)
         if reason:
@@ -203,7 +233,7 @@ def unsupported_store_reason(format_name: str, stage: str) -> str:
 
 
 def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = None) -> Any:
-    """Return the iterator of the cell's strategy. All strategies shuffle with the same seed.
+    """Return the iterator of the cell's strategy, which is none of the user's. All shuffle with the same seed.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etl import demonstration, doctor, models, runtime, stages
+    from etl import demonstration, doctor, models, runtime, stages, strategies
     from etl.comparison.compare import compare
     from etl.comparison.report import Report
     from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The module of each public name. They are imported on first use: a program that only takes a `Task` needs none of the
 # packages that iterators need.
 _MODULES = {
-    "etl": ("demonstration", "doctor", "models", "runtime", "stages"),
+    "etl": ("demonstration", "doctor", "models", "runtime", "stages", "strategies"),
     "etl.comparison.compare": ("compare",),
     "etl.comparison.report": ("Report",),
     "etl.iterators": ("AsyncIterator", "BatchIterator", "PresavedIterator", "RawIterator", "SyntheticIterator"),
@@ -95,6 +95,7 @@ __all__ = [
     "compare",
     "Report",
     "Task",
+    "strategies",
     # training
     "Backend",
     "backend",

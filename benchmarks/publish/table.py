@@ -64,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
 def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySamples | None:
     """Return the newest samples of a commit among asv's results of all machines, or None.
 
+    All strategies of the profile are needed; loaders of the user are left out if they were not measured.
+
     Parameters
     ----------
     results_dir : path
@@ -83,12 +85,14 @@ def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySa
         return None
     result = max(found, key=lambda each: each.started_at[wall])
     samples = {
-        strategy: {metric: _samples(result, metric, strategy) for metric in METRICS} for strategy in profile.strategies
+        strategy: {metric: _samples(result, metric, strategy) for metric in METRICS}
+        for strategy in (*profile.strategies, *profile.functions)
     }
-    if any(not each for metrics in samples.values() for each in metrics.values()):
+    measured = {strategy: metrics for strategy, metrics in samples.items() if all(metrics.values())}
+    if not measured.keys() >= set(profile.strategies):
         return None
     seconds, nbytes = _presaving(result, "write_time"), _presaving(result, "store_size")
-    return StrategySamples(samples, None if seconds is None or nbytes is None else (seconds, nbytes))
+    return StrategySamples(measured, None if seconds is None or nbytes is None else (seconds, nbytes))
 
 
 def show(measured: StrategySamples, commit: str, profile: Profile, console: Console) -> None:
@@ -128,7 +132,7 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
             _bar(metrics, longest),
         )
     print_table(table, console)
-    for strategy, base in RATIOS:
+    for strategy, base in (*RATIOS, *((name, "raw") for name in profile.functions)):
         if strategy in medians and base in medians:
             say(_ratio(measured, strategy, base), console)
     if measured.presaving is not None:

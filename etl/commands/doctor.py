@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json
 from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
 from etl.comparison.settings import BACKENDS, Settings
+from etl.measuring.structure import describe
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
 from etl.training.backends import import_torch
@@ -36,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME",
         help="mlp, lenet, residual, lstm (default: by the shape of a record), or package.module:function",
+    )
+    parser.add_argument(
+        "--step",
+        metavar="FUNCTION",
+        help="package.module:function that returns your own training step, step(batch), instead of a model; what only "
+        "a model can show is then not looked at",
     )
     parser.add_argument("--strategy", choices=STRATEGIES, default="async-raw", help="how SOURCE is loaded")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
@@ -82,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             _refuse_without_source(arguments)
             examination, more = examine(progress=show_progress), {}
         else:
+            _refuse_beside_step(arguments)
             examination, more = _examine_source(arguments, Path(folder), show_progress)
     console = output_console()
     show_examination(examination, console)
@@ -113,7 +121,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     from etl.doctor.examination import backend_or_cpu
     from etl.doctor.heap import look_at_heap, watch_pauses
     from etl.doctor.profiling import profiled
-    from etl.doctor.setup import make_setup
+    from etl.doctor.setup import Setup, StepSetup, make_setup
     from etl.doctor.stage_times import time_stages
     from etl.doctor.steps import time_steps
     from etl.runtime.resources import available_cpus
@@ -126,6 +134,8 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
         backend=arguments.backend,
         pipeline=arguments.pipeline,
         model=arguments.model,
+        step=arguments.step,
+        sync_every_step=True,
         size=arguments.size,
         decoder=arguments.decoder,
         split=arguments.split,
@@ -133,22 +143,23 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     )
     workload = Workload(settings, folder, available_cpus())
     candidate = Candidate(arguments.strategy)
-    backend = backend_or_cpu(arguments.backend)
-    threads = workload.threads(candidate, is_on_device=backend.device.type != "cpu")
-    with workload.iterator(candidate, threads) as iterator:
-        state = iterator.state_dict()
-        first = next(iter(iterator))
-        model = model_for(workload, first)
-        iterator.load_state_dict(state)
-        examination = examine(
-            model,
-            iterator,
-            backend=backend,
-            batches=arguments.batches,
-            try_remedies=arguments.try_remedies,
-            progress=show_progress,
-        )
-        setup = make_setup(model, iterator, backend, None)
+    backend = backend_or_cpu(arguments.backend) if arguments.step is None else None
+    if backend is None:
+        step, device = _open_step(workload)
+    else:
+        device = str(backend.device)
+    with workload.iterator(candidate, workload.threads(candidate, is_on_device=device != "cpu")) as iterator:
+        options = {"batches": arguments.batches, "try_remedies": arguments.try_remedies, "progress": show_progress}
+        setup: Setup
+        if backend is None:
+            examination = examine(iterator=iterator, step=step, **options)
+            setup = StepSetup(iterator, step)
+        else:
+            state = iterator.state_dict()
+            model = model_for(workload, next(iter(iterator)))
+            iterator.load_state_dict(state)
+            examination = examine(model, iterator, backend=backend, **options)
+            setup = make_setup(model, iterator, backend, None)
         more: dict[str, Any] = {}
         if arguments.profile is not None:
             show_progress("a profile", 0, 1)
@@ -169,9 +180,49 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
     return examination, {"stages": time_stages(workload, backend), **more}
 
 
+def _open_step(workload: Any) -> tuple[Callable[[Any], None], str]:
+    """Return the user's training step, as a function of a batch of this package, and the device that it computes on.
+
+    Parameters
+    ----------
+    workload : Workload
+        The records, and the name of the function that returns the step.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function. If it or its step raises an error, the message quotes that.
+    """
+    from etl.comparison.compute import make_compute
+
+    name = f"--step {workload.settings.step}"
+    try:
+        compute = make_compute(workload, None)
+    except ValueError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
+
+    def step(batch: Any) -> None:
+        collated = workload.collate(batch)
+        try:
+            compute.step(collated)
+        except Exception as error:
+            raise ValueError(f"{name}: {type(error).__name__}: {error}; its batch is {describe(collated)}") from error
+
+    return step, compute.device
+
+
+def _refuse_beside_step(arguments: argparse.Namespace) -> None:
+    for option, given in {"--model": arguments.model is not None, "--backend": arguments.backend != "auto"}.items():
+        if arguments.step is not None and given:
+            raise ValueError(f"--step has a model and a device of its own, so {option} has no effect with it")
+
+
 def _refuse_without_source(arguments: argparse.Namespace) -> None:
     needing = {
         "--model": arguments.model is not None,
+        "--step": arguments.step is not None,
         "--pipeline": arguments.pipeline is not None,
         "--try": arguments.try_remedies,
         "--heap": arguments.heap,

@@ -199,6 +199,8 @@ class _Comparison:
         """
         workload = self._workload
         foreign = [each for each in self._candidates if each.is_foreign]
+        if not foreign:
+            return
         workload.select(min(TRIED_RECORDS, len(workload.source)))
         workload.link_records()
         for number, candidate in enumerate(foreign):

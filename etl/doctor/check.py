@@ -11,12 +11,14 @@ from etl.doctor.machine import Machine
 
 if TYPE_CHECKING:
     from etl.doctor.observation import Observation
-    from etl.doctor.setup import Setup
+    from etl.doctor.setup import ModelSetup, Setup
 
 # A finding is serious, or a warning, if its remedy saves at least this share of the time.
 SERIOUS_SHARE = 0.20
 WARNING_SHARE = 0.05
-NO_TRAINING = "there is no model and no data to look at"  # a reason for `Severity.NOT_LOOKED_AT`
+# Reasons for `Severity.NOT_LOOKED_AT`.
+NO_TRAINING = "there is no model and no data to look at"
+OWN_STEP = "the training step is the user's own function, whose model is not known here"
 
 
 class Severity(str, Enum):
@@ -100,7 +102,7 @@ class Case:
     machine : Machine
         The machine.
     setup : Setup or None
-        The training; None if no model and iterator were given.
+        The training; None if no iterator was given.
     observation : Observation or None
         Measurements of a few batches of that training; None without a training.
     notes : dict of str to int
@@ -111,6 +113,16 @@ class Case:
     setup: Setup | None = None
     observation: Observation | None = None
     notes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def of_model(self) -> ModelSetup | None:
+        """The training if its model is known; None without one, or if its step is the user's own function."""
+        return None if self.setup is None else self.setup.of_model
+
+    @property
+    def unknown_model(self) -> str:
+        """The reason why there is no model to look at."""
+        return NO_TRAINING if self.setup is None else OWN_STEP
 
     @property
     def batches_per_epoch(self) -> int | None:

@@ -13,9 +13,10 @@ from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.checks import CHECKS
 from etl.doctor.machine import Machine, look_at_machine
 from etl.doctor.observation import observe_training
-from etl.doctor.setup import Setup, make_setup
+from etl.doctor.setup import Setup, StepSetup, make_setup
 from etl.doctor.steps import try_remedy
 from etl.iterators.ahead import AheadIterator
+from etl.measuring.structure import record_count
 from etl.training.backends import Backend
 from etl.training.backends import backend as find_backend
 
@@ -86,24 +87,32 @@ def examine(
     model: torch.nn.Module | None = None,
     iterator: Iterable[Any] | None = None,
     *,
+    step: Callable[[Any], Any] | None = None,
     backend: Backend | str = "auto",
     loss: Loss | None = None,
     batches: int = 20,
     try_remedies: bool = False,
     progress: ShowProgress | None = None,
 ) -> Examination:
-    """Look for what makes training slow: on this machine and, if they are given, in training `model` from `iterator`.
+    """Look for what makes training slow: on this machine and, if there is an iterator, in training from it.
 
-    Call it between epochs. It trains a copy of `model` on a few batches. Afterwards it resets the iterator to the
-    position that it had before, if the iterator has `state_dict` and `load_state_dict`. An `AsyncIterator` or
-    `DeviceIterator` over a loader without a position is reset to the start of its epoch.
+    Call it between epochs. It trains a copy of `model` on a few batches, or calls `step` with them. Afterwards it
+    resets the iterator to the position that it had before, if the iterator has `state_dict` and `load_state_dict`. An
+    `AsyncIterator` or `DeviceIterator` over a loader without a position is reset to the start of its epoch.
+
+    A step is called as it is: whatever it trains has changed afterwards. What only a model can show is not looked at:
+    who calls its modules, its data type, its size, and operations that leave the device.
 
     Parameters
     ----------
     model : torch.nn.Module, optional
         The model; it is copied, not changed.
     iterator : iterable of batches, optional
-        An iterator of etl, or any other iterable that `etl.fit` accepts, such as a DataLoader.
+        An iterator of etl, or any other iterable that `etl.fit` accepts, such as a DataLoader. With a step, its
+        batches may have any structure.
+    step : callable, optional
+        `step(batch)`, a training step of your own instead of `model`, `backend` and `loss`. It gets each batch as
+        `iterator` yields it, some of them several times, and must leave them as they are.
     backend : Backend or str
         Where to train. If "auto" fails, the CPU is used and a finding says so.
     loss : callable, optional
@@ -118,21 +127,27 @@ def examine(
     Raises
     ------
     ValueError
-        If only one of `model` and `iterator` is given, the model cannot be copied, or the batches cannot be trained on.
-        Errors of the iterator are raised unchanged.
+        If other arguments are given than a model and an iterator, a step and an iterator, or none of them; the model
+        cannot be copied; or the batches cannot be trained on. Errors of the iterator and the step are raised unchanged.
     """
     whole_number("batches", batches, least=2)
-    if (model is None) is not (iterator is None):
-        raise ValueError("give a model and an iterator, or neither of them")
+    if (model is None and step is None) is not (iterator is None):
+        raise ValueError("give a model and an iterator, or a step and an iterator, or none of them")
+    if step is not None and not (model is None and loss is None and backend == "auto"):
+        raise ValueError("a step has a model, a loss and a device of its own: give no model, loss or backend with it")
     show = progress or _show_nothing
     show("the machine", 0, len(CHECKS))
     case = Case(look_at_machine())
-    if model is None or iterator is None:
+    if iterator is None:
         return Examination(case.machine, _ordered(_look(case, show)), None, None)
     reset = _reset_to_here(iterator)
     try:
         show("training", 0, len(CHECKS))
-        setup = make_setup(model, iterator, backend_or_cpu(backend) if isinstance(backend, str) else backend, loss)
+        setup: Setup
+        if step is not None:
+            setup = StepSetup(iterator, step)
+        elif model is not None:
+            setup = make_setup(model, iterator, backend_or_cpu(backend) if isinstance(backend, str) else backend, loss)
         observation = observe_training(model, setup, batches)
         case = replace(case, setup=setup, observation=observation)
         findings = _look(case, show)
@@ -179,7 +194,7 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
         changed: Setup | None = check.apply(case.setup, case)
         if changed is None:
             return replace(finding, trial_failed="it cannot be applied in this process")
-        trial = try_remedy(case.setup, changed, len(case.observation.batch))
+        trial = try_remedy(case.setup, changed, record_count(case.observation.batch))
     except Exception as error:  # noqa: BLE001 - without the remedy, this training has just run
         return replace(finding, trial_failed=f"{type(error).__name__}: {error}")
     batches = case.batches_per_epoch

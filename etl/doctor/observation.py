@@ -1,4 +1,4 @@
-"""An observation: measurements of a model while it trains on a few batches. Imports torch."""
+"""An observation: measurements of a training on a few batches. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from etl.doctor.setup import Setup, copy_batch
+from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import StepTimes, time_steps
-from etl.loading.batch import Batch
+from etl.measuring.arrays import copy_of
 from etl.runtime import Collections, CollectionWatch
 
 if TYPE_CHECKING:
@@ -40,23 +40,11 @@ MOVES = (torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to)
 
 
 @dataclass(frozen=True)
-class Observation:
-    """Measurements of a training.
+class ModelTrace:
+    """The calls inside a model.
 
     Attributes
     ----------
-    times : StepTimes
-        Times of `count` batches.
-    count : int
-        Number of measured batches.
-    batch : Batch
-        A copy of the last measured batch.
-    collections : list of Collections
-        Garbage collections during the measured batches.
-    tracked_objects : int
-        Objects that a full garbage collection visits.
-    full_collection_seconds : float
-        Duration of one full collection.
     callers : mapping of str to frozenset of int
         Identifiers of the threads that called each module, by name of the module.
     departures : mapping of str to float
@@ -66,15 +54,43 @@ class Observation:
         Number of dense layers that no path bypasses; see `DenseDepth`.
     """
 
-    times: StepTimes
-    count: int
-    batch: Batch
-    collections: list[Collections]
-    tracked_objects: int
-    full_collection_seconds: float
     callers: Mapping[str, frozenset[int]]
     departures: Mapping[str, float]
     dense_in_series: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Measurements of a training.
+
+    Attributes
+    ----------
+    times : StepTimes
+        Times of `count` batches.
+    count : int
+        Number of measured batches.
+    batch : batch
+        A copy of the last measured batch.
+    device : torch.device
+        Device of compute; see `Setup.device`.
+    collections : list of Collections
+        Garbage collections during the measured batches.
+    tracked_objects : int
+        Objects that a full garbage collection visits.
+    full_collection_seconds : float
+        Duration of one full collection.
+    trace : ModelTrace or None
+        Calls inside the model; None if the training step is the user's own function.
+    """
+
+    times: StepTimes
+    count: int
+    batch: Any
+    device: torch.device
+    collections: list[Collections]
+    tracked_objects: int
+    full_collection_seconds: float
+    trace: ModelTrace | None
 
     @property
     def etl_seconds(self) -> float:
@@ -92,13 +108,14 @@ class Observation:
         return statistics.median(self.times.faults)
 
 
-def observe_training(user_model: torch.nn.Module, setup: Setup, count: int) -> Observation:
-    """Measure training on `count` batches, then trace every call of torch in two more steps on the last batch.
+def observe_training(user_model: torch.nn.Module | None, setup: Setup, count: int) -> Observation:
+    """Measure training on `count` batches. Then trace every call inside the model in two more steps on the last batch.
 
     Parameters
     ----------
-    user_model : torch.nn.Module
-        The original of the model in `setup`. Its calls are traced, too, since other threads may use it.
+    user_model : torch.nn.Module or None
+        The original of the model in `setup`. Its calls are traced, too, since other threads may use it. None if the
+        training step is the user's own function.
     setup : Setup
         The training.
     count : int
@@ -112,15 +129,13 @@ def observe_training(user_model: torch.nn.Module, setup: Setup, count: int) -> O
         stack.enter_context(watch)
         return stack
 
-    with _trace_callers(user_model, callers):
+    with ExitStack() as tracing:
+        if user_model is not None:
+            tracing.enter_context(_trace_callers(user_model, callers))
         times, last = time_steps(setup, count, around)
-        batch = copy_batch(last)
-        departures: Counter[str] = Counter()
-        depth = DenseDepth(setup.model)
-        with _trace_callers(setup.model, callers), _trace_departures(setup.model, departures), depth:
-            step = setup.make_step()
-            for _ in range(TRACED_BATCHES):
-                step(batch)
+        batch = copy_of(last)
+        trace = None if setup.of_model is None else _trace(setup.of_model, batch, callers)
+    device = setup.device
     tracked = len(gc.get_objects())
     full = CollectionWatch()
     with full:
@@ -129,9 +144,33 @@ def observe_training(user_model: torch.nn.Module, setup: Setup, count: int) -> O
         times=times,
         count=count,
         batch=batch,
+        device=device,
         collections=watch.take(),
         tracked_objects=tracked,
         full_collection_seconds=sum(each.seconds for each in full.take()),
+        trace=trace,
+    )
+
+
+def _trace(setup: ModelSetup, batch: Any, callers: dict[str, set[int]]) -> ModelTrace:
+    """Train on `batch` twice and return the calls inside the model.
+
+    Parameters
+    ----------
+    setup : ModelSetup
+        The training.
+    batch : Batch
+        The batch.
+    callers : dict of str to set of int
+        Threads that called each module so far.
+    """
+    departures: Counter[str] = Counter()
+    depth = DenseDepth(setup.model)
+    with _trace_callers(setup.model, callers), _trace_departures(setup.model, departures), depth:
+        step = setup.make_step()
+        for _ in range(TRACED_BATCHES):
+            step(batch)
+    return ModelTrace(
         callers={name: frozenset(threads) for name, threads in callers.items()},
         departures={name: calls / TRACED_BATCHES for name, calls in departures.items()},
         dense_in_series=depth.layers,

@@ -1,20 +1,19 @@
-"""A training that can be repeated with one thing changed. Imports torch."""
+"""A training that can be repeated with one thing changed: of a model, or by a step of the user. Imports torch."""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from etl.iterators.foreign import as_iterator
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
-from etl.training.backends.tensors import map_batch
 from etl.training.fit import Loss, TrainingStep, cross_entropy, place_model, squared_error
 
 if TYPE_CHECKING:
@@ -24,28 +23,37 @@ LEARNING_RATE = 0.0
 
 
 @dataclass(frozen=True)
-class Setup:
+class Setup(ABC):
     """A training: the one that is examined, or a variant of it with one thing changed.
 
     Attributes
     ----------
-    model : torch.nn.Module
-        A copy of the user's model, which training may change.
     batches : iterable of batches
-        What the model is trained on.
-    backend : Backend
-        Device of compute.
-    loss : callable or None
-        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
+        The batches to train on.
     settings : tuple of callables
         Each returns a context manager, and the training runs inside all of them.
     """
 
-    model: torch.nn.Module
     batches: Iterable[Any]
-    backend: Backend
-    loss: Loss | None
-    settings: tuple[Callable[[], AbstractContextManager[Any]], ...] = ()
+    settings: tuple[Callable[[], AbstractContextManager[Any]], ...] = field(default=(), kw_only=True)
+
+    @abstractmethod
+    def make_step(self) -> Callable[[Any], None]:
+        """Return a function that trains on one batch and waits for the device."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Device of compute."""
+
+    @property
+    def of_model(self) -> ModelSetup | None:
+        """The same training if its model is known; None if the training step is the user's own function."""
+        return None
+
+    def accept(self, item: Any) -> Any:
+        """Return `item`, which `batches` yielded, in the form that the step takes."""
+        return item
 
     def within(self, *settings: Callable[[], AbstractContextManager[Any]]) -> Self:
         """Return this training with `settings` added."""
@@ -59,6 +67,51 @@ class Setup:
         """Enter all settings; they apply until `stack` is closed."""
         for make in self.settings:
             stack.enter_context(make())
+
+    def endless(self) -> Iterator[Any]:
+        """Yield batches epoch after epoch.
+
+        Raises
+        ------
+        ValueError
+            If an epoch has no batches, or a model is trained and `etl.fit` does not accept the form of a batch.
+        """
+        while True:
+            count = 0
+            for count, item in enumerate(self.batches, start=1):  # noqa: B007 - used after the loop
+                yield self.accept(item)
+            if count == 0:
+                raise ValueError(
+                    "an epoch has no batches, so there is nothing to examine; an iterable that is exhausted after one "
+                    "epoch, such as a generator, cannot be examined"
+                )
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches of an epoch; None if the iterator has no length."""
+        try:
+            return len(self.batches)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+
+@dataclass(frozen=True)
+class ModelSetup(Setup):
+    """A training of a model with the step of `etl.fit`.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        A copy of the user's model, which training may change.
+    backend : Backend
+        Device of compute.
+    loss : callable or None
+        `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
+    """
+
+    model: torch.nn.Module
+    backend: Backend
+    loss: Loss | None
 
     def make_step(self) -> Callable[[Batch], None]:
         """Return a function that trains on one batch and waits for the device.
@@ -78,34 +131,47 @@ class Setup:
 
         return train
 
-    def endless(self) -> Iterator[Batch]:
-        """Yield batches epoch after epoch.
-
-        Raises
-        ------
-        ValueError
-            If an epoch has no batches, or a batch has a form that `etl.fit` does not accept.
-        """
-        while True:
-            count = 0
-            for count, item in enumerate(self.batches, start=1):  # noqa: B007 - used after the loop
-                yield as_batch(item)
-            if count == 0:
-                raise ValueError(
-                    "an epoch has no batches, so there is nothing to examine; an iterable that is exhausted after one "
-                    "epoch, such as a generator, cannot be examined"
-                )
+    @property
+    def device(self) -> torch.device:
+        return self.backend.device
 
     @property
-    def batches_per_epoch(self) -> int | None:
-        """Batches of an epoch; None if the iterator has no length."""
-        try:
-            return len(self.batches)  # type: ignore[arg-type]
-        except TypeError:
-            return None
+    def of_model(self) -> ModelSetup:
+        return self
+
+    def accept(self, item: Any) -> Batch:
+        return as_batch(item)
 
 
-def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend, loss: Loss | None) -> Setup:
+@dataclass(frozen=True)
+class StepSetup(Setup):
+    """A training by the user's own step, which gets batches as they are and keeps whatever it learns.
+
+    Attributes
+    ----------
+    step : callable
+        `step(batch)`; what it returns is ignored.
+    """
+
+    step: Callable[[Any], Any]
+
+    def make_step(self) -> Callable[[Any], None]:
+        def train(batch: Any) -> None:
+            self.step(batch)
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+
+        return train
+
+    @property
+    def device(self) -> torch.device:
+        """The current CUDA device if anything in this process has initialised CUDA through torch; otherwise the CPU."""
+        if torch.cuda.is_initialized():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+
+
+def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend, loss: Loss | None) -> ModelSetup:
     """Return the training of a copy of `model`.
 
     As in `etl.fit`, the weights have the dtype of `iterator` if it names one.
@@ -130,7 +196,7 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
         copied = copy.deepcopy(model)
     except Exception as error:
         raise ValueError(f"the model cannot be copied, and without a copy its state would change: {error}") from error
-    return Setup(place_model(copied, as_iterator(iterator), backend).train(), iterator, backend, loss)
+    return ModelSetup(iterator, place_model(copied, as_iterator(iterator), backend).train(), backend, loss)
 
 
 def first_array(part: Any) -> Any:
@@ -143,12 +209,3 @@ def _default_loss(batch: Batch) -> Loss:
     if labels is None:
         raise ValueError("the batches have no labels to train on; give as `loss` a function that needs none")
     return squared_error if labels.is_floating_point() else cross_entropy
-
-
-def copy_batch(batch: Batch) -> Batch:
-    """Return a copy of `batch`, in memory that no iterator reuses."""
-
-    def copied(array: Any) -> Any:
-        return array.detach().clone() if isinstance(array, torch.Tensor) else np.array(array)
-
-    return map_batch(batch, copied)

@@ -46,8 +46,8 @@ class StageTimes:
     Attributes
     ----------
     stages : list of StageTime
-        The stages in order: reading is first, the copy to the device is last. Writing a record into its batch counts
-        for the last stage of the pipeline.
+        The stages in order: reading is first, the copy to the device is last if the backend is known. Writing a record
+        into its batch counts for the last stage of the pipeline.
     disk_bytes_per_second : float or None
         Speed of reading the files from disk; None if this process may not drop them from the page cache.
     memory_bytes_per_second : float
@@ -74,10 +74,17 @@ class StageTimes:
         return asdict(self)
 
 
-def time_stages(workload: Workload, backend: Backend) -> StageTimes:
+def time_stages(workload: Workload, backend: Backend | None) -> StageTimes:
     """Time the stages of `workload` for a second with warm and a second with cold files.
 
     Errors of loading are raised unchanged.
+
+    Parameters
+    ----------
+    workload : Workload
+        The records and their pipeline.
+    backend : Backend or None
+        The device that batches are copied to; None if a training step of the user copies them itself.
     """
     files = source_files(workload.settings.source, workload.records)
     nbytes = sum(each.stat().st_size for each in files)
@@ -99,12 +106,13 @@ def time_stages(workload: Workload, backend: Backend) -> StageTimes:
             failed = str(error)
         read_into_page_cache(files)
         batch = map_batch(next(iter(raw)), np.array)
-    copy = _copy_seconds(backend, batch) / len(batch)
     stages = [
         StageTime(name, seconds * 1e3, None if cold is None else cold[index][1] * 1e3)
         for index, (name, seconds) in enumerate(warm)
     ]
-    stages.append(StageTime(f"copy to {backend.device}", copy * 1e3, None if cold is None else copy * 1e3))
+    if backend is not None:
+        copy = _copy_seconds(backend, batch) / len(batch)
+        stages.append(StageTime(f"copy to {backend.device}", copy * 1e3, None if cold is None else copy * 1e3))
     return StageTimes(stages, disk, memory, nbytes, failed)
 
 

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 from etl.doctor.check import Trial
 from etl.doctor.setup import Setup
-from etl.loading.batch import Batch
 from etl.measuring.statistics import CONFIDENCE, signed_rank_interval
+from etl.measuring.structure import record_count
 
 WARM_UP_BATCHES = 3
 # 0 is the training without the remedy, and 1 is with it. They take turns in an order in which a steady drift cancels.
@@ -60,7 +61,7 @@ class StepTimes:
 
 def time_steps(
     setup: Setup, count: int, around: Callable[[], ExitStack] = ExitStack, seconds: float = 0.0
-) -> tuple[StepTimes, Batch]:
+) -> tuple[StepTimes, Any]:
     """Train on a few batches to warm up, then measure at least `count` batches for at least `seconds`.
 
     Errors of training are raised unchanged.
@@ -100,12 +101,12 @@ def time_steps(
                 times.etl.append(loaded - asked)
                 times.compute.append(ended - loaded)
                 times.ended.append(ended)
-                times.records.append(len(batch))
+                times.records.append(record_count(batch))
                 times.faults.append(_minor_faults() - faults)
     return times, batch
 
 
-def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
+def time_compute(setups: Sequence[Setup], batches: Sequence[Any], seconds: float) -> list[float]:
     """Return the median seconds of a training step on a batch in memory, for each training.
 
     The trainings take turns, and each takes at least three steps.
@@ -114,7 +115,7 @@ def time_compute(setups: Sequence[Setup], batches: Sequence[Batch], seconds: flo
     ----------
     setups : sequence of Setup
         The trainings to compare.
-    batches : sequence of Batch
+    batches : sequence of batches
         One batch for each training.
     seconds : float
         Approximate time to measure each training.

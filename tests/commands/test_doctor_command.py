@@ -89,9 +89,109 @@ def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist
     assert "Reading the files alone" in shown
 
 
-@pytest.mark.parametrize("option", [["--model", "mlp"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]])
+@pytest.mark.parametrize(
+    "option", [["--model", "mlp"], ["--step", "a:b"], ["--try"], ["--heap"], ["--gc"], ["--profile", "a.svg"]]
+)
 def test_an_option_that_needs_a_source_is_refused_without_one(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", *option]) == 2
     assert f"{option[0]} needs a SOURCE" in capsys.readouterr().err
+
+
+OWN_TRAINING = """
+import torch
+
+class Mappings(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return {"image": torch.full((8,), float(index)), "size": torch.ones(2), "label": index % 3}
+
+def dataset():
+    return Mappings()
+
+def make_step(batch_size):
+    model = torch.nn.Linear(10, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(batch):
+        assert list(batch) == ["image", "size", "label"] and batch["image"].dtype == torch.float32
+        optimizer.zero_grad()
+        outputs = model(torch.cat([batch["image"], batch["size"]], 1))
+        torch.nn.functional.cross_entropy(outputs, batch["label"]).backward()
+        optimizer.step()
+
+    return step
+
+def make_failing_step(task):
+    def step(batch):
+        raise RuntimeError("no such layer")
+    return step
+
+def fail():
+    raise ImportError("no such library")
+
+def make_number():
+    return 5
+"""
+
+
+@pytest.fixture
+def own_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write a module with a data set and steps to the working folder, and return its name."""
+    name = f"training_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN_TRAINING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_data_set_is_trained_on_with_a_step_of_its_own(
+    own_training: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    options = ["--batch-size", "8", "--batches", "4", "--strategy", "raw", "--heap", "--gc", "--try"]
+    arguments = ["doctor", f"{own_training}:dataset", "--step", f"{own_training}:make_step", *options]
+    code = main([*arguments, "--json", str(report)])
+    content = json.loads(report.read_text())
+    by_name = {each["check"]: each for each in content["findings"]}
+    assert code == int(any(each["severity"] == "serious" for each in content["findings"]))
+    assert content["batches_per_epoch"] == 8
+    assert {name for name, each in by_name.items() if "the user's own function" in each["found"]} >= {
+        "sharing",
+        "data_type",
+        "network",
+        "fallback",
+    }
+    assert "ms for a batch and computes for" in by_name["loading"]["evidence"]
+    assert "with 4 times the records" in by_name["batch_size"]["evidence"]
+    assert [each["name"] for each in content["stages"]["stages"]] == ["read"]
+    assert content["pauses"]["batches"] == 4
+    assert content["heap"]["leaks"] == []
+    assert "Reading the files alone" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("make_failing_step", "RuntimeError: no such layer; its batch is {'image': float32"),
+        ("fail", "ImportError: no such library"),
+        ("make_number", "--step returned a int; it must return a function of a batch"),
+        ("missing", "AttributeError: module"),
+    ],
+)
+def test_a_step_that_raises_is_one_sentence(
+    own_training: str, function: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", f"{own_training}:dataset", "--step", f"{own_training}:{function}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--step" in line
+    assert message in line
+
+
+@pytest.mark.parametrize("option", [["--model", "mlp"], ["--backend", "cpu"]])
+def test_an_option_for_a_model_is_refused_beside_a_step(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "digits", "--step", "a:b", *option]) == 2
+    assert f"so {option[0]} has no effect with it" in capsys.readouterr().err

@@ -186,7 +186,8 @@ def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def halved(setups: Sequence[Setup], batches: Sequence[Batch], seconds: float) -> list[float]:
         time_compute(setups, batches, 0.0)
-        seen.append([str(next(setup.model.parameters()).dtype) for setup in setups])
+        models = [setup.of_model.model for setup in setups if setup.of_model is not None]
+        seen.append([str(next(model.parameters()).dtype) for model in models])
         return [2.0, 1.0]
 
     # The real speed-up of float32 depends on the machine and its load.

@@ -127,6 +127,19 @@ def test_the_cpu_takes_tuples_and_masks_in_their_places() -> None:
     assert (len(put), put.nbytes) == (len(batch), batch.nbytes)
 
 
+@pytest.mark.parametrize("form", ["pair", "list of tensors", "mapping"])
+def test_the_cpu_takes_batches_as_loaders_yield_them_without_a_copy(form: str) -> None:
+    features, labels = np.ones((2, 3), np.float32), np.array([1, 0])
+    batch = {
+        "pair": (features, labels),
+        "list of tensors": [torch.from_numpy(features), torch.from_numpy(labels)],
+        "mapping": {"label": labels, "image": features},
+    }[form]
+    put = etl.backend("cpu").put(batch)
+    assert isinstance(put, etl.Batch)
+    assert [tensor.data_ptr() for tensor in put.arrays()] == [features.ctypes.data, labels.ctypes.data]
+
+
 def test_the_cpu_leaves_out_what_a_batch_has_not() -> None:
     put = etl.backend("cpu").put(etl.Batch(np.zeros((2, 3), np.float32), None))
     assert put.labels is None

@@ -72,6 +72,12 @@ def test_tuples_and_masks_arrive_in_their_places() -> None:
     assert put.labels_mask.mean().item() == 4
 
 
+def test_a_batch_arrives_in_the_form_of_a_loader() -> None:
+    features, labels = etl.backend("cuda").put({"image": np.ones((2, 3), np.float32), "label": np.array([1, 0])})
+    assert features.is_cuda
+    assert labels.tolist() == [1, 0]
+
+
 def test_arrays_may_be_overwritten_as_soon_as_put_returns() -> None:
     backend = etl.backend("cuda")
     features = np.empty(LARGE, np.float32)

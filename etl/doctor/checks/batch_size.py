@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from etl.doctor.check import Case, Check, Finding, Severity
-from etl.doctor.setup import Setup, copy_batch
+from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch, as_batch
+from etl.measuring.arrays import copy_of
+from etl.measuring.structure import describe, leaves_in, record_count
 from etl.runtime.resources import available_nbytes
 
 # "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above 1,000, convergence may suffer.
 MIN_RECORDS, MAX_RECORDS = 32, 1000
 TRIAL_SECONDS = 0.5
 MAX_STEP_SECONDS = 0.5
+ARRAYS = (np.ndarray, torch.Tensor)
 
 
 class BatchSize(Check):
@@ -33,7 +38,7 @@ class BatchSize(Check):
         if case.setup is None or case.observation is None:
             return self.not_looked_at()
         batch = case.observation.batch
-        size = len(batch)
+        size = record_count(batch)
         if size > MAX_RECORDS:
             return self.wrong(
                 Severity.NOTE,
@@ -43,7 +48,12 @@ class BatchSize(Check):
             )
         if size >= MIN_RECORDS:
             return self.fine(f"batches of {size} records", f"{MIN_RECORDS} to 128 are usual")
-        factor = case.notes[self.name] = _find_factor(case.setup, batch)
+        if not _can_be_joined(batch):
+            return self.not_looked_at(f"larger batches cannot be made of {describe(batch)}")
+        try:
+            factor = case.notes[self.name] = _find_factor(case.setup, batch)
+        except Exception as error:  # noqa: BLE001 - with batches of this size, this training has just run
+            return self.not_looked_at(f"batches of more than {size} fail: {type(error).__name__}: {error}")
         if factor == 1:
             return self.not_looked_at(f"trying batches of more than {size} would take too much time or memory")
         small, large = time_compute((case.setup, case.setup), (batch, _repeated(batch, factor)), TRIAL_SECONDS)
@@ -62,7 +72,7 @@ class BatchSize(Check):
         )
 
     def apply(self, setup: Setup, case: Case) -> Setup:
-        return setup.loading(Rebatched(setup.batches, case.notes[self.name]))
+        return setup.loading(Rebatched(setup.batches, case.notes[self.name], setup.accept))
 
 
 class Rebatched:
@@ -74,19 +84,22 @@ class Rebatched:
         The other iterable.
     factor : int
         Number of batches to join.
+    accept : callable
+        Returns an item of `batches` in the form that training takes.
     """
 
-    def __init__(self, batches: Iterable[Any], factor: int) -> None:
+    def __init__(self, batches: Iterable[Any], factor: int, accept: Callable[[Any], Any] = as_batch) -> None:
         self._batches = batches
         self.factor = factor
+        self._accept = accept
 
     def __len__(self) -> int:
         return -(-len(self._batches) // self.factor)  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[Batch]:
-        waiting: list[Batch] = []
+    def __iter__(self) -> Iterator[Any]:
+        waiting: list[Any] = []
         for item in self._batches:
-            waiting.append(copy_batch(as_batch(item)))  # the iterator may reuse its memory
+            waiting.append(copy_of(self._accept(item)))  # the iterator may reuse its memory
             if len(waiting) == self.factor:
                 yield _joined(waiting)
                 waiting = []
@@ -94,14 +107,15 @@ class Rebatched:
             yield _joined(waiting)
 
 
-def _find_factor(setup: Setup, batch: Batch) -> int:
+def _find_factor(setup: Setup, batch: Any) -> int:
     """Return how many copies of `batch` to try as one batch: the power of two that gives `MIN_RECORDS` records or more.
 
     A smaller power is returned if a step would take too long, or more than a quarter of the free memory.
     """
     factor, step = 1, setup.make_step()
     step(batch)
-    while factor * len(batch) < MIN_RECORDS:
+    size = record_count(batch)
+    while factor * size < MIN_RECORDS:
         available, peak = available_nbytes(), _peak_nbytes()
         started = time.perf_counter()
         step(_repeated(batch, 2 * factor))
@@ -117,23 +131,23 @@ def _peak_nbytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _repeated(batch: Batch, times: int) -> Batch:
+def _repeated(batch: Any, times: int) -> Any:
     return _joined([batch] * times)
 
 
-def _joined(batches: Sequence[Batch]) -> Batch:
+def _can_be_joined(batch: Any) -> bool:
+    """Return True if `batch` is made of arrays and tensors whose first axis counts records, and of nothing else."""
+    size = record_count(batch)
+    return all(isinstance(each, ARRAYS) and each.shape[:1] == (size,) for each in leaves_in(batch))
+
+
+def _joined(batches: Sequence[Any]) -> Any:
     """Return one batch with the records of all `batches`, without the marks of `Batch.repeated`."""
-    return Batch(
-        *(
-            _concatenated([getattr(batch, name) for batch in batches])
-            for name in ("features", "labels", "features_mask", "labels_mask")
-        )
-    )
+    whole = [replace(each, repeated=None) if isinstance(each, Batch) else each for each in batches]
+    columns = zip(*map(leaves_in, whole), strict=True)
+    # What `deepcopy` finds in its memo it does not copy itself: it rebuilds the containers around it.
+    return copy.deepcopy(whole[0], {id(parts[0]): _concatenated(parts) for parts in columns})
 
 
-def _concatenated(parts: list[Any]) -> Any:
-    if parts[0] is None:
-        return None
-    if isinstance(parts[0], tuple):
-        return tuple(_concatenated([part[index] for part in parts]) for index in range(len(parts[0])))
-    return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts)
+def _concatenated(parts: Sequence[Any]) -> Any:
+    return torch.cat(list(parts)) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts)

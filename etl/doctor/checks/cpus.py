@@ -87,8 +87,9 @@ class Threads(Check):
             if min_severity is Severity.FINE:
                 return self.fine(found, evidence)
             return self.wrong(min_severity, found, evidence, remedy)
-        if case.setup.backend.device.type != "cpu" and compute <= cpus:
-            return self.fine(found, f"{evidence}; compute is on {case.setup.backend.device}")
+        # A step of the user may compute on the CPU although torch has initialised a device, so it is always timed.
+        if case.of_model is not None and case.of_model.device.type != "cpu" and compute <= cpus:
+            return self.fine(found, f"{evidence}; compute is on {case.of_model.device}")
         batch = case.observation.batch
         now, then = time_compute((case.setup, self.apply(case.setup, case)), (batch, batch), TRIAL_SECONDS)
         evidence += f"; a training step takes {now * 1e3:.1f} ms, with {better} threads {then * 1e3:.1f} ms"

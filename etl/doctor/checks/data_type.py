@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from etl.doctor.check import Case, Check, Finding
-from etl.doctor.setup import Setup
+from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch
@@ -30,10 +30,11 @@ class DataType(Check):
     )
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.observation is None:
-            return self.not_looked_at()
+        setup = case.of_model
+        if setup is None or case.observation is None:
+            return self.not_looked_at(case.unknown_model)
         dtypes = Counter(
-            str(each.dtype).removeprefix("torch.") for each in case.setup.model.parameters() if each.is_floating_point()
+            str(each.dtype).removeprefix("torch.") for each in setup.model.parameters() if each.is_floating_point()
         )
         if not dtypes:
             return self.not_looked_at("the model has no floating-point parameters")
@@ -42,8 +43,7 @@ class DataType(Check):
         if main == "float32":
             return self.fine("parameters are float32", f"{held} tensors of parameters")
         batch = case.observation.batch
-        single = self.apply(case.setup, case)
-        now, then = time_compute((case.setup, single), (batch, _in_float32(batch)), TRIAL_SECONDS)
+        now, then = time_compute((setup, _single(setup)), (batch, _in_float32(batch)), TRIAL_SECONDS)
         return self.slower(
             case,
             case.observation,
@@ -54,8 +54,13 @@ class DataType(Check):
             "dtype='float32' for iterator and model",
         )
 
-    def apply(self, setup: Setup, case: Case) -> Setup:  # noqa: ARG002
-        return replace(setup, model=copy.deepcopy(setup.model).float(), batches=_InFloat32(setup.batches))
+    def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002
+        return None if setup.of_model is None else _single(setup.of_model)
+
+
+def _single(setup: ModelSetup) -> ModelSetup:
+    """Return `setup` in float32."""
+    return replace(setup, model=copy.deepcopy(setup.model).float(), batches=_InFloat32(setup.batches))
 
 
 class _InFloat32:

@@ -16,9 +16,9 @@ class SharedModel(Check):
     )
 
     def look(self, case: Case) -> Finding:
-        if case.observation is None:
-            return self.not_looked_at()
-        callers = case.observation.callers
+        if case.observation is None or case.observation.trace is None:
+            return self.not_looked_at(case.unknown_model)
+        callers = case.observation.trace.callers
         shared = {name: len(threads) for name, threads in callers.items() if len(threads) > 1}
         evidence = (
             f"a hook on each of the {len(callers)} modules that were called, during {case.observation.count} batches "
@@ -43,13 +43,13 @@ class Fallback(Check):
     why = "the device is idle during the copies to the host and back"
 
     def look(self, case: Case) -> Finding:
-        if case.observation is None or case.setup is None:
-            return self.not_looked_at()
-        departures = case.observation.departures
+        if case.observation is None or case.observation.trace is None:
+            return self.not_looked_at(case.unknown_model)
+        departures = case.observation.trace.departures
         if not departures:
             return self.fine("all operations of the model stay on its device", "every call of torch in two batches")
         times = ", ".join(f"{name} ({count:g} a batch)" for name, count in departures.items())
-        is_device = case.setup.backend.device.type != "cpu"
+        is_device = case.observation.device.type != "cpu"
         return self.wrong(
             Severity.SERIOUS if is_device else Severity.WARNING,
             f"tensors leave {'the device' if is_device else 'torch'} during the forward pass",

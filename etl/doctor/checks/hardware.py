@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.check import OWN_STEP, Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.training.backends import PRIORITY_VARIABLES, import_torch
@@ -46,8 +46,10 @@ class BackendInUse(Check):
                 f"etl.backend('auto') with {variables}",
                 f"unset {' and '.join(requested)}, or request a backend that the machine has",
             )
-        device = str((case.setup.backend if case.setup is not None else chosen).device)
         evidence = f"{_torch_build(torch)}; {variables}"
+        if case.observation is not None and case.of_model is None and torch.cuda.is_available():
+            return self._of_step(case.observation.device, evidence)
+        device = str(chosen.device if case.of_model is None else case.of_model.device)
         if device != "cpu":
             return self.fine(f"compute runs on {device}, {torch.cuda.get_device_name(device)}", evidence)
         if torch.cuda.is_available():
@@ -68,6 +70,25 @@ class BackendInUse(Check):
             )
         return self.fine("compute runs on the CPU; there is no GPU", evidence)
 
+    def _of_step(self, device: Any, evidence: str) -> Finding:
+        """Return the finding for a step of the user, where torch finds a GPU.
+
+        Parameters
+        ----------
+        device : torch.device
+            The CUDA device if torch had initialised it after the steps, otherwise the CPU.
+        evidence : str
+            The versions and variables.
+        """
+        if device.type != "cpu":
+            return self.not_looked_at(f"{OWN_STEP}; torch has initialised {device} in this process")
+        return self.wrong(
+            Severity.WARNING,
+            "there is a GPU, and the training step did not use it through torch",
+            f"torch.cuda.is_initialized() was False after the steps; {evidence}",
+            'move the model and every batch to "cuda" in the step, unless another library than torch computes there',
+        )
+
 
 def _torch_build(torch: Any) -> str:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
@@ -83,7 +104,7 @@ class VendorKernels(Check):
 
     def look(self, case: Case) -> Finding:
         torch = import_torch()
-        if case.setup is not None and case.setup.backend.device.type == "cuda":
+        if case.observation is not None and case.observation.device.type == "cuda":
             library, kernels = "cuDNN", torch.backends.cudnn
             switch = "torch.backends.cudnn.enabled = True"
             version = str(kernels.version())
@@ -106,9 +127,9 @@ class VendorKernels(Check):
         evidence += f"; a training step takes {off * 1e3:.1f} ms without and {on * 1e3:.1f} ms with it"
         return self.slower(case, case.observation, off - on, found, evidence, switch, min_severity=Severity.NOTE)
 
-    def apply(self, setup: Setup, case: Case) -> Setup:  # noqa: ARG002
+    def apply(self, setup: Setup, case: Case) -> Setup:
         torch = import_torch()
-        is_cuda = setup.backend.device.type == "cuda"
+        is_cuda = case.observation is not None and case.observation.device.type == "cuda"
         return setup.within(lambda: _enabled(torch.backends.cudnn if is_cuda else torch.backends.mkldnn))
 
 

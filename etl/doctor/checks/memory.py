@@ -10,6 +10,7 @@ import numpy as np
 
 from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
+from etl.measuring.arrays import views_in
 from etl.runtime import GcPolicy, HeapPolicy
 
 # Minimum number of objects in memory, and what Deeplearning4j's guide ("Performance Issues", step 4) says about a JVM's
@@ -73,7 +74,7 @@ class MemoryReuse(Check):
         if case.observation is None:
             return self.not_looked_at()
         observation = case.observation
-        pages = max(1.0, observation.batch.nbytes / PAGE_NBYTES)
+        pages = max(1.0, sum(each.nbytes for each in views_in(observation.batch)) / PAGE_NBYTES)
         faults = observation.faults
         fault_seconds = _fault_seconds()
         evidence = (

@@ -66,15 +66,15 @@ class NetworkSize(Check):
     why = "every layer, channel, pixel, time step and class is computed for every record"
 
     def look(self, case: Case) -> Finding:
-        if case.setup is None or case.observation is None:
-            return self.not_looked_at()
-        size = size_of(case.setup.model)
+        if case.of_model is None or case.observation is None or case.observation.trace is None:
+            return self.not_looked_at(case.unknown_model)
+        size = size_of(case.of_model.model)
         shape = tuple(first_array(case.observation.batch.features).shape[1:])
         evidence = (
             f"{size.parameters:,} parameters; layers: {size.convolutions} convolutional, {size.recurrent} recurrent, "
             f"{size.dense} dense; inputs of {' x '.join(map(str, shape))}, {size.classes:,} outputs"
         )
-        found = list(_too_large(size, shape, case.observation.dense_in_series))
+        found = list(_too_large(size, shape, case.observation.trace.dense_in_series))
         if not found:
             return self.fine("within the guidelines", evidence)
         severity = Severity.WARNING if len(found) > 1 else Severity.NOTE

@@ -32,8 +32,11 @@ class Backend(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def put(self, batch: Batch) -> Batch:
-        """Return the batch as tensors on the device; tensors that are already there are not copied."""
+    def put(self, batch: Any) -> Batch:
+        """Return a batch, in any form that `etl.fit` accepts, as tensors on the device.
+
+        Tensors that are already there are not copied.
+        """
 
     def send(self, batch: Batch) -> Sent:
         """Begin to copy `batch` to the device while it computes."""

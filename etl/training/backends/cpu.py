@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from etl.loading.batch import Batch
+from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
 
 
@@ -28,9 +29,9 @@ class CpuBackend:
     name = "cpu"
     device = torch.device("cpu")
 
-    def put(self, batch: Batch) -> Batch:
-        """Return tensors that share the memory of the arrays of `batch`."""
-        return map_batch(batch, as_tensor)
+    def put(self, batch: Any) -> Batch:
+        """Return tensors that share the memory of the arrays of `batch`, which has any form that `etl.fit` accepts."""
+        return map_batch(as_batch(batch), as_tensor)
 
     def send(self, batch: Batch) -> Arrived:
         """Return the batch as already arrived, since there is nothing to copy."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from etl.loading.batch import Batch
+from etl.loading.batch import Batch, as_batch
 from etl.training.backends.tensors import as_tensor, map_batch, torch_dtype
 
 # One buffer is filled while the copy out of the other may still be running.
@@ -59,9 +60,12 @@ class CudaBackend:
         # Batches that are being copied from, each with the event recorded after its copy.
         self._under_way: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
-    def put(self, batch: Batch) -> Batch:
-        """Return tensors on the device; the arrays of `batch` may be overwritten as soon as this returns."""
-        return self._send(batch, stage=True).receive()
+    def put(self, batch: Any) -> Batch:
+        """Return tensors on the device of a batch in any form that `etl.fit` accepts.
+
+        The arrays of `batch` may be overwritten as soon as this returns.
+        """
+        return self._send(as_batch(batch), stage=True).receive()
 
     def send(self, batch: Batch) -> _Sent:
         """Begin to copy `batch` to the device.

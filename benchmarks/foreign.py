@@ -1,0 +1,163 @@
+"""Loaders of the user, named by FAIR_ETL_STRATEGIES: found, prepared and opened by the commit under test."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import etl
+from benchmarks.cells import STRATEGIES_VARIABLE, Cell
+from benchmarks.measuring.page_cache import read_into_page_cache
+from benchmarks.measuring.processes import MeasurementError
+from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
+from benchmarks.servers import ROOT, import_everything, start_server
+from benchmarks.workload import SEED, Data, Loader, make_pipeline, open_source, unsupported_reason
+
+
+def check_functions(functions: Mapping[str, str]) -> None:
+    """Import the loaders of the user in a process of their own.
+
+    Parameters
+    ----------
+    functions : mapping of str to str
+        Their functions, by strategy.
+
+    Raises
+    ------
+    ValueError
+        If one of them cannot be found, unless the commit under test could not call it anyway.
+    """
+    named = [function for name, function in functions.items() if not unsupported_reason(Cell(name))]
+    if named:
+        with start_server("a strategy", "foreign:find", {"functions": named}) as server:
+            try:
+                server.wait_until_ready()
+            except MeasurementError as error:
+                raise ValueError(error.reason) from None
+
+
+def find(request: Request) -> tuple[Answer, OpenSession]:
+    """Find the functions in `request`. There are no sessions."""
+    for function in request["functions"]:
+        find_function(function)
+    return {}, one_answer(lambda _: {})
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """Return the function "package.module:function": of an installed package, or of the folder with asv.conf.json.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function, or it is not callable. The message quotes whatever the module raised.
+    """
+    # After the packages to be measured, which are installed and imported: the working tree's are in that folder.
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))
+    module, _, function = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for each in function.split("."):
+            found = getattr(found, each)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"{STRATEGIES_VARIABLE}: {name}: {type(error).__name__}: {error}; give package.module:function, found from "
+            "the folder of asv.conf.json, on ASV_PYTHONPATH, or in asv's environment"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"{STRATEGIES_VARIABLE}: {name} is a {type(found).__name__}, which is not callable")
+    function_found: Callable[..., Any] = found
+    return function_found
+
+
+def prepare_loaders(functions: Mapping[str, str], data: Data, folder: Path, cpus: Sequence[int]) -> None:
+    """Run what prepares the loaders of the user, once, and add the loaders to `data` with its cost.
+
+    Parameters
+    ----------
+    functions : mapping of str to str
+        Their functions, by strategy.
+    data : Data
+        The photographs.
+    folder : path
+        For the files of the loaders, each in a folder of its own.
+    cpus : sequence of int
+        The CPUs, by number, that may be used.
+    """
+    for name, function in functions.items():
+        loader = data.loaders[name] = Loader(function, str(folder / f"loader-{name}"))
+        Path(loader.folder).mkdir()
+        try:
+            with start_server(name, "foreign:prepare", {"data": data.to_json(), "cpus": list(cpus)}) as server:
+                data.loaders[name] = Loader.from_json(server.sample({"strategy": name}))
+        except MeasurementError as error:  # reported by the metrics of this loader; others are measured
+            data.loaders[name] = replace(loader, failure=error.text)
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Import everything. A session names a strategy, and is answered with its `Loader`, prepared."""
+    os.sched_setaffinity(0, request["cpus"])
+    import_everything()
+    data = Data.from_json(request["data"])
+    return {}, one_answer(lambda asked: _prepare(asked["strategy"], data).to_json())
+
+
+def _prepare(strategy: str, data: Data) -> Loader:
+    loader = data.loaders[strategy]
+    prepares = etl.strategies.find_prepare(find_function(loader.function))
+    if prepares is None:
+        return loader
+    read_into_page_cache(_files_below(data.photographs))
+    task = make_task(Cell(strategy), data)
+    started = time.perf_counter()
+    prepares(task)
+    seconds = time.perf_counter() - started
+    nbytes = sum(path.stat().st_size for path in _files_below(loader.folder))
+    return replace(loader, prepare_seconds=seconds, nbytes=nbytes)
+
+
+def _files_below(folder: str) -> Iterable[Path]:
+    return (path for path in Path(folder).rglob("*") if path.is_file())
+
+
+@contextmanager
+def open_loader(cell: Cell, data: Data) -> Iterator[Iterable[Any]]:
+    """Open the loader of the user that is the cell's strategy: an iterable of batches, one epoch an iteration."""
+    loader = data.loaders[cell.strategy]
+    if loader.failure:
+        raise RuntimeError(f"the data of {cell.strategy!r} were not prepared:\n{loader.failure}")
+    opened = etl.strategies.open_loader(find_function(loader.function), make_task(cell, data))
+    try:
+        yield opened
+    finally:
+        close = getattr(opened, "close", None)
+        if callable(close):
+            close()
+
+
+def make_task(cell: Cell, data: Data) -> etl.Task:
+    """Return the task of a loader of the user: the photographs that all strategies load, on the CPUs of this process.
+
+    How it splits the CPUs between loading and compute is its own affair, so both have all of them.
+    """
+    cpus = len(os.sched_getaffinity(0))
+    return etl.Task(
+        batch_size=cell.batch_size,
+        dtype=cell.dtype,
+        seed=SEED,
+        epoch=0,
+        records=data.records,
+        cpus=cpus,
+        workers=cpus,
+        folder=data.loaders[cell.strategy].folder,
+        open_path=lambda: data.photographs,
+        open_source=lambda: open_source(data),
+        open_pipeline=lambda: make_pipeline(data),
+    )

@@ -1,0 +1,116 @@
+"""`etl.compare`: a comparison from a script or notebook, with the functions that it defines."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT_SECONDS = 300
+
+# A script as people write it: without a main guard, and everything in one file.
+SCRIPT = '''
+import threading
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import etl
+
+
+class Measurements(Dataset):
+    def __init__(self):
+        generator = np.random.default_rng(0)
+        self.values = generator.standard_normal((96, 8))
+        self.kinds = generator.integers(3, size=96)
+
+    def __len__(self):
+        return len(self.kinds)
+
+    def __getitem__(self, index):
+        return {"values": self.values[index], "kind": int(self.kinds[index]), "weight": 0.5}
+
+
+def loader(source, batch_size, workers):
+    return DataLoader(source, batch_size, shuffle=True, num_workers=workers)
+
+
+def generator(source, batch_size, epoch, seed):
+    order = np.random.default_rng((seed, epoch)).permutation(len(source)).tolist()
+    for start in range(0, len(order), batch_size):
+        yield torch.utils.data.default_collate([source[index] for index in order[start : start + batch_size]])
+
+
+def make_step(task):
+    model = torch.nn.Linear(8, 3, dtype=torch.float64)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(batch):
+        loss = torch.nn.functional.cross_entropy(model(batch["values"]), batch["kind"], reduction="none")
+        loss = (loss * batch["weight"]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+report = etl.compare(
+    Measurements(), {"raw": "raw", "presaved": "presaved", "torch": loader, "generator": generator},
+    make_step=make_step, batch_size=8, rounds=1, budget="20s",
+)
+print(report)
+print(repr(report))
+report.save("report.html")
+report.save("report.json")
+assert report._repr_html_().startswith("<iframe")
+'''
+
+
+def test_functions_of_a_script_are_compared_on_its_own_data_with_its_own_step(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    found = {each["name"]: each for each in report["strategies"]}
+    assert list(found) == ["raw", "presaved", "torch", "generator"]
+    assert found["presaved"]["sameness"]["level"] == "identical"
+    # float64 as the data set has it, and mappings as default_collate makes them; only the order differs.
+    assert {found[name]["sameness"]["level"] for name in ("torch", "generator")} == {"same records"}
+    assert all(found[name]["sameness"]["is_shuffled"] for name in ("torch", "generator"))
+    assert all(len(each["rounds"]) == 1 for each in found.values())
+    assert next(each for each in report["checks"] if each["rule"] == "compute")["held"], report["checks"]
+    assert "same records" in done.stdout
+    assert "<Report of Measurements: 96 records" in done.stdout
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "own-loaders.md").read_text()
+BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL))
+COMMANDS = re.findall(r"^etl (compare .*)$", GUIDE, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_guide_run(photographs: Path, tmp_path: Path) -> None:
+    assert len(BLOCKS) == 3
+    assert len(COMMANDS) == 2
+    for name, block in BLOCKS.items():
+        (tmp_path / name).write_text(block.replace('budget="60s"', "records=64, rounds=1"))
+    shutil.copytree(photographs, tmp_path / "photos")
+    few = ["--records", "64", "--rounds", "1", "--json", "report.json"]
+    programs = [["-m", "etl", *command.split(), *few] for command in COMMANDS]
+    for program in [*programs, ["my_comparison.py"]]:
+        done = subprocess.run(
+            [sys.executable, *program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        assert "disqualified" not in done.stdout
