@@ -19,13 +19,13 @@ from PIL import Image
 import etl
 import presave
 from etl.commands import main
-from etl.comparison.phases import ComparisonProgress
-from etl.comparison.phases import compare as compare_strategies
+from etl.comparison.phases import ComparisonProgress, run_comparison
 from etl.comparison.rules import RULES
 from etl.comparison.settings import Settings
 from etl.measuring.instruments import current_instruments
 from etl.measuring.page_cache import drop_from_page_cache
 from tests.report_schema import SCHEMA, make_schema
+from tests.user_modules import user_module
 
 # The fewest records and rounds that give a report.
 QUICK = (
@@ -205,6 +205,65 @@ def test_a_model_of_the_callers_own_is_trained(
     assert report["settings"]["model"] == "my_models:tiny"
 
 
+LOADERS = """
+    import numpy as np
+    from pathlib import Path
+
+    import etl
+
+    def same(source, pipeline, batch_size, seed, dtype):
+        return etl.RawIterator(source, pipeline, batch_size, shuffle=True, seed=seed, dtype=dtype)
+
+    class Prepared:
+        def __init__(self, path, folder, batch_size, dtype):
+            self.path, self.file, self.batch_size, self.dtype = path, Path(folder) / "images.npz", batch_size, dtype
+            self.epoch = 0
+
+        def prepare(self):
+            photographs = etl.ImageFolder(self.path, follow_links=True)
+            records = list(etl.records(photographs, etl.image_pipeline(size=32)))
+            images = np.stack([each["features"] for each in records]).astype(self.dtype)
+            np.savez(self.file, images=images, labels=np.array([each["label"] for each in records]))
+
+        def __iter__(self):
+            with np.load(self.file) as arrays:
+                images, labels = arrays["images"], arrays["labels"]
+            order = np.random.default_rng(self.epoch).permutation(len(images))
+            self.epoch += 1
+            for start in range(0, len(order), self.batch_size):
+                chosen = order[start : start + self.batch_size]
+                yield images[chosen], labels[chosen]
+"""
+
+
+def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_model(
+    photographs: Path, tmp_path: Path
+) -> None:
+    with user_module(tmp_path, "my_loaders", LOADERS):
+        loaders = "raw,same=my_loaders:same,mine=my_loaders:Prepared"
+        report = compare(tmp_path, str(photographs), *QUICK, "--strategies", loaders)
+    jsonschema.Draft202012Validator(make_schema()).validate(report)
+    assert not any("failed" in note for note in report["notes"]), report["notes"]
+    checks = {check["rule"]: check for check in report["checks"]}
+    for rule in ("samples", "compute", "resources", "cache", "cost", "loaded"):
+        assert checks[rule]["held"] is True, checks[rule]
+    assert checks["samples"]["evidence"].endswith("; same identical, mine same records")
+    raw, same, mine = (result(report, name) for name in ("raw", "same", "mine"))
+    assert [each["is_foreign"] for each in (raw, same, mine)] == [False, True, True]
+    assert (raw["sameness"], same["sameness"]["level"], mine["sameness"]["level"]) == (
+        None,
+        "identical",
+        "same records",
+    )
+    assert same["sameness"]["is_shuffled"] is mine["sameness"]["is_shuffled"] is True
+    assert [each["measured_records"] for each in (raw, same, mine)] == [24] * 3
+    assert (raw["presaving"], same["presaving"]) == (None, None)
+    # Scaled to all 40 records; half of them would be less than their float32 pixels.
+    assert mine["presaving"]["nbytes"] > 40 * 3 * 32 * 32 * 4
+    assert mine["presaving"]["write_seconds"] > 0
+    assert [each["prediction"] is None for each in (raw, same, mine)] == [False, True, True]
+
+
 def test_simulated_compute_takes_the_given_time(photographs: Path, tmp_path: Path) -> None:
     report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,async-raw", "--compute", "simulated:5ms")
     for each in report["strategies"]:
@@ -342,11 +401,11 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
     settings = Settings(
         str(photographs), ("raw",), batch_size=4, size=32, threads=1, rounds=1000, records=8, budget_seconds=2
     )
-    report = compare_strategies(settings, interrupt)
+    report = run_comparison(settings, interrupt)
     assert report.stopped_early
     assert report.rounds == 2
     assert [metrics.round for metrics in report.strategies[0].rounds] == [0, 1]
-    assert not [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
+    assert not [child for child in psutil.Process().children() if "etl.comparison.handlers:prepare" in child.cmdline()]
 
 
 def test_an_interruption_before_the_first_round_gives_no_report(photographs: Path) -> None:
@@ -355,7 +414,7 @@ def test_an_interruption_before_the_first_round_gives_no_report(photographs: Pat
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        compare_strategies(
+        run_comparison(
             Settings(str(photographs), ("raw",), batch_size=4, size=32, threads=1, records=8, budget_seconds=2),
             interrupt,
         )
