@@ -43,7 +43,7 @@ MAX_PRINTED = 80
 
 
 class LoaderError(ValueError):
-    """A loader of the user raised an exception. The message is a line that names it, and the place in the user's file."""
+    """A loader of the user raised an exception. The message is a line that names it, and its place."""
 
 
 class PrintedLines:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 900.0
 # An answer of a loader of the user may take this long, and at least so many times the budget.
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
+# The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
+MAX_TEMPORARY_PATH = 75
 # `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
 # The folder of this package is appended to the path, so that the package is found even if it is not installed.
 START = """
@@ -80,8 +82,9 @@ class Processes:
         """Start a new server, with a newly randomized memory layout."""
         for each in self._alone.values():
             each.close()
-        with _as_input_error():
-            self._renew_common()
+        if any(each not in self._alone for each in self._workload.candidates()):
+            with _as_input_error():
+                self._renew_common()
 
     def _renew_common(self) -> None:
         """Start the common server anew.
@@ -256,9 +259,6 @@ class Processes:
         timeout : float
             Seconds that an answer may take.
         """
-        # Processes that are killed leave their temporary files here, and this folder is removed in the end.
-        temporary = self._workload.folder / "temporary"
-        temporary.mkdir(exist_ok=True)
         return Server(
             "the comparison",
             [interpreter, "-c", START, str(Path(etl.__file__).parents[1]), prepare],
@@ -266,8 +266,20 @@ class Processes:
             timeout=timeout,
             hash_seed=draw_hash_seed(),
             # PYTHONSAFEPATH is for the server's own child processes; Python 3.11 and later obey it.
-            environment={"PYTHONSAFEPATH": "1", "TMPDIR": str(temporary), **draw_environment(), **environment},
+            environment={"PYTHONSAFEPATH": "1", **self._temporary_folder(), **draw_environment(), **environment},
         )
+
+
+    def _temporary_folder(self) -> dict[str, str]:
+        """Return the environment variable for a folder in which killed processes may leave their files.
+
+        It is removed with the folder of the comparison. If sockets in it had too long a path, there is none.
+        """
+        folder = self._workload.folder / "tmp"
+        if len(str(folder)) > MAX_TEMPORARY_PATH:
+            return {}
+        folder.mkdir(exist_ok=True)
+        return {"TMPDIR": str(folder)}
 
 
 @contextmanager
