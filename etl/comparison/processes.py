@@ -269,7 +269,6 @@ class Processes:
             environment={"PYTHONSAFEPATH": "1", **self._temporary_folder(), **draw_environment(), **environment},
         )
 
-
     def _temporary_folder(self) -> dict[str, str]:
         """Return the environment variable for a folder in which killed processes may leave their files.
 

@@ -10,7 +10,6 @@ from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
 from etl.comparison.results import Measurements, audits_of, splits_of
-from etl.comparison.sameness import IDENTICAL
 from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
@@ -53,7 +52,7 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
         sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
-    if chosen.sameness is not None and chosen.sameness.level != IDENTICAL:
+    if chosen.sameness is not None and chosen.sameness.level != "identical":
         sentences.append(
             f"Its samples are not identical with those of {report.reference}: {chosen.sameness.describe()}."
         )
@@ -176,9 +175,11 @@ def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str
         return
     name, workload = measured.name(candidate), measured.workload
     batches, tried = workload.batches_of(candidate), workload.tried[candidate]
-    if batches is not None:
+    if batches is not None and (tried.epoch_batches is None or batches < tried.epoch_batches):
         of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
-        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: it cannot be given fewer records."
+        asked_for = workload.settings.epoch_batches is not None
+        reason = "as --epoch-batches says" if asked_for else "it cannot be given fewer records"
+        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: {reason}."
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
     if threads:

@@ -1,4 +1,9 @@
-"""Loaders that misbehave, each in one way, and `good`, which does not. Tests copy this module into a folder."""
+"""Loaders that misbehave, each in one way, and `good`, which does not. Tests copy this module into a folder.
+
+They are written as users write them, without annotations, and are named as the reports name them.
+"""
+# mypy: ignore-errors
+# ruff: noqa: N801, N818, PTH123, SIM115
 
 import csv
 import ctypes
@@ -11,6 +16,7 @@ import sys
 import tempfile
 import time
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 
 import numpy as np
 
@@ -148,7 +154,7 @@ class holds_on(good):
             os.setsid()
             for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(each, signal.SIG_IGN)
-            SharedMemory(create=True, size=4096, name=f"holds-on-{os.getpid()}")
+            SharedMemory(create=True, size=4096, name=f"holds-on-{Path(__file__).parent.name}-{os.getpid()}")
             tempfile.mkdtemp(prefix="holds-on-")
             time.sleep(600)
         time.sleep(0.5)
@@ -200,7 +206,7 @@ class leaves_a_daemon(good):
     """Leave a process that ignores signals, in its own session, whose parent has ended."""
 
     def __iter__(self):
-        program = "import os, signal, time; os.fork() and os._exit(0); signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+        program = "import os, signal, time; os.fork() and os._exit(0); signal.signal(15, 1); time.sleep(600)"
         subprocess.run([sys.executable, "-c", program], start_new_session=True)
         return super().__iter__()
 
@@ -222,17 +228,39 @@ class is_killed(good):
 
 
 class fails_later(good):
-    """Fail in the third round, which is the fifth time that it is made: two more are for a try and a check."""
-
-    def __init__(self, path, batch_size, seed, folder):
-        super().__init__(path, batch_size, seed)
-        self.made = os.path.join(os.path.dirname(__file__), "made")
+    """Fail in the third round, in the fifth process: two are for a try and a check."""
 
     def __iter__(self):
-        with open(self.made, "a+") as made:
-            made.write(f"{os.getpid()}\n")
-            made.seek(0)
-            processes = set(made)
-        if len(processes) > 4:
-            raise Broken("this was the last time")  # place: fails_later
+        if count_processes("fails_later") > 4:
+            raise Broken("that was too much")  # place: fails_later
         return super().__iter__()
+
+
+class hangs_in_the_try(good):
+    def __iter__(self):
+        wait_for_ever()
+
+
+class hangs_in_the_second_round(good):
+    def __iter__(self):
+        if count_processes("hangs_in_the_second_round") > 3:
+            wait_for_ever()
+        return super().__iter__()
+
+
+def wait_for_ever():
+    """Say so in a file, and wait, as does a process in another session."""
+    if os.fork() == 0:
+        os.setsid()
+    else:
+        Path(__file__).with_name("waits").touch()
+    time.sleep(600)
+
+
+def count_processes(name):
+    """Return how many processes have called this with `name`."""
+    with Path(__file__).with_name(f"{name}.processes").open("a+") as file:
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        file.seek(0)
+        return len(set(file))

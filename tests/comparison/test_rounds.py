@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from etl.comparison import rounds as rounds_module
+from etl.comparison.candidates import Candidate
 from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
 from etl.comparison.samples import LoadingSample, Sample
-from etl.comparison.candidates import Candidate
 from etl.measuring.clock import Split
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import MIN_ROUNDS
