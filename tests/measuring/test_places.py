@@ -14,7 +14,7 @@ from etl.measuring.structure import record_count
 def describe(function: object, *arguments: object) -> str:
     try:
         function(*arguments)  # type: ignore[operator]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - of any kind
         return describe_error(error)
     raise AssertionError("nothing was raised")
 
@@ -67,7 +67,7 @@ def test_the_traceback_in_a_message_of_torch_is_reduced_to_its_last_line() -> No
 
 def test_the_stack_of_a_crash_begins_with_the_innermost_frame() -> None:
     stack = (
-        'Fatal Python error: Segmentation fault\n\n  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        'Fatal Python error: Aborted\n\n  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
         '  File "/home/me/data.py", line 7 in load\n  File "/home/me/data.py", line 3 in epoch\n'
         '  File "<frozen runpy>", line 3 in run\n'
     )
