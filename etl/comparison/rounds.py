@@ -80,8 +80,10 @@ class ComparisonRounds:
             self._take,
             seed=seed,
             begin=self._begin,
-            on_failure=self._raise_if_last,
+            on_failure=self._on_failure,
         )
+        self.failed: dict[Candidate, str] = {}
+        """Candidates that failed, with the reason."""
         self.stopped_early = False
         self.no_server = ""
         """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
@@ -90,11 +92,6 @@ class ComparisonRounds:
     def done(self) -> int:
         """Number of completed rounds."""
         return self._rounds.finished
-
-    @property
-    def failed(self) -> dict[Candidate, str]:
-        """Candidates that failed, with the reason."""
-        return self._rounds.failed
 
     @property
     def samples(self) -> Samples:
@@ -155,7 +152,11 @@ class ComparisonRounds:
     def _reference(self) -> Candidate:
         return next(each for each in self._candidates if each in self._rounds.variants)
 
-    def _raise_if_last(self, candidate: Candidate, error: MeasurementError) -> None:  # noqa: ARG002
+    def _on_failure(self, candidate: Candidate, error: MeasurementError) -> None:
+        self.failed[candidate] = f"{error.reason}, in round {self.done + 1}"
+        # The time of one that failed is not taken from the others.
+        lost = self._seconds[candidate]
+        self._deadline, self._hard_deadline = self._deadline + lost, self._hard_deadline + lost
         if not any(each in self._rounds.variants for each in self._candidates):
             raise error
 

@@ -207,7 +207,7 @@ def test_an_error_while_measuring_is_not_taken_for_an_end() -> None:
 def test_a_candidate_that_fails_is_left_out_with_its_samples() -> None:
     made = make(Failing(SAVED, MeasurementError("it was killed")), rounds=3)
     made.run()
-    assert made.failed == {SAVED: "it was killed"}
+    assert made.failed == {SAVED: "it was killed, in round 2"}
     assert sorted(made.samples, key=CANDIDATES.index) == [RAW, AHEAD, BOTH]
 
 
