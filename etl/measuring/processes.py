@@ -119,14 +119,18 @@ class Server:
             MARK: self._mark,
         }
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
-        self._process = subprocess.Popen(
-            command,
-            env={variable: value for variable, value in wanted.items() if value is not None},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={variable: value for variable, value in wanted.items() if value is not None},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise MeasurementError(f"{command[0]} cannot be started: {error.strerror}") from error
         self._is_ready = False
         self.can_fork = False
         """True if the server can serve several sessions; False until it is ready."""
