@@ -110,24 +110,22 @@ def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Callable[
     ValueError
         If a parameter without a default has another name.
     """
-    values: dict[str, Any] = {}
-    positional: list[Any] = []
-    parameters = _parameters(function)
-    required = [each for each in parameters if each.default is each.empty and each.kind not in VARIADIC]
+    parameters = [each for each in _parameters(function) if each.kind not in VARIADIC]
+    required = [each for each in parameters if each.default is each.empty]
     if len(required) == 1 and required[0].name not in arguments:
         return function(whole)
-    for each in parameters:
-        if each.kind in VARIADIC:
-            continue
+    for each in required:
         if each.name not in arguments:
-            if each.default is each.empty:
-                raise ValueError(
-                    f"{getattr(function, '__qualname__', function)} has a parameter {each.name!r}; it can ask for "
-                    f"{', '.join(arguments)}"
-                )
-        elif each.kind is each.POSITIONAL_ONLY:
+            raise ValueError(
+                f"{getattr(function, '__qualname__', function)} has a parameter {each.name!r}; it can ask for "
+                f"{', '.join(arguments)}"
+            )
+    values: dict[str, Any] = {}
+    positional: list[Any] = []
+    for each in parameters:
+        if each.name in arguments and each.kind is each.POSITIONAL_ONLY:
             positional.append(arguments[each.name]())
-        else:
+        elif each.name in arguments:
             values[each.name] = arguments[each.name]()
     return function(*positional, **values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from etl.comparison.report import (
     SCHEMA_VERSION,
@@ -238,6 +239,34 @@ def hostile() -> Report:
     )
 
 
+def loaders_of_the_user() -> Report:
+    """Return a report of `raw` and three loaders of the user: close, prepared files of the same amount, unshuffled."""
+    report = photographs()
+    close = Sameness("close", "the bytes of 512 records differ", 0.0141, 0.0062, 170.4, True)
+    amount = Sameness("same amount", "the bytes of 512 records differ", is_shuffled=True)
+    in_order = Sameness("same records", "the order differs from that of raw", displacement=0.0, is_shuffled=False)
+    reason = f"it does not shuffle, and other strategies do: {in_order.describe_order()}"
+    mine = loader("mine", 4.1, 0.9, against=0.65, sameness=close)
+    records = loader("records", 3.4, 0.2, against=0.54, sameness=amount, presaving=Presaving(6.2, 298_000_000))
+    sorted_ = loader("sorted", 4.0, 0.8, against=0.634, sameness=in_order, measured_records=640)
+    check = replace(
+        report.checks[0],
+        held=False,
+        evidence="mine close (0.014), records same amount, sorted same records",
+        broken_by={"sorted": reason},
+    )
+    return replace(
+        report,
+        strategies=[report.strategies[0], mine, records, sorted_],
+        stages=[],
+        checks=[check, *report.checks[1:]],
+        timelines=[
+            report.timelines[0],
+            *(replace(report.timelines[2], strategy=name, loads=[]) for name in ("mine", "records", "sorted")),
+        ],
+    )
+
+
 REPORTS = {
     made.__name__: made
     for made in (
@@ -249,6 +278,7 @@ REPORTS = {
         many_with_long_names,
         faster_beside_loading,
         little_measured,
+        loaders_of_the_user,
         hostile,
     )
 }
@@ -306,6 +336,12 @@ def strategy(
             for number in range(ROUNDS)
         ],
     )
+
+
+def loader(name: str, wall: float, stall: float, *, against: float, **more: Any) -> StrategyResult:
+    """Return a loader of the user: no format, no stage and no prediction."""
+    made = strategy(name, wall, 3.12, wall - 3.12 - stall - 0.0012, stall, etl=1.7, against=against)
+    return replace(made, strategy=f"my_loaders:{name}", is_foreign=True, prediction=None, **more)
 
 
 def stage(name: str, etl: float, size: int, wall: float, write: float = 0.0) -> StageResult:

@@ -265,7 +265,7 @@ def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  
         if each.is_presaved and each.writing is None
     }
     stores = [each.writing for each in evidence.values() if each.writing is not None]
-    if not stores:
+    if not stores and not broken:
         return "no strategy needs a store or prepares anything", broken
     return (
         f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds and "

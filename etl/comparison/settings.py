@@ -168,7 +168,7 @@ class Settings:
 
     @property
     def title(self) -> str:
-        """What reports call the source."""
+        """Name of the source in reports."""
         return self.source_name or self.source
 
     @property

@@ -91,7 +91,7 @@ def words_of(html: str) -> str:
 
 def row_of(html: str, name: str) -> list[str]:
     """Return the cells of the metric `name`."""
-    row = re.search(rf'<tr><th scope="row">{re.escape(name)}[^a-z].*?</tr>', html, flags=re.S)
+    row = re.search(rf'<tr><th scope="row">{re.escape(name)}(?![a-z/]).*?</tr>', html, flags=re.S)
     assert row is not None, name
     return [unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row.group())]
 
@@ -161,6 +161,37 @@ def test_the_table_has_the_metrics_of_the_report() -> None:
     assert row_of(html, "disk, MB") == ["–", "–", "301", "301"]  # noqa: RUF001
     assert row_of(html, "pays off after") == ["–", "–", "3.1 epochs", "3.0 epochs"]  # noqa: RUF001
     assert row_of(render_page(comparison_reports.never_pays_off()), "pays off after")[1] == "never"
+
+
+def test_a_loader_of_the_user_has_its_level_and_order_beside_its_ratio_and_no_prediction() -> None:
+    report = comparison_reports.loaders_of_the_user()
+    html = render_page(report)
+    assert row_of(html, "samples") == ["–", "close (0.014)", "same amount", "same records"]  # noqa: RUF001
+    assert row_of(html, "order") == [
+        "–",  # noqa: RUF001
+        "170.4 records from their place in the source on average",
+        "another order in every epoch",
+        "0.0 records from their place in the source on average",
+    ]
+    assert row_of(html, "records measured") == ["512", "512", "512", "640"]
+    assert row_of(html, "predicted wall, s") == ["6.52", "–", "–", "–"]  # noqa: RUF001
+    assert row_of(html, "error") == ["+3.4%", "–", "–", "–"]  # noqa: RUF001
+    assert row_of(html, "written in, s") == ["–", "–", "6.20", "–"]  # noqa: RUF001
+    assert row_of(html, "format") == ["–"] * 4  # noqa: RUF001
+    assert row_of(html, "pays off after") == ["–", "–", "8.9 epochs", "–"]  # noqa: RUF001
+    assert row_of(html, "verdict") == ["reference", "faster", "faster", "disqualified"]
+    assert "sorted : it does not shuffle, and other strategies do: 0.0 records from their place" in words_of(html)
+    summaries = [row.summary for row in ratio_intervals(report).rows]
+    assert [each.rpartition("faster")[2] for each in summaries[1:3]] == [", close (0.014)", ", same amount"]
+    assert "How a loader of the user loads is not traced." in words_of(html)
+
+
+def test_the_table_has_levels_only_beside_loaders_of_the_user() -> None:
+    for make, has_levels in ((comparison_reports.photographs, False), (comparison_reports.loaders_of_the_user, True)):
+        text = str(make())
+        assert ("close (0.014)" in text) is has_levels
+        assert ("same amount" in text) is has_levels
+    assert "sorted is disqualified: samples: it does not shuffle, and other strategies do" in text
 
 
 @pytest.mark.parametrize("make", [comparison_reports.photographs, comparison_reports.faster_beside_loading])

@@ -77,13 +77,14 @@ def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
 
 def servers() -> list[psutil.Process]:
     """Return the running servers."""
-    return [child for child in psutil.Process().children() if "etl.comparison.tasks:prepare" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "etl.comparison.handlers:prepare" in child.cmdline()]
 
 
 def assert_measures(processes: Processes, faults: Callable[[str], Path]) -> None:
     faults("")
     seen = processes.check(RAW, 1, trains=True)
-    assert (seen.samples, len(seen.digests), len(set(seen.records))) == (200, 20, 200)
+    content = seen.content
+    assert (content.samples, len(content.digests), len(set(content.records))) == (200, 20, 200)
     assert seen.peak_memory > 10e6
 
 
@@ -225,7 +226,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading\n"
-        "if 'etl.comparison.tasks:prepare' in sys.orig_argv:\n"
+        "if 'etl.comparison.handlers:prepare' in sys.orig_argv:\n"
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     root = str(Path(__file__).parents[2])
@@ -235,8 +236,8 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
         first = processes.check(RAW, 1, trains=True)
         assert servers() == before  # a process that has computed is not used again
         second = processes.check(RAW, 1, trains=True)
-    assert first.digests == second.digests
-    assert first.samples == 200
+    assert first.content == second.content
+    assert first.content.samples == 200
 
 
 def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from etl.comparison.results import (
     ratio_of,
     round_metrics,
 )
-from etl.comparison.samples import Sample, WrittenStore
+from etl.comparison.samples import LoadingSample, Sample, WrittenStore
 from etl.measuring.clock import Split
 from etl.measuring.statistics import central_mean
 from tests.comparison_workloads import make_sample
 
+PARTS = ("wall", "stall", "host_wait", "compute", "etl_alone")
 SIGNS = {"wall": 1, "compute": -1, "stall": -1}
 
 WHOLE = EpochScale(records=512, measured=512, batch_size=64)
@@ -40,6 +41,7 @@ def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -
         "compute_alone": compute / 10,
         "harness": 1e-5,
         "batches": 8,
+        "samples": 512,
         "cpu_seconds": 1.0,
         "steal": 0.01,
         "other_processes": 0.02,
@@ -90,12 +92,40 @@ def test_scaled_to_four_times_the_records_the_first_batch_counts_once() -> None:
     assert scale.epoch_seconds(Split(5.0, 7 * each)) == pytest.approx(5.0 + 31 * each)
 
 
+def test_an_epoch_of_other_records_is_scaled_by_its_own_number_of_them() -> None:
+    scale = EpochScale(records=2048, measured=512, batch_size=64)
+    half, all_of_it = (
+        make_sample(batches=batches, samples=64 * batches, **dict.fromkeys(PARTS, Split(0.5, 0.1 * (batches - 1))))
+        for batches in (4, 8)
+    )
+    assert scale.wall_seconds(half) == pytest.approx(0.5 + 31 * 0.1)
+    assert scale.wall_seconds(half) == pytest.approx(scale.wall_seconds(all_of_it))
+    assert scale.of(half, lambda epoch: epoch.stall) == pytest.approx(scale.of(all_of_it, lambda epoch: epoch.stall))
+    assert etl_alone_seconds({0: half}, scale) == pytest.approx(etl_alone_seconds({0: all_of_it}, scale))
+    assert host_wait_seconds({0: half}, scale) == pytest.approx(host_wait_seconds({0: all_of_it}, scale))
+    one, other = (parts_of({0: each}, scale) for each in (half, all_of_it))
+    assert vars(one) == pytest.approx(vars(other))
+    ratio = ratio_of({0: half}, {0: all_of_it}, scale)
+    assert ratio is not None
+    assert ratio.estimate == pytest.approx(1.0)
+
+
+def test_loading_alone_without_an_epoch_is_of_the_selected_records() -> None:
+    scale = EpochScale(records=2048, measured=512, batch_size=64)
+    assert etl_alone_seconds({0: LoadingSample(Split(0.5, 0.7), 0)}, scale) == pytest.approx(0.5 + 31 * 0.1)
+
+
 def test_a_source_smaller_than_a_batch_takes_the_time_that_was_measured() -> None:
     scale = EpochScale(records=10, measured=10, batch_size=32)
     parts = parts_of(
         {
             0: make_sample(
-                wall=Split(1.0, 0.0), stall=Split(0.3, 0.0), compute=Split(0.7, 0.0), compute_alone=0.7, harness=0.0
+                samples=10,
+                wall=Split(1.0, 0.0),
+                stall=Split(0.3, 0.0),
+                compute=Split(0.7, 0.0),
+                compute_alone=0.7,
+                harness=0.0,
             )
         },
         scale,
@@ -138,6 +168,10 @@ def test_a_metric_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
 
 def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
     assert presaving_of(WrittenStore(2.0, 1000, 500), EpochScale(2000, 500, 50)) == Presaving(8.0, 4000)
+
+
+def test_the_cost_of_a_store_of_other_records_is_scaled_by_its_own_number_of_them() -> None:
+    assert presaving_of(WrittenStore(2.0, 1000, 2000), EpochScale(2000, 500, 50)) == Presaving(2.0, 1000)
 
 
 def test_a_round_is_reported_as_it_was_measured() -> None:

@@ -188,8 +188,8 @@ def test_an_interruption_before_a_whole_round_is_raised(measured: int) -> None:
 class Failing(Machine):
     """A machine that fails to measure `candidate` for the second time."""
 
-    def __init__(self, candidate: Candidate, error: Exception) -> None:
-        super().__init__()
+    def __init__(self, candidate: Candidate, error: Exception, stop: int | None = None) -> None:
+        super().__init__(stop)
         self._failing = candidate
         self._error = error
 
@@ -237,9 +237,29 @@ def test_a_first_round_that_cannot_begin_is_an_error() -> None:
         make(Starving(0), rounds=9).run()
 
 
-def test_without_the_reference_there_is_no_comparison() -> None:
-    with pytest.raises(MeasurementError, match="it was killed"):
-        make(Failing(RAW, MeasurementError("it was killed")), rounds=3).run()
+def test_if_the_reference_fails_the_next_one_is_the_reference_and_measured_in_every_round() -> None:
+    in_rounds = MIN_ROUNDS * 3 + 1 + MIN_ROUNDS_SHOWN * len(LOADING_ONLY) + 3 * 2
+    made = make(Failing(RAW, MeasurementError("it was killed"), stop=in_rounds), [RAW, SAVED, AHEAD, BOTH])
+    made.run()
+    assert made.failed == {RAW: "it was killed"}
+    assert list(made.samples) == [SAVED, AHEAD, BOTH]
+    assert made.done == MIN_ROUNDS + 3
+    for number in range(MIN_ROUNDS, MIN_ROUNDS + 3):
+        assert in_round(made, number) in ({SAVED, AHEAD}, {SAVED, BOTH})  # the reference and half of the others
+
+
+def test_if_all_fail_the_error_of_the_last_is_raised() -> None:
+    class Broken(Machine):
+        def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
+            self._ask(candidate, with_etl_alone)
+            raise MeasurementError(f"{candidate.strategy} was killed")
+
+    machine = Broken()
+    with pytest.raises(MeasurementError, match="was killed") as raised:
+        make(machine, rounds=3).run()
+    last = [candidate for candidate, _ in machine.asked if candidate in CANDIDATES][-1]
+    assert str(raised.value) == f"{last.strategy} was killed"
+    assert machine.servers == 1
 
 
 def test_every_round_has_a_server_of_its_own() -> None:

@@ -10,6 +10,7 @@ import pytest
 from etl.comparison.candidates import Threads
 from etl.comparison.report import Check, Parts
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
+from etl.comparison.sameness import EpochContent, Sameness
 from etl.comparison.samples import CheckedEpoch, Sample, WrittenStore
 from etl.measuring.clock import Split
 from tests.comparison_workloads import make_sample
@@ -21,9 +22,17 @@ CONDITIONS = Conditions(
     simulated_seconds=None,
     waits_for_steps=False,
     rounds=6,
+    randomness=None,
     unchecked=(),
 )
 PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
+# Records of a shuffled epoch of 100 are about 33 from their place in the source.
+IDENTICAL = Sameness("identical", displacement=33.0, is_shuffled=True)
+REORDERED = replace(IDENTICAL, level="same records", reason="its 5 records come in another order than those of raw")
+CLOSE = replace(REORDERED, level="close", reason="the bytes of 5 records differ", largest_distance=0.0123)
+SAME_AMOUNT = Sameness("same amount", "its records have no partners")
+DIFFERENT = Sameness(None, "its records are uint8 (4) and those of raw float32 (4)")
+RANDOM = "record 3 of augmented differs from one reading to the next, in 'image'"
 
 
 def sample(**metrics: Any) -> Sample:
@@ -31,19 +40,24 @@ def sample(**metrics: Any) -> Sample:
     return make_sample(**{"wall": Split(0.5, 1.5), "cpu_seconds": 3.0, "torch_threads": 1, **metrics})
 
 
-def evidence(is_presaved: bool = False, **check: Any) -> Evidence:
+def evidence(
+    is_presaved: bool = False, is_foreign: bool = False, sameness: Sameness = IDENTICAL, **check: Any
+) -> Evidence:
+    """Return evidence in which nothing is wrong, unless `sameness` or a field of its `CheckedEpoch` is given."""
     seen = CheckedEpoch(
-        digests=["aa", "bb", "cc"],
-        records=["a0", "a1", "b0", "b1", "c0"],
-        samples=100,
+        content=EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", [4])], 100),
+        has_fixed_order=False,
         score=2.25,
         weights="5eed",
         pages_touched=4000,
         pages_absent=0,
+        unread="",
         peak_memory=5 * 10**8,
     )
     return Evidence(
         is_presaved=is_presaved,
+        is_foreign=is_foreign,
+        sameness=sameness,
         threads=Threads(1, 1),
         check=replace(seen, **check),
         samples={number: sample() for number in range(6)},
@@ -82,19 +96,53 @@ def test_sound_evidence_holds_all_eight_rules_and_each_has_evidence() -> None:
         assert check.evidence
 
 
-def test_samples_are_broken_by_a_batch_with_other_bytes() -> None:
-    found = checks(evidence(digests=["aa", "b0", "c0"], records=["a0", "a1", "b0", "bb", "cc"]))
-    reason = "2 of 3 batches differ from those of raw, first batch 1; 2 of 100 records are not in raw's epoch"
-    assert_broken("samples", reason, found)
+@pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT, DIFFERENT], ids=lambda each: str(each.level))
+def test_a_strategy_of_this_package_must_load_identical_samples(sameness: Sameness) -> None:
+    assert_broken("samples", sameness.reason, checks(evidence(sameness=sameness)))
 
 
-def test_samples_are_broken_by_another_order_of_the_same_records() -> None:
-    found = checks(evidence(digests=["ab", "ba", "cc"], records=["b0", "a1", "a0", "b1", "c0"]))
-    assert_broken("samples", "the same records as raw, in a different order", found)
+@pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))
+def test_a_loader_of_the_user_may_be_on_any_level_and_the_evidence_names_it(sameness: Sameness) -> None:
+    found = checks(evidence(is_foreign=True, sameness=sameness))["samples"]
+    assert (found.held, found.broken_by) == (True, {})
+    assert found.evidence.endswith(f"; other {sameness.describe()}")
 
 
-def test_samples_are_broken_by_an_epoch_with_fewer_batches() -> None:
-    assert_broken("samples", "2 batches; raw has 3", checks(evidence(digests=["aa", "bb"])))
+def test_a_loader_of_the_user_below_the_last_level_is_disqualified() -> None:
+    found = checks(evidence(is_foreign=True, sameness=DIFFERENT))
+    assert_broken("samples", DIFFERENT.reason, found)
+
+
+@pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))
+def test_beside_a_reference_of_the_user_or_random_transforms_a_strategy_of_this_package_may_be_on_any_level(
+    sameness: Sameness,
+) -> None:
+    beside_users = check_rules({"mine": evidence(is_foreign=True), "raw": evidence(sameness=sameness)}, CONDITIONS)
+    assert all(each.held for each in beside_users)
+    random = checks(evidence(sameness=sameness), replace(CONDITIONS, randomness=RANDOM))
+    assert all(each.held for each in random.values())
+    assert random["samples"].evidence.endswith(f"; {RANDOM}")
+
+
+def test_random_transforms_excuse_no_other_shapes() -> None:
+    found = checks(evidence(sameness=DIFFERENT), replace(CONDITIONS, randomness=RANDOM))
+    assert_broken("samples", DIFFERENT.reason, found)
+
+
+def test_an_unshuffled_loader_among_shuffled_ones_is_disqualified() -> None:
+    in_order = replace(REORDERED, displacement=0.0, is_shuffled=False)
+    reason = "it does not shuffle, and other strategies do: 0.0 records from their place in the source on average"
+    assert_broken("samples", reason, checks(evidence(is_foreign=True, sameness=in_order)))
+    of_two_epochs = replace(SAME_AMOUNT, is_shuffled=False)
+    reason = "it does not shuffle, and other strategies do: the same order in every epoch"
+    assert_broken("samples", reason, checks(evidence(is_foreign=True, sameness=of_two_epochs)))
+
+
+def test_loaders_that_all_keep_the_order_and_those_of_unknown_order_are_not_disqualified_for_it() -> None:
+    in_order = evidence(is_foreign=True, sameness=replace(REORDERED, displacement=0.0, is_shuffled=False))
+    found = check_rules({"mine": in_order, "other": in_order}, CONDITIONS)
+    assert all(each.held for each in found)
+    assert all(each.held for each in checks(evidence(is_foreign=True, sameness=SAME_AMOUNT)).values())
 
 
 def test_samples_are_broken_by_a_timed_epoch_with_another_number_of_them() -> None:
@@ -108,6 +156,30 @@ def test_compute_is_broken_by_other_initial_weights() -> None:
 
 def test_compute_is_broken_by_a_loss_that_differs_in_its_last_bit() -> None:
     assert_broken("compute", "its loss is 2.25", checks(evidence(score=2.25 + 2**-51)))
+
+
+@pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))
+def test_losses_are_compared_only_of_identical_samples(sameness: Sameness) -> None:
+    assert checks(evidence(is_foreign=True, sameness=sameness, score=9.5))["compute"].held is True
+    found = checks(evidence(is_foreign=True, score=9.5))
+    assert_broken("compute", "its loss is 9.5, but the loss of raw is 2.25", found)
+
+
+def test_initial_weights_are_compared_whatever_the_samples() -> None:
+    found = checks(evidence(is_foreign=True, sameness=CLOSE, weights="bad"))
+    assert_broken("compute", "its initial weights are not those of raw", found)
+
+
+def test_a_step_of_the_user_has_unknown_weights_and_may_return_no_loss() -> None:
+    silent = evidence(score=None, weights=None)
+    found = {each.rule: each for each in check_rules({"raw": silent, "other": silent}, CONDITIONS)}
+    assert found["compute"].held is True
+    assert "it returns no loss" in found["compute"].evidence
+    loud = evidence(weights=None)
+    found = {each.rule: each for each in check_rules({"raw": loud, "other": loud}, CONDITIONS)}
+    assert found["compute"].held is True
+    assert "weights" not in found["compute"].evidence
+    assert "the loss after the same steps (2.25 for raw)" in found["compute"].evidence
 
 
 def test_a_device_may_add_in_another_order() -> None:
@@ -140,6 +212,12 @@ def test_resources_are_broken_by_another_number_of_compute_threads() -> None:
     assert_broken("resources", "it computed with 2 threads in round 1", checks(with_round(1, torch_threads=2)))
 
 
+def test_compute_threads_of_a_loader_of_the_user_are_its_own_affair() -> None:
+    own = replace(with_round(1, torch_threads=2), is_foreign=True)
+    assert checks(own)["resources"].held is True
+    assert checks(replace(with_round(1, affinity=[0]), is_foreign=True))["resources"].held is False
+
+
 def test_resources_are_broken_by_more_cpu_time_than_there_was() -> None:
     assert_broken("resources", "it used 2.50 CPUs in round 4", checks(with_round(4, cpu_seconds=5.0)))
 
@@ -165,6 +243,14 @@ def test_files_that_the_kernel_does_not_report_on_are_in_the_evidence() -> None:
     assert found.evidence.endswith("mincore, which does not report on 40 files that belong to another user")
 
 
+def test_copies_that_a_loader_of_the_user_may_keep_are_in_the_evidence() -> None:
+    unseen = "copies that a loader keeps outside the source and its own folder cannot be seen"
+    assert unseen not in checks(evidence())["cache"].evidence
+    found = checks(evidence(is_foreign=True))["cache"]
+    assert found.held is True
+    assert found.evidence.endswith(unseen)
+
+
 def test_the_cost_is_broken_by_a_store_whose_writing_was_not_measured() -> None:
     unpaid = replace(evidence(is_presaved=True), writing=None)
     found = checks(unpaid)
@@ -173,7 +259,14 @@ def test_the_cost_is_broken_by_a_store_whose_writing_was_not_measured() -> None:
 
 
 def test_without_a_store_there_is_nothing_to_pay_for() -> None:
-    assert checks(evidence())["cost"].evidence == "no strategy needs a store"
+    assert checks(evidence())["cost"].evidence == "no strategy needs a store or prepares anything"
+
+
+def test_what_a_loader_of_the_user_prepares_is_paid_for() -> None:
+    prepares = replace(evidence(is_foreign=True), writing=WrittenStore(2.0, 5000, 100))
+    found = checks(prepares)["cost"]
+    assert found.held is True
+    assert "prepared files of 1 strategies" in found.evidence
 
 
 def test_noise_is_not_handled_in_too_few_rounds_and_no_strategy_is_disqualified() -> None:
@@ -188,6 +281,13 @@ def test_loaded_is_broken_by_pages_that_were_not_in_memory_when_compute_began() 
     assert_broken("loaded", "3 pages of its batches were not in memory when compute began", found)
 
 
+def test_arrays_that_could_not_be_read_are_in_the_evidence_with_their_strategy() -> None:
+    unread = "38.5 MB of _Tensor were not read, because only a copy would show what they contain"
+    found = checks(evidence(is_foreign=True, unread=unread))["loaded"]
+    assert found.held is True
+    assert found.evidence.endswith(f"; other: {unread}")
+
+
 @pytest.mark.parametrize("unexplained", [0.03, -0.03])
 def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: float) -> None:
     found = checks(replace(evidence(), parts=replace(PARTS, stall_seconds=0.799 - unexplained)))
@@ -198,7 +298,7 @@ def test_the_sum_is_broken_by_more_than_a_hundredth_unexplained(unexplained: flo
 def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: str) -> None:
     hopeless = replace(
         with_round(0, samples=1, affinity=[7], misplaced_pages=9),
-        check=evidence(is_presaved=True, digests=[], weights="", pages_absent=1).check,
+        check=evidence(is_presaved=True, weights="", pages_absent=1).check,
         is_presaved=True,
         parts=replace(PARTS, wall_seconds=3.0),
     )

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import presave
-from etl.comparison.settings import Candidate, Settings, Threads, parse_seconds
+from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.settings import Settings, label_of, parse_seconds
 from etl.comparison.workload import Workload
 from etl.strategies import default_names, names
 from tests.comparison_workloads import make_workload
@@ -41,6 +42,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"compute": "simulated"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'simulated'"),
     ({"compute": "simulated:soon"}, "--compute simulated must be a time such as 60s, 20ms or 2min, not 'soon'"),
     ({"compute": "simulated:-5ms"}, "--compute simulated must be a time"),
+    ({"epoch_batches": 0}, "--epoch-batches must be a whole number of at least 1, not 0"),
+    (
+        {"step": "train:make_step", "model": "mlp"},
+        "--step replaces the model and its compute, so --model and --compute",
+    ),
+    ({"step": "train:make_step", "compute": "simulated:5ms"}, "--step replaces the model and its compute"),
+    (
+        {"compute": "simulated:5ms", "model": "mlp"},
+        "--compute simulated:5ms trains nothing, so --model and --backend have no effect with it",
+    ),
+    ({"compute": "simulated:5ms", "backend": "cpu"}, "--compute simulated:5ms trains nothing"),
+    ({"pythons": {"mine": "python3.11"}}, "--python mine=...: no strategy is called mine"),
+    (
+        {"strategies": ("mine=loaders:load",), "pythons": {"load": "python3.11"}},
+        "--python load=...: no strategy is called load",
+    ),
+    ({"strategies": ("raw", "mine=not a:function")}, "--strategies: no strategy is called 'not a:function'"),
+    ({"strategies": ("one:load", "other:load")}, "--strategies: one:load, other:load has the same name twice"),
 ]
 
 
@@ -84,13 +103,59 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         table_options={"label": "kind", "features": ["a", "b"]},
         unchecked=("noise",),
         memory_nbytes=10**9,
+        pipeline="data:pipeline",
+        step="train:make_step",
+        pythons={"raw": "python3.11"},
+        search=("site",),
+        epoch_batches=3,
+        check_epoch=True,
     )
     assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
 
-def test_a_candidate_comes_back_from_json_as_it_was() -> None:
-    candidate = Candidate("presaved", "hdf5", "resize")
+@pytest.mark.parametrize(
+    "candidate", [Candidate("presaved", "hdf5", "resize"), Candidate("loaders:load", label="mine")]
+)
+def test_a_candidate_comes_back_from_json_as_it_was(candidate: Candidate) -> None:
     assert Candidate.from_json(json.loads(json.dumps(candidate.to_json()))) == candidate
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [
+        ("raw", "raw"),
+        ("again=raw", "again"),
+        ("my_project.loaders:dataloader", "dataloader"),
+        ("my_project.loaders:Loader.of_images", "of_images"),
+        ("mine=my_project.loaders:dataloader", "mine"),
+    ],
+)
+def test_a_function_is_called_by_its_name_unless_it_has_a_label(given: str, label: str) -> None:
+    assert label_of(given) == label
+
+
+def test_a_function_is_a_loader_of_the_user_of_which_nothing_is_known() -> None:
+    mine, raw = Candidate.parse("my_loaders:dataloader"), Candidate.parse("raw")
+    assert (mine.is_foreign, mine.is_ahead, mine.is_presaved, mine.worker_processes) == (True, False, False, False)
+    assert mine.kind.function == "my_loaders:dataloader"
+    assert raw.is_foreign is False
+
+
+def test_the_interpreter_of_another_environment_is_for_a_strategy_by_its_label() -> None:
+    chosen = Settings("photographs", strategies=("raw", "mine=loaders:load"), pythons={"mine": "python3.11"})
+    assert chosen.pythons == {"mine": "python3.11"}
+
+
+def test_a_report_may_call_the_source_by_another_name() -> None:
+    assert Settings("pickled:1.pickle", source_name="MyDataset").title == "MyDataset"
+    assert Settings("photographs").title == "photographs"
+
+
+def test_a_loop_waits_for_its_steps_if_it_is_asked_to_in_either_way() -> None:
+    assert Settings("photographs").waits_for_steps is False
+    assert Settings("photographs", sync_every_step=True).waits_for_steps is True
+    assert Settings("photographs", compute="simulated:5ms").waits_for_steps is False
+    assert Settings("photographs", compute="simulated:5ms,sync").waits_for_steps is True
 
 
 def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from etl.commands import main
-from etl.comparison import measure
+from etl.comparison import builtin
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.phases import TRIALS_SHARE
-from etl.comparison.processes import MeasurementError, Processes
-from etl.comparison.recommendation import make_notes, splits_of
-from etl.comparison.results import Measurements
-from etl.comparison.rounds import (
+from etl.comparison.processes import Processes
+from etl.comparison.recommendation import make_notes
+from etl.comparison.results import Measurements, splits_of
+from etl.comparison.settings import Settings
+from etl.comparison.trials import (
     MAX_TRIALS,
     MIN_TRIAL_BATCHES,
     MIN_TRIALS,
@@ -28,10 +29,10 @@ from etl.comparison.rounds import (
     seconds_per_batch,
     take_trials,
 )
-from etl.comparison.settings import Settings
 from etl.comparison.workload import Subset, Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
+from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 from tests.comparison_workloads import make_profile, make_sample, make_workload
 
@@ -182,7 +183,7 @@ def test_real_trials_choose_two_loading_threads_if_they_load_faster_than_one_and
     workload = make_workload(tmp_path, compute="simulated:1ms", batch_size=8)
     workload.source = Slow(2e-3, crowded)
     workload.records = Subset(workload.source, 96, 0)
-    found = measure.try_splits(workload, AHEAD, seconds=8.0)
+    found = builtin.try_splits(workload, AHEAD, seconds=8.0)
     trials = {each.threads: each.seconds_per_batch for each in found.trials}
     assert set(trials) == {Threads(1, 2), Threads(1, 1)}
     assert choose_split(trials) == fastest
@@ -196,12 +197,12 @@ def test_the_loop_of_a_trial_trains_with_the_threads_of_its_split(
     seen: set[tuple[int, int]] = set()
 
     def look(iterator: Any, compute: Any) -> EpochTimes:
-        seen.add((torch.get_num_threads(), iterator._iterator.threads))
+        seen.add((torch.get_num_threads(), iterator._epochs.loader.threads))
         return run_epoch(iterator, compute)
 
-    run_epoch = measure.run_epoch
-    monkeypatch.setattr(measure, "run_epoch", look)
-    measure.try_splits(workload, AHEAD, seconds=0.0)
+    run_epoch = builtin.run_epoch
+    monkeypatch.setattr(builtin, "run_epoch", look)
+    builtin.try_splits(workload, AHEAD, seconds=0.0)
     assert seen == {(1, 1), (2, 2)}
 
 
@@ -222,10 +223,12 @@ def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) 
         predictions={},
         trials=trials,
         writing={},
+        prepared={},
         checks={},
         failed={},
         samples={each: {0: make_sample()} for each in (PLAIN, AHEAD, PROCESSES)},
         loads={},
+        randomness=None,
         rounds=1,
         stopped_early=False,
         no_server="",

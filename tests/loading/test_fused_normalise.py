@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 import etl
 import presave
 from etl.kernels import find_normalise_rows
+from etl.loading import store_loader
 from etl.stages import ChannelsFirst, Normalise
 
 PIPELINE = etl.image_pipeline((9, 7))
@@ -29,7 +30,8 @@ if sys.argv[2] == "without":
     sys.modules["numba"] = None  # what Python makes of a package that is not there
 import etl
 if sys.argv[2] == "with":
-    etl.kernels.find_normalise_rows("numba")  # otherwise the first batches are numpy's
+    from etl.kernels import find_normalise_rows
+    find_normalise_rows("numba")  # otherwise the first batches are numpy's
 iterator = etl.PresavedIterator(sys.argv[1], etl.image_pipeline((9, 7)).after("resize"), 16, shuffle=True)
 digest = hashlib.sha256()
 for batch in [*iterator, *iterator]:
@@ -164,7 +166,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(len(numbers))
         return etl.gather_normalised(store, numbers, *others)
 
-    monkeypatch.setattr(etl.loading.store_loader, "gather_normalised", counted)
+    monkeypatch.setattr(store_loader, "gather_normalised", counted)
     return calls
 
 
