@@ -194,7 +194,12 @@ class Processes:
             return _start_server(sys.executable, "etl.comparison.handlers:prepare", request, {})
         # No policy sets its threads: the package for this may be missing there.
         threads = dict.fromkeys(ONE_THREAD, str(self._workload.cpus))
-        request = {"function": function, "search": self._workload.settings.search, "may_fork": False}
+        request = {
+            "function": function,
+            "search": self._workload.settings.search,
+            "affinity": self._affinity,
+            "may_fork": False,
+        }
         return _start_server(interpreter, "etl.comparison.foreign:prepare", request, threads)
 
 

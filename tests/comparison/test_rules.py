@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from etl.comparison.candidates import Threads
 from etl.comparison.report import Check, Parts
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
 from etl.comparison.samples import CheckedEpoch, Sample, WrittenStore
-from etl.comparison.candidates import Threads
 from etl.measuring.clock import Split
 from tests.comparison_workloads import make_sample
 

@@ -15,6 +15,7 @@ import pytest
 
 from etl.commands import main
 from etl.comparison import measure
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.phases import TRIALS_SHARE
 from etl.comparison.processes import MeasurementError, Processes
 from etl.comparison.recommendation import make_notes, splits_of
@@ -28,7 +29,6 @@ from etl.comparison.rounds import (
     take_trials,
 )
 from etl.comparison.settings import Settings
-from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.workload import Subset, Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes

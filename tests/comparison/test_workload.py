@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.settings import Settings
 from etl.comparison.candidates import Candidate
+from etl.comparison.settings import Settings
 from etl.comparison.workload import Subset, Workload, all_files
 from etl.loading.lengths import source_lengths
 from etl.sources.record import record_error

@@ -78,9 +78,7 @@ def test_bfloat16_and_foreign_byte_order_are_kept_and_made_native() -> None:
 def test_digits_are_never_lost_unseen(padding: etl.Padding | None) -> None:
     source = [{"features": np.ones(2, np.float32)}, {"features": np.ones(2, np.float64)}]
     list(etl.RawIterator(source, NOTHING, 2, padding=padding))  # converted, as asked for
-    with pytest.raises(
-        etl.RecordError, match=r"record 1 of list: .* 'features' is float64, .* before it float32"
-    ):
+    with pytest.raises(etl.RecordError, match=r"record 1 of list: .* 'features' is float64, .* before it float32"):
         list(etl.RawIterator(source, NOTHING, 2, dtype=None, padding=padding))
     (batch,) = etl.RawIterator(source[::-1], NOTHING, 2, dtype=None, padding=padding)
     assert batch.features.dtype == np.float64
