@@ -21,10 +21,11 @@ from etl.comparison.report import (
     StrategyResult,
     Timeline,
 )
+from etl.comparison.sameness import Sameness
 from etl.measuring.statistics import Interval
 
 HOSTILE = "<script>document.title = 'taken'</script>\" onload='x' & \udcff"
-RECORDS, BATCH_SIZE, ROUNDS = 2000, 64, 9
+RECORDS, MEASURED_RECORDS, BATCH_SIZE, ROUNDS = 2000, 512, 64, 9
 RULES = {
     "samples": ("Same samples", "4 strategies: 32 batches of an epoch have the same order, shapes, dtype and digests"),
     "compute": ("Same compute", "residual, seed 0: the score after the last batch is 2.2174 for all"),
@@ -64,7 +65,7 @@ def photographs() -> Report:
         started_at="2025-11-21T17:16:04+00:00",
         seconds=63.4,
         source_records=RECORDS,
-        measured_records=512,
+        measured_records=MEASURED_RECORDS,
         batch_size=BATCH_SIZE,
         stopped_early=False,
         recommendation=[
@@ -270,6 +271,9 @@ def strategy(
     return StrategyResult(
         name=name,
         strategy=kind,
+        is_foreign=False,
+        measured_records=MEASURED_RECORDS,
+        sameness=None if against is None else Sameness("identical"),
         format="npy" if stored else None,
         stage="resize" if stored else None,
         compute_threads=2,

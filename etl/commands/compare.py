@@ -73,11 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PYTHON",
         help="run this strategy in another environment: the path of its interpreter",
     )
-    data.add_argument(
-        "--pipeline",
-        metavar="FUNCTION",
-        help="package.module:function that returns the stages (default: by the source)",
-    )
     data.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
     data.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
     data.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")

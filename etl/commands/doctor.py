@@ -13,7 +13,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn
 
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json
-from etl.commands.source_arguments import add_source_arguments, source_options
+from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
 from etl.comparison.settings import BACKENDS, Settings
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SOURCE",
-        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10; without "
-        "SOURCE, only the machine and the installation are examined",
+        help=f"{SOURCES}; without SOURCE, only the machine and the installation are examined",
     )
     parser.add_argument(
         "--model",
@@ -125,6 +124,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
         batch_size=arguments.batch_size,
         dtype=arguments.dtype,
         backend=arguments.backend,
+        pipeline=arguments.pipeline,
         model=arguments.model,
         size=arguments.size,
         decoder=arguments.decoder,
@@ -172,6 +172,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
 def _refuse_without_source(arguments: argparse.Namespace) -> None:
     needing = {
         "--model": arguments.model is not None,
+        "--pipeline": arguments.pipeline is not None,
         "--try": arguments.try_remedies,
         "--heap": arguments.heap,
         "--gc": arguments.gc,

@@ -16,11 +16,12 @@ import joblib
 import presave
 from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import check_file_path, progress_bar, save_json
-from etl.commands.source_arguments import add_source_arguments, source_options
+from etl.commands.source_arguments import SOURCES, add_source_arguments, parse_source, source_options
 from etl.loading.records import Records, records
 from etl.sources import open_source
+from etl.sources.randomness import is_random
 from etl.stages import DECODERS
-from etl.stages.presets import default_pipeline, default_split
+from etl.stages.presets import default_split, open_pipeline
 
 THREADS = 2
 CONNECT_SECONDS = 5
@@ -30,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "source",
-        type=Path,
+        type=parse_source,
         metavar="SOURCE",
-        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+        help=SOURCES,
     )
     parser.add_argument("store", type=Path, metavar="STORE", help="the store to write; must not exist")
     parser.add_argument(
@@ -53,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("raise", "skip"),
         default="raise",
         help="skip: leave out records that fail, and list them in the manifest (default: raise)",
+    )
+    parser.add_argument(
+        "--allow-random",
+        action="store_true",
+        help="presave records that differ from one reading to the next, with the random transforms of one reading",
     )
     parser.add_argument("--jobs", type=int, help=f"threads that decode (default: {THREADS})")
     parser.add_argument(
@@ -76,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     on_cluster = arguments.scheduler is not None
     if on_cluster:  # workers have other working folders
-        arguments.source, arguments.store = arguments.source.absolute(), arguments.store.absolute()
+        arguments.store = arguments.store.absolute()
+        if isinstance(arguments.source, Path):
+            arguments.source = arguments.source.absolute()
     chosen = _records(arguments)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
     location = _cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
@@ -126,7 +134,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _records(arguments: argparse.Namespace) -> Records:
     source = open_source(arguments.source, arguments.split, **source_options(arguments))
-    pipeline = default_pipeline(source, arguments.size, arguments.decoder)
+    reason = None if arguments.allow_random else is_random(source)
+    if reason is not None:
+        raise ValueError(
+            f"{reason}. Move them into the pipeline (--pipeline), after the stage of --until, or freeze them on "
+            "purpose with --allow-random"
+        )
+    pipeline = open_pipeline(arguments.pipeline, source, arguments.size, arguments.decoder)
     done, _ = pipeline.split(arguments.until or default_split(pipeline))
     return records(source, done)
 

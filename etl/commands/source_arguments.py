@@ -1,13 +1,27 @@
-"""The arguments that describe a source: folders, tar and CSV files."""
+"""The arguments that describe a source and its pipeline."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
+
+from etl.sources.named import is_source_name
+
+SOURCES = (
+    "images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10; "
+    "package.module:function that returns a source or a torch data set; NAME://PATH of another package"
+)
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument(
+        "--pipeline",
+        metavar="package.module:function",
+        help="function that returns an etl.Pipeline, called with the source if it has a parameter (default: the usual "
+        "one of the source)",
+    )
     parser.add_argument("--follow-links", action="store_true", help="follow links in the folder, wherever they lead")
     parser.add_argument("--allow-empty", action="store_true", help="accept class folders without anything to read")
     parser.add_argument(
@@ -23,6 +37,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     tables.add_argument("--delimiter", metavar="CHARACTER", help="default: a comma, in .tsv files a tab")
     tables.add_argument("--regression", action="store_true", help="labels are targets, not class numbers")
     tables.add_argument("--missing", type=float, metavar="VALUE", help="replaces empty values (default: an error)")
+
+
+def parse_source(text: str) -> str | Path:
+    """Return a source of the command line: a name as it is, and anything else as a path."""
+    return text if is_source_name(text) else Path(text)
 
 
 def source_options(arguments: argparse.Namespace) -> dict[str, Any]:

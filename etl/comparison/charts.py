@@ -118,7 +118,10 @@ def _ratio_row(result: StrategyResult, axis: RatioAxis, grid: list[float]) -> Ro
 def _describe_ratio(result: StrategyResult) -> str:
     if result.verdict == "reference":
         return "reference: 1 by definition"
-    return result.verdict if result.ratio is None else f"{describe_interval(result.ratio)}, {result.verdict}"
+    if result.ratio is None:
+        return result.verdict
+    level = f", {result.sameness.describe()}" if result.is_foreign and result.sameness is not None else ""
+    return f"{describe_interval(result.ratio)}, {result.verdict}{level}"
 
 
 _LANE_HEIGHT, _LANE_TOP, _LANE_BOTTOM = 24, 3, 21
@@ -226,6 +229,8 @@ def _draw_spans(
 
 
 def _reason_without_lanes(strategy: str) -> str:
+    if strategies.find(strategy).is_foreign:
+        return "How a loader of the user loads is not traced."
     if strategies.find(strategy).uses_processes:
         return "Its worker processes load, which is not traced."
     return "The training loop itself loads: while it waits, it loads."

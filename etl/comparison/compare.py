@@ -119,7 +119,7 @@ class _Carried:
         """Return the name of a source, and what reports call it; None for the same."""
         if isinstance(given, (str, os.PathLike)):
             return os.fspath(given), None
-        name = getattr(given, "__name__", None) or f"a {type(given).__name__}"
+        name = getattr(given, "__name__", None) or type(given).__name__
         return self.value(given), str(name)
 
     def strategies(self, given: Sequence[Given] | Mapping[str, Given]) -> tuple[str, ...]:

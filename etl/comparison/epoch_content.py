@@ -1,48 +1,31 @@
-"""The content of an epoch, for comparing it with the epochs of other loaders. Needs numpy and xxhash."""
+"""The content of an epoch, recorded batch by batch for a comparison with other epochs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from etl.comparison.sameness import EpochContent, Signatures
 from etl.measuring.arrays import Layout, digest_of, layout_of, merge_layouts, record_digests
-from etl.measuring.values import JsonValues
+from etl.measuring.signatures import join_signatures, labels_of, signatures_of
 
 
-@dataclass(frozen=True)
-class EpochContent(JsonValues):
-    """The content of an epoch.
+class EpochRecorder:
+    """Records the content of an epoch.
 
     Attributes
     ----------
     digests, records : list of str
-        Digests of each batch and of each record, in the order of the epoch.
-    layouts : list of Layout
-        Dtype and shape of each array of a record.
+        Digests of the batches and of the records so far.
     """
-
-    digests: list[str]
-    records: list[str]
-    layouts: list[Layout]
-
-    @property
-    def batches(self) -> int:
-        """Batches of the epoch."""
-        return len(self.digests)
-
-    @property
-    def samples(self) -> int:
-        """Records of the epoch."""
-        return len(self.records)
-
-
-class EpochRecorder:
-    """Records the content of an epoch, batch by batch."""
 
     def __init__(self) -> None:
         self.digests: list[str] = []
         self.records: list[str] = []
         self._layouts: list[Layout] | None = None
+        self._signatures: list[np.ndarray] = []
+        self._labels: list[np.ndarray | None] = []
 
     def add(self, batch: Any) -> None:
         """Add the next batch."""
@@ -50,6 +33,12 @@ class EpochRecorder:
         self.records += record_digests(batch)
         layouts = layout_of(batch)
         self._layouts = layouts if self._layouts is None else merge_layouts(self._layouts, layouts)
+        self._signatures.append(signatures_of(batch))
+        self._labels.append(labels_of(batch))
 
-    def finish(self, arrays_file: str) -> EpochContent:
-        return EpochContent(self.digests, self.records, self._layouts or [])
+    def finish(self, path: str) -> EpochContent:
+        """Return the content, with the signatures and labels of the records in a new .npz file at `path`."""
+        labels = [each for each in self._labels if each is not None]
+        has_labels = len(labels) == len(self._labels)
+        Signatures(join_signatures(self._signatures), np.concatenate(labels) if has_labels else None).save(path)
+        return EpochContent(self.digests, self.records, self._layouts or [], len(self.records), path)

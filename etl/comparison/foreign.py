@@ -163,6 +163,7 @@ def answer(
         compute_seconds=compute_seconds(loader.budget_seconds),
         batches=loader.batches,
         records=None if loader.batches is not None else loader.records,
+        is_ahead=True,
     )
     try:
         if action == "try":

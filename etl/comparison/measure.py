@@ -75,7 +75,7 @@ class Loading:
     records : int or None
         Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
     is_ahead : bool
-        True if it is known that loading does not happen in the training loop.
+        True if loading does not happen in the training loop, or if it is unknown where it happens.
     mapped_nbytes : int
         Bytes of memory-mapped files that an epoch reads: the system does not count them as reads.
     """
@@ -451,7 +451,7 @@ def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
 def loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:
     """Return the spans of stalls and steps in the first batches.
 
-    If it is not known to load ahead, the training loop itself loads, from asking for a batch until it has it.
+    Unless `is_ahead`, the training loop itself loads, from asking for a batch until it has it.
     """
     asked, stalled, loaded, began, done = (
         (each[:TIMELINE_BATCHES] - times.started).tolist()

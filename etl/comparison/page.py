@@ -234,6 +234,17 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                     lambda r: ratio(r.ratio.estimate if r.ratio else None),
                 ),
                 words("95% interval", "signed-rank; six rounds or more", lambda r: bounds(r.ratio) or NOT_MEASURED),
+                words(
+                    "samples",
+                    "how much its records have in common with the reference's",
+                    lambda r: NOT_MEASURED if r.sameness is None else r.sameness.describe(),
+                ),
+                words(
+                    "order",
+                    "mean distance in records between a record's place in the source and in the epoch",
+                    lambda r: NOT_MEASURED if r.sameness is None else r.sameness.describe_order() or NOT_MEASURED,
+                ),
+                words("records measured", "of one epoch", lambda r: f"{r.measured_records:,}"),
                 words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
             ],
@@ -266,9 +277,9 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             ],
         ),
         MetricGroup(
-            "The store",
+            "What is prepared",
             [
-                words("format", "", lambda r: r.format or NOT_MEASURED),
+                words("format", "of the store", lambda r: r.format or NOT_MEASURED),
                 words("presaved after", "the last stage before records are stored", lambda r: r.stage or NOT_MEASURED),
                 times(
                     "written in",
@@ -278,7 +289,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 sizes("disk", "", lambda r: r.presaving.nbytes if r.presaving else None),
                 words(
                     "pays off after",
-                    "epochs until the store has saved the time to write it",
+                    "epochs until it has saved the time to prepare it",
                     lambda r: pays_off(r.presaving.break_even_epochs, report) if r.presaving else NOT_MEASURED,
                 ),
             ],
@@ -288,6 +299,6 @@ def metrics_table(report: Report) -> list[MetricGroup]:
 
 def pays_off(epochs: float | None, report: Report) -> str:
     """Return "1.3 epochs", or "never" for None; a dash if every strategy needs a store."""
-    if all(each.stage is not None for each in report.strategies):
+    if all(each.presaving is not None for each in report.strategies):
         return NOT_MEASURED
     return "never" if epochs is None else f"{digits(epochs, 2)} epochs"

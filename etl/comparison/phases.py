@@ -25,6 +25,7 @@ from etl.comparison.trials import SplitSeconds, choose_split
 from etl.comparison.workload import ForeignSource, Workload
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
+from etl.sources.randomness import is_random
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
@@ -123,10 +124,13 @@ class _Comparison:
         self._checks: dict[Candidate, CheckedEpoch] = {}
         self._failed: dict[Candidate, str] = {}
         self._trials: dict[Candidate, SplitSeconds] = {}
+        self._untried: set[Candidate] = set()
+        self._randomness: str | None = None
         self._profile: Profile
 
     def run(self) -> Report:
         with Processes(self._workload, self._affinity) as processes:
+            self._refuse_to_freeze()
             self._profile = self._take_profile(processes)
             compute_seconds = self._profile.compute_seconds
             if compute_seconds:
@@ -138,7 +142,7 @@ class _Comparison:
             self._prepare(processes)
             self._write_stores(processes)
             # Every split is predicted before any is tried.
-            predicted = {each: self._predict(each) for each in self._candidates if not each.is_foreign}
+            predicted = {each: self._predict(each) for each in self._own if self._can_run(each)}
             self._try_splits(processes)
             self._predictions = {
                 self._workload.name(each): splits[self._threads(each)] for each, splits in predicted.items()
@@ -161,6 +165,7 @@ class _Comparison:
             failed=self._failed,
             samples=rounds.samples,
             loads=rounds.loads,
+            randomness=self._randomness,
             rounds=rounds.done,
             stopped_early=rounds.stopped_early,
             no_server=rounds.no_server,
@@ -169,6 +174,16 @@ class _Comparison:
         report = make_report(measured)
         check_report(report)
         return report
+
+    def _refuse_to_freeze(self) -> None:
+        """Leave out strategies that read a store if the source has random transforms: presaving would freeze them."""
+        self._randomness = is_random(self._workload.source)
+        if self._randomness is None:
+            return
+        for candidate in (each for each in self._candidates if each.is_presaved):
+            self._failed[candidate] = self._randomness
+        self._loading_only = []
+        self._raise_if_all_failed()
 
     def _take_profile(self, processes: Processes) -> Profile:
         """Profile the raw pipeline, unless only loaders of the user are compared."""
@@ -242,13 +257,15 @@ class _Comparison:
         return self._prepared[candidate]
 
     def _raise_if_all_failed(self) -> None:
-        if all(each in self._failed for each in self._candidates):
+        if not any(map(self._can_run, self._candidates)):
             name, reason = next(iter(self._failed.items()))
             raise MeasurementError(f"no strategy could be run; {self._workload.name(name)}: {reason}", reason)
 
     def _write_stores(self, processes: Processes) -> None:
         wanted = dict.fromkeys(
-            (str(each.format), str(each.stage)) for each in (*self._candidates, *self._loading_only) if each.is_presaved
+            (str(each.format), str(each.stage))
+            for each in (*self._candidates, *self._loading_only)
+            if each.is_presaved and self._can_run(each)
         )
         for number, (chosen, stage) in enumerate(wanted):
             self._progress("write", number, len(wanted))
@@ -272,6 +289,7 @@ class _Comparison:
                 self._trials[candidate] = processes.try_splits(candidate, self._trial_seconds())
             except MeasurementError as error:
                 self._failed[candidate] = f"other splits of its CPUs could not be tried: {error}"
+                self._untried.add(candidate)
                 continue
             fastest = choose_split(self._trials[candidate])
             if fastest is not None:
@@ -279,7 +297,9 @@ class _Comparison:
 
     def _with_splits(self) -> list[Candidate]:
         """Return the candidates that have more than one way to split their CPUs."""
-        return [each for each in self._candidates if len(self._workload.splits(each, self._profile.is_on_device)) > 1]
+        is_on_device = self._profile.is_on_device
+        own = [each for each in self._own if self._can_run(each)]
+        return [each for each in own if len(self._workload.splits(each, is_on_device)) > 1]
 
     def _trial_seconds(self) -> float:
         return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
@@ -340,8 +360,11 @@ class _Comparison:
         return timelines
 
     def _can_run(self, candidate: Candidate) -> bool:
-        """Return True unless it is a loader of the user that has failed."""
-        return not (candidate.is_foreign and candidate in self._failed)
+        """Return True unless it has failed, or was refused, before anything was measured.
+
+        A strategy of which no split could be tried can still run.
+        """
+        return candidate not in self._failed or candidate in self._untried
 
     def _threads(self, candidate: Candidate) -> Threads:
         return self._workload.threads(candidate, self._profile.is_on_device)

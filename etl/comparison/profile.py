@@ -39,7 +39,8 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
     prepare(files)
     with workload.raw() as raw:
-        batch = map_batch(next(iter(raw)), np.array)
+        first = map_batch(next(iter(raw)), np.array)
+        batch = workload.collate(first)
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)
         splits = [_SplitTimes(each) for each in workload.splits(Candidate("async-raw"), on_device)]
@@ -74,9 +75,9 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         ],
         compute_seconds={str(threads): statistics.median(seconds) for threads, seconds in alone.items()},
         splits=[each.profile() for each in splits],
-        copy_bytes_per_second=_copy_rate(int(_row_nbytes(batch))),
+        copy_bytes_per_second=_copy_rate(int(_row_nbytes(first))),
         device=compute.device,
-        model=default_model(_first_features(batch).shape[1:]),
+        model=default_model(_first_features(first).shape[1:]),
     )
 
 

@@ -56,6 +56,7 @@ def make_report(measured: Measurements) -> Report:
         simulated_seconds=settings.simulated_seconds,
         waits_for_steps=settings.waits_for_steps,
         rounds=measured.rounds,
+        randomness=measured.randomness,
         unchecked=settings.unchecked,
     )
     trains_model = settings.simulated_seconds is None and settings.step is None

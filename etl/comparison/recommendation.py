@@ -10,7 +10,6 @@ from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
 from etl.comparison.results import Measurements, audits_of, splits_of
-from etl.comparison.sameness import IDENTICAL
 from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
@@ -53,7 +52,7 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
         sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
-    if chosen.sameness is not None and chosen.sameness.level != IDENTICAL:
+    if chosen.sameness is not None and chosen.sameness.level != "identical":
         sentences.append(
             f"Its samples are not identical with those of {report.reference}: {chosen.sameness.describe()}."
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from etl.comparison.candidates import Threads
 from etl.comparison.report import Check, Parts
-from etl.comparison.sameness import IDENTICAL, Sameness
+from etl.comparison.sameness import Sameness
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -82,6 +82,8 @@ class Conditions:
         True if the training loop waited for the device after every step.
     rounds : int
         Completed rounds.
+    randomness : str or None
+        Sentence that says how records differ from one reading to the next; None if they do not.
     unchecked : sequence of str
         Rules that were switched off.
     """
@@ -92,6 +94,7 @@ class Conditions:
     simulated_seconds: float | None
     waits_for_steps: bool
     rounds: int
+    randomness: str | None
     unchecked: Sequence[str]
 
 
@@ -134,23 +137,26 @@ def misplaced_pages(samples: Mapping[int, Sample | LoadingSample]) -> int:
 _Found = tuple[str, dict[str, str]]
 
 
-def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     first = next(iter(evidence.values()))
     broken = {}
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
         same, samples = each.sameness, each.check.content.samples
         counts = {sample.epoch.samples for sample in each.samples.values()} - {samples}
-        if same.level is None or (not each.is_foreign and not first.is_foreign and same.level != IDENTICAL):
+        may_differ = each.is_foreign or first.is_foreign or conditions.randomness is not None
+        if same.level is None or (same.level != "identical" and not may_differ):
             broken[name] = same.reason
         elif counts:
             broken[name] = f"{counts.pop()} samples in a timed epoch instead of {samples}"
         elif shuffled and same.is_shuffled is False:
             broken[name] = f"it does not shuffle, and other strategies do: {same.describe_order()}"
     seen = (
-        f"compared 128-bit digests of the shape, dtype and bytes of {first.check.content.batches} batches, in an "
+        f"compared 128-bit digests of the shape, dtype and bytes of {len(first.check.content.digests)} batches, in an "
         "untimed epoch before the rounds"
     )
+    if conditions.randomness:
+        seen += f"; {conditions.randomness}"
     levels = [f"{name} {each.sameness.describe()}" for name, each in evidence.items() if each.is_foreign]
     return f"{seen}; {', '.join(levels)}" if levels else seen, broken
 
@@ -166,7 +172,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     for name, each in evidence.items():
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
-        elif each.sameness.level != IDENTICAL:
+        elif each.sameness.level != "identical":
             continue  # other samples, another loss
         elif not _same_loss(each.check.score, first.check.score, tolerance):
             broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.comparison.candidates import Threads
-from etl.comparison.epoch_content import EpochContent
 from etl.comparison.report import SplitProfile, StageProfile
+from etl.comparison.sameness import EpochContent
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.values import JsonValues
 from etl.runtime.audit import Audit

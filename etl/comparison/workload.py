@@ -17,7 +17,6 @@ from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.foreign import ForeignLoader, task_of
 from etl.comparison.samples import TriedLoader
 from etl.comparison.settings import TRAINING, Settings
-from etl.functions import is_function_name
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import Loader
@@ -27,9 +26,10 @@ from etl.loading.sampler import Sampler
 from etl.measuring.page_cache import release_pages
 from etl.measuring.values import JsonValues
 from etl.sources import ImageFolder, MapDataset, open_source
+from etl.sources.named import is_source_name
 from etl.sources.record import Record, source_name
 from etl.stages.pipeline import READ, Pipeline
-from etl.stages.presets import default_pipeline, default_split
+from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
 
 # A loader that reads ahead has some batches ready when an epoch begins: so many more are timed that they do not matter.
@@ -93,7 +93,7 @@ class Workload:
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self._folders: dict[Candidate, Path] = {}
         source = self._open_source()
-        self.pipeline: Pipeline = default_pipeline(source, settings.size, settings.decoder)
+        self.pipeline: Pipeline = open_pipeline(settings.pipeline, source, settings.size, settings.decoder)
         self.source = source
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
@@ -114,7 +114,7 @@ class Workload:
         try:
             return open_source(settings.source, settings.split, **settings.table_options)
         except (ValueError, OSError):
-            if is_function_name(settings.source) or not Path(settings.source).exists():
+            if is_source_name(settings.source) or not Path(settings.source).exists():
                 raise
             if not all(each.is_foreign for each in self._requested()):
                 raise
@@ -252,20 +252,23 @@ class Workload:
         return RawIterator(self.records, self.pipeline, **self._order)
 
     def collated(self, iterator: BatchIterator) -> Iterable[Any]:
-        """Return `iterator`, but with the batches that a step of the user takes, if there is such a step.
+        """Return `iterator` with its batches as `collate` returns them."""
+        return iterator if self.settings.step is None else CollatedBatches(iterator, self.collate)
 
-        They share the memory of the iterator's batches. For a data set of the user they have the structure that
-        torch's `default_collate` gives them; otherwise they are pairs of tensors.
+    def collate(self, batch: Batch) -> Any:
+        """Return `batch` as a step of the user takes it, if there is such a step; otherwise as it is.
+
+        The memory is that of `batch`. For a data set of the user it has the structure that torch's `default_collate`
+        gives its items; otherwise it is a pair of tensors.
         """
         if self.settings.step is None:
-            return iterator
+            return batch
+        if isinstance(self.source, MapDataset):
+            return self.source.collated(batch)
         from etl.training.backends.tensors import as_tensor, map_batch  # loads torch
 
-        def pair(batch: Batch) -> tuple[Any, Any]:
-            tensors = map_batch(batch, as_tensor)
-            return tensors.features, tensors.labels
-
-        return CollatedBatches(iterator, getattr(self.source, "collated", pair))
+        tensors = map_batch(batch, as_tensor)
+        return tensors.features, tensors.labels
 
     def epoch_order(self) -> np.ndarray:
         """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
@@ -289,7 +292,7 @@ class Workload:
         settings, linked = self.settings, self.link_folder
         folder.mkdir(parents=True, exist_ok=True)
         path = None
-        if not is_function_name(settings.source):
+        if not is_source_name(settings.source):
             path = str(linked if linked.exists() else Path(settings.source).absolute())
         return ForeignLoader(
             function=function,
@@ -370,9 +373,15 @@ class Workload:
             "batch_size": self.settings.batch_size,
             "shuffle": True,
             "seed": self.settings.seed,
-            "dtype": self.settings.dtype,
+            "dtype": self._dtype,
             "padding": self.padding,
         }
+
+    @property
+    def _dtype(self) -> str | None:
+        """Dtype of floating features; None if a step of the user gets the items of its own data set as they are."""
+        keeps = self.settings.step is not None and isinstance(self.source, MapDataset)
+        return None if keeps else self.settings.dtype
 
     def open(self, candidate: Candidate) -> presave.Store:
         """Open the store of a presaved candidate. The store is trusted, since this comparison wrote it."""
@@ -542,7 +551,7 @@ def source_files(path: str, records: Subset) -> list[Path]:
     For an image folder these are the files of the records. For other sources they are all files of the source; for a
     function of the user that makes the source there are none that are known.
     """
-    if is_function_name(path):
+    if is_source_name(path):
         return []
     if isinstance(records.source, ImageFolder):
         root = records.source.root

@@ -89,6 +89,8 @@ def time_stages(workload: Workload, backend: Backend) -> StageTimes:
         cold: list[tuple[str, float]] | None = None
         failed = None
         try:
+            if not files:
+                raise OSError(f"the files of {workload.settings.source} are unknown")
             drop_from_page_cache(files)
             disk = _rate(files, nbytes)
             drop_from_page_cache(files)

@@ -64,6 +64,11 @@ class TorchDataset(IterableDataset[Any]):
         self._begun, self._is_resumed = self.iterator.epoch, False
         yield from map(self._as_tensors, self.iterator)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next loop begins, or resumes."""
+        return self.iterator.epoch + (self._begun == self.iterator.epoch)
+
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the next one, from its first batch or, if a state of that epoch was loaded, from the state.
 

@@ -1,4 +1,4 @@
-"""Arrays of any library, and what can be asked of each: a view of its memory, its device, a copy.
+"""Operations on arrays of any library: a view of the memory, the device, a copy.
 
 No library is imported here: an array can only exist if its library was imported already.
 """
@@ -23,7 +23,7 @@ DLPACK_CUDA = 2
 
 
 class ArrayLibrary:
-    """What can be asked of an array; this class serves arrays that only `__array__` converts."""
+    """Operations on arrays of one library; this class itself serves arrays that only `__array__` converts."""
 
     def view(self, array: Any) -> np.ndarray | None:  # noqa: ARG002
         """Wait until `array` is computed and copied, and return its memory as a numpy array.
@@ -35,7 +35,12 @@ class ArrayLibrary:
 
     def to_host(self, array: Any) -> np.ndarray:
         """Return the content of `array` as a numpy array: its view if there is one, or else a copy."""
-        return np.asarray(array)
+        viewed = self.view(array)
+        return np.asarray(array) if viewed is None else viewed
+
+    def numbers_in(self, array: Any) -> np.ndarray:
+        """Return the numbers in `array` with a dtype with which numpy can compute."""
+        return self.to_host(array)
 
     def device_of(self, array: Any) -> str | None:  # noqa: ARG002
         """Return the name of the device that holds `array`; None if the CPU can read it."""
@@ -79,9 +84,6 @@ class _Buffer(ArrayLibrary):
     def view(self, array: Any) -> np.ndarray | None:
         return np.asarray(memoryview(array))
 
-    def to_host(self, array: Any) -> np.ndarray:
-        return np.asarray(memoryview(array))
-
     def copy(self, array: Any) -> Any:
         return np.array(array).data if isinstance(array, memoryview) else copy.copy(array)
 
@@ -113,6 +115,10 @@ class _Torch(ArrayLibrary):
         if viewed is None:
             raise TypeError(f"a tensor of {array.dtype} cannot be converted to numpy; yield dense tensors")
         return viewed
+
+    def numbers_in(self, array: Any) -> np.ndarray:
+        host = self.to_host(array)
+        return host if str(host.dtype) == self.dtype_of(array) else self.to_host(array.float())
 
     def device_of(self, array: Any) -> str | None:
         return None if array.is_cpu else str(array.device)
@@ -186,9 +192,9 @@ class _Dlpack(ArrayLibrary):
             return None
 
     def to_host(self, array: Any) -> np.ndarray:
-        viewed = self.view(array)
-        # CuPy refuses implicit conversions.
-        return viewed if viewed is not None else np.asarray(array.get() if hasattr(array, "get") else array)
+        if self.device_of(array) is not None and hasattr(array, "get"):
+            return np.asarray(array.get())  # CuPy refuses implicit conversions
+        return super().to_host(array)
 
     def device_of(self, array: Any) -> str | None:
         kind, index = array.__dlpack_device__()

@@ -136,7 +136,7 @@ def fields_of(batch: Any) -> list[Sequence[Any]]:
         If the number of records is unknown.
     """
     if has_arrays_method(batch):
-        return list(batch.arrays())
+        return [_unboxed(array) for array in batch.arrays()]
     count = record_count(batch)
     shared, has_numbers = _shared_axis(batch)
     lists = None if shared is not None and not has_numbers else _lists_of_records(batch)
@@ -181,7 +181,7 @@ def _lists_of_records(batch: Any) -> list[Sequence[Any]] | None:
 
     Either every item of the batch is such a list, or the array of a field; or the batch itself is a list of records.
     """
-    items = children_of(batch)
+    items = [_unboxed(each) for each in children_of(batch) or ()]
     if not items:
         return None
     lists = [each for each in items if isinstance(each, (list, tuple))]
@@ -195,8 +195,15 @@ def _lists_of_records(batch: Any) -> list[Sequence[Any]] | None:
         )
         by_field = not by_record
     if by_field:
-        return list(items)
+        return items
     return [items] if by_record else None
+
+
+def _unboxed(item: Any) -> Any:
+    """Return the list of the Python objects in an array, or else `item` itself."""
+    library = library_of(item)
+    objects = None if library is None else library.objects_in(item)
+    return item if objects is None else objects
 
 
 def _length_of(item: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Detection of the source at a path."""
+"""Detection of the source at a path, or by name."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from etl.sources.cifar10 import SPLIT_FILES, Cifar10
 from etl.sources.csv import Csv
 from etl.sources.idx import SPLIT_PREFIXES, Idx
 from etl.sources.image_folder import ImageFolder
+from etl.sources.named import is_source_name, open_named
 from etl.sources.sequence_files import LABELS_FILE
 from etl.sources.sequences import Sequences
 from etl.sources.tar import COMPRESSED_TARS, Tar
 
-Source: TypeAlias = ImageFolder | Idx | Csv | Sequences | Cifar10 | Tar
 
-
-def open_source(path: str | Path, split: str | None = None, **options: Any) -> Source:
+def open_source(path: str | Path, split: str | None = None, **options: Any) -> Any:
     """Open the source at `path`: the first row of this table that fits.
 
     ==================================================== =============
@@ -36,20 +35,40 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> S
     any other folder                                     `ImageFolder`
     ==================================================== =============
 
+    If nothing is at `path`, it may be a name instead:
+
+    - "package.module:function": what the function returns, which is a source, or a map-style data set of torch (any
+      object with `len` and `[i]`), which is put into a `MapDataset`. The function is called without arguments, or with
+      those of `split` and `options` that were given and that it has. Modules are found on the path and in the working
+      folder.
+    - "NAME://PATH": the source that another package registers as NAME, as an entry point of the group `etl.sources`.
+      The entry point is a function or class, which is called with PATH, or without it for "NAME://", and may return
+      whatever a function may.
+    - What `etl.functions.pickle_function` returned.
+
     Parameters
     ----------
     path : str or Path
-        A file, a folder, or a pattern such as "train-*.tar".
+        A file, a folder, a pattern such as "train-*.tar", or a name.
     split : str, optional
         "train" (the default) or "test", for sources that have both.
     **options
-        Further arguments of the source's class.
+        Further arguments of the source's class or function.
 
     Raises
     ------
     ValueError
-        If there is no source at `path`, or it does not have one of the options.
+        If there is no source at `path`, it does not have one of the options, or its function raises an error or returns
+        something else.
+
+    Examples
+    --------
+    >>> etl.open_source("photos/")
+    >>> etl.open_source("my_project.data:dataset", split="test")
+    >>> etl.open_source("lmdb://photos.lmdb")
     """
+    if isinstance(path, str) and is_source_name(path):
+        return open_named(path, options if split is None else {**options, "split": split})
     make, defaults = _choose(path)
     if split is not None:
         options["split"] = split
@@ -57,8 +76,7 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> S
     if unknown:
         kind = getattr(make, "__self__", make).__name__
         raise ValueError(f"{path} is read as {kind}, which has no option {', '.join(unknown)}")
-    source: Source = make(path, **{**defaults, **options})
-    return source
+    return make(path, **{**defaults, **options})
 
 
 def _choose(path: str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -1,11 +1,15 @@
-"""Presets: pipelines for photographs, MNIST and CIFAR-10, and the stage after which they are presaved."""
+"""The pipeline of a source, a preset or the user's own, and the stage after which it is presaved."""
 
 from __future__ import annotations
 
-from etl.sources import Cifar10, Csv, Idx, Sequences
-from etl.sources.detect import Source
+from itertools import takewhile
+from typing import Any
+
+from etl.functions import call_by_name, find_function
+from etl.sources import Cifar10, Idx, ImageFolder, Tar
 from etl.stages import ChannelsFirst, Decode, Normalise, Resize
 from etl.stages.pipeline import READ, Pipeline
+from etl.stages.stage import is_random, stage_name
 
 # Mean and standard deviation of all pixels, from 0 to 1, of CIFAR-10's 50,000 training images (E. Stevens, L. Antiga,
 # T. Viehmann: Deep Learning with PyTorch, 2020, section 7.1, whose mean of 0.4915, 0.4823, 0.4468 was summed in
@@ -57,19 +61,55 @@ def default_split(pipeline: Pipeline) -> str:
     """Return the name of the stage after which records are presaved by default.
 
     It is "resize" if there is such a stage, since uint8 takes a quarter of the space of float32. Otherwise it is the
-    last stage, so that nothing is left to do, or `READ` if there are no stages.
+    last stage, so that nothing is left to do, or `READ` if there are no stages. Random stages cannot be presaved, so
+    only those before them count.
     """
-    if "resize" in pipeline.names:
+    names = [stage_name(stage) for stage in takewhile(lambda stage: not is_random(stage), pipeline.stages)]
+    if "resize" in names:
         return "resize"
-    return pipeline.names[-1] if pipeline.names else READ
+    return names[-1] if names else READ
 
 
-def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
-    """Return the pipeline that turns records of `source` into training arrays.
+def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pipeline:
+    """Return the pipeline that the user's function `name` makes, or the default one if there is no name.
+
+    Stores are tied to the pipeline that wrote them. A stage of a class is identified by its class, its fields and its
+    `version`; a stage that is a function by its module and name, its `version`, and the variables that it captures.
+    Code is not compared: whoever changes what a stage does, changes its `version`, too.
 
     Parameters
     ----------
-    source : Source
+    name : str or None
+        "package.module:function", or what `pickle_function` returned. The function is called with the source if it has
+        a parameter, and returns a `Pipeline`.
+    source, size, decoder
+        See `default_pipeline`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function, it raises an error, or it returns something else.
+    """
+    if name is None:
+        return default_pipeline(source, size, decoder)
+    function = find_function(name, "--pipeline")
+    try:
+        pipeline = call_by_name(function, {"source": lambda: source}, source)
+    except (Exception, SystemExit) as error:  # the user's function may raise anything
+        raise ValueError(f"--pipeline {name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(pipeline, Pipeline):
+        raise ValueError(f"--pipeline {name} returned a {type(pipeline).__name__}; return an etl.Pipeline")
+    return pipeline
+
+
+def default_pipeline(source: Any, size: int, decoder: str) -> Pipeline:
+    """Return the pipeline that turns records of `source` into training arrays.
+
+    It has no stages unless the source is one of this package whose records need some.
+
+    Parameters
+    ----------
+    source : sequence of records
         The source, whose class decides on the pipeline.
     size : int
         Height and width of photographs after resizing, in pixels.
@@ -80,6 +120,6 @@ def default_pipeline(source: Source, size: int, decoder: str) -> Pipeline:
         return digits_pipeline()
     if isinstance(source, Cifar10):
         return cifar10_pipeline()
-    if isinstance(source, (Csv, Sequences)):
-        return Pipeline([])
-    return image_pipeline(size, decoder)
+    if isinstance(source, (ImageFolder, Tar)):
+        return image_pipeline(size, decoder)
+    return Pipeline([])

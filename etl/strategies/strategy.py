@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from etl import entry_points
 from etl.functions import is_function_name
 
 if TYPE_CHECKING:
@@ -101,15 +102,37 @@ def find(name: str) -> Strategy:
         return _strategies[name]
     if is_function_name(name):
         return Strategy(name, reads="source", function=name)
+    if name in entry_points.registered(entry_points.STRATEGIES):
+        return _strategies.setdefault(name, _load(name))
     raise ValueError(
-        f"no strategy is called {name!r}; there are {', '.join(_strategies)}, and package.module:function for a loader "
-        "of your own"
+        f"no strategy is called {name!r}; there are {', '.join(names())}, and package.module:function for a loader of "
+        "your own"
     )
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all strategies, in the order in which they were registered."""
-    return tuple(_strategies)
+    """Return the names of all strategies: those of this package first, then those of other packages."""
+    return tuple(dict.fromkeys([*_strategies, *entry_points.registered(entry_points.STRATEGIES)]))
+
+
+def _load(name: str) -> Strategy:
+    """Return the strategy that another package has registered as `name`, with that name.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be imported, or is neither a `Strategy` nor a function.
+    """
+    found = entry_points.load(entry_points.STRATEGIES, name)
+    if isinstance(found, Strategy):
+        return replace(found, name=name)
+    if not callable(found):
+        raise ValueError(
+            f"strategy {name!r} is registered as a {type(found).__name__}; it must be an etl.strategies.Strategy, or a "
+            "function that returns an iterable of batches"
+        )
+    function = entry_points.registered(entry_points.STRATEGIES)[name].value.partition("[")[0].strip()
+    return Strategy(name, reads="source", function=function)
 
 
 def default_names() -> tuple[str, ...]:

@@ -25,9 +25,10 @@ from etl.doctor.checks import CHECKS, data_type
 from etl.doctor.checks.batch_size import Rebatched
 from etl.doctor.checks.cpus import OtherProcesses
 from etl.doctor.checks.hardware import BackendInUse, CpuExtensions
+from etl.doctor.checks.loading import LoadingBottleneck
 from etl.doctor.checks.network import size_of
 from etl.doctor.machine import look_at_machine
-from etl.doctor.setup import Setup
+from etl.doctor.setup import Setup, make_setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
@@ -357,8 +358,22 @@ def test_each_remedy_is_tried_alone() -> None:
     assert size.trial.ratio < 1
     assert size.saves_seconds == pytest.approx(12 * (size.trial.without_seconds - size.trial.with_seconds))
     loading = finding(examination, "loading")
-    assert loading.trial is None
-    assert loading.trial_failed == "it cannot be applied in this process"
+    assert loading.trial is not None
+    assert loading.trial.ratio < 1
+
+
+def test_a_loader_that_must_not_be_prefetched_is_not_wrapped_to_try_it() -> None:
+    class Camera(Batches):
+        async_supported = False
+
+    def remedied(batches: Any) -> Setup | None:
+        setup = make_setup(mlp(), batches, etl.backend("cpu"), None)
+        return LoadingBottleneck().apply(setup, Case(quiet_machine()))
+
+    assert remedied(Camera()) is None
+    wrapped = remedied(Batches())
+    assert wrapped is not None
+    assert isinstance(wrapped.batches, etl.AsyncIterator)
 
 
 def test_the_finding_that_saves_most_comes_first() -> None:
@@ -398,13 +413,26 @@ def test_a_dataloader_is_examined_too() -> None:
         (None, Batches(), "a model and an iterator"),
         (mlp(), None, "a model and an iterator"),
         (mlp(), [], "no batches"),
-        (mlp(), [1, 2], "a pair of features and labels, not a int"),
+        (mlp(), [1, 2], "a pair of features and labels, .*, not a int"),
+        (mlp(), 5, "batches come from an iterable, such as .*, not a int"),
         (mlp(), [Batch(np.zeros((1, FEATURES), np.float32), None)], "no labels"),
     ],
 )
 def test_a_training_that_cannot_be_examined_is_refused(model: Any, batches: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises((ValueError, TypeError), match=reason):
         examine(model, batches, backend="cpu")
+
+
+def test_what_reads_ahead_of_a_dataloader_is_left_at_its_epoch() -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
+    for iterator in (
+        etl.AsyncIterator(torch.utils.data.DataLoader(data, batch_size=32)),
+        etl.DeviceIterator(torch.utils.data.DataLoader(data, batch_size=32), "cpu"),
+    ):
+        iterator.set_epoch(4)
+        assert train(mlp(), iterator).batches_per_epoch == 2
+        assert iterator.epoch == 4
+        assert sum(len(features) for features, _ in iterator) == 64
 
 
 def test_batches_are_joined_record_by_record() -> None:

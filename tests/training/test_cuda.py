@@ -179,3 +179,15 @@ def test_memory_of_the_loaders_is_page_locked_below_a_device_iterator() -> None:
     device = etl.DeviceIterator(below, "cuda")
     assert all(torch.from_numpy(batch.features).is_pinned() for batch in below)
     assert [batch.features[:, 0, 0, 0].tolist() for batch in device] == [list(range(32)), list(range(32, 64))]
+
+
+def test_tensors_of_any_loader_that_are_on_the_device_are_not_copied() -> None:
+    class Looking(torch.nn.Linear):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            self.seen = features.data_ptr()
+            return super().forward(features)
+
+    model, features = Looking(3, 2), torch.ones(4, 3, device="cuda")
+    result = etl.fit(model, [(features, torch.zeros(4, dtype=torch.int64))], backend="cuda")
+    assert model.seen == features.data_ptr()
+    assert result.samples == 4
