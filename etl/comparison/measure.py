@@ -353,7 +353,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         if with_etl_alone:
             if loading.is_cold:
                 outside += epochs.prepare()
-            # Directly after the warm-up: a loader that reads ahead of its epochs would have batches ready after a pause.
+            # Directly after the warm-up: after a pause, a loader that reads ahead of its epochs has batches ready.
             etl_alone = run_epoch(epochs, None)
         alone = seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS)
         harness = _harness_seconds(resident[0], compute.no_op)
