@@ -7,6 +7,8 @@ from typing import Any
 import etl
 import presave
 
+etl.load_kernels()  # before the first batch, not in the background beside it
+
 
 def load_raw(path: str, batch_size: int, workers: int) -> Any:
     pipeline = etl.image_pipeline(size=224, decoder="turbo")
