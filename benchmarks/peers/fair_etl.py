@@ -12,13 +12,15 @@ etl.load_kernels()  # before the first batch, not in the background beside it
 
 def load_raw(path: str, batch_size: int, workers: int) -> Any:
     pipeline = etl.image_pipeline(size=224, decoder="turbo")
-    iterator = etl.RawIterator(etl.ImageFolder(path), pipeline, batch_size, shuffle=True)
+    source = etl.ImageFolder(path, follow_links=True)  # to some of the photographs, while it is tried
+    iterator = etl.RawIterator(source, pipeline, batch_size, shuffle=True)
     return etl.AsyncIterator(iterator, prefetch_size=3, threads=workers)
 
 
 def prepare_store(path: str, folder: str) -> None:
     pipeline = etl.image_pipeline(size=224).until("resize")
-    presave.write(f"{folder}/photographs.store", etl.records(etl.ImageFolder(path), pipeline)).close()
+    source = etl.ImageFolder(path, follow_links=True)
+    presave.write(f"{folder}/photographs.store", etl.records(source, pipeline)).close()
 
 
 def load_store(folder: str, batch_size: int, workers: int) -> Any:

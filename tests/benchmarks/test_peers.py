@@ -34,6 +34,7 @@ from benchmarks.peers.loader import (
 from benchmarks.peers.rows import OURS, PEERS, PRESAVED, RAW, ROWS, TASKS, Row
 from benchmarks.peers.table import count_lines, loading_ratio, show
 from etl.comparison.report import Report
+from tests import comparison_reports
 
 BATCH_SIZE, PREFETCH_FACTOR = 8, 2
 MODULE = "benchmarks.peers.__main__"
@@ -99,31 +100,26 @@ def test_every_loader_has_a_row_in_the_table_of_its_task(compared: tuple[int, di
     assert "close (" in output
 
 
-def test_a_peer_whose_library_is_missing_is_in_the_table_with_the_reason(
-    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = (*ROWS[:1], Row("missing", RAW, "spdl", "no_such_loader"))
-    monkeypatch.setattr(peers, "ROWS", rows)
-    assert run(peers, "--task", "raw") == 0
-    lines = capsys.readouterr().out.splitlines()
-    (row,) = [line for line in lines if line.startswith("│ missing ")]
-    assert "failed, see below" in row
-    (reason,) = [line for line in lines if line.startswith("missing failed: ")]
-    assert "--strategies benchmarks.peers.spdl:no_such_loader: " in reason
-
-
-def test_a_peer_that_cannot_be_installed_is_in_the_table_with_the_reason(
+def test_peers_that_cannot_be_installed_or_imported_are_in_the_table_with_the_reason(
     peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(peer: str, folder: Path) -> str:
         raise NotInstalled(f"no wheel of {peer}")
 
     monkeypatch.setattr(peers, "make_environment", refuse)
-    arguments = ["--python", f"fair_etl={sys.executable}", "--only", "dali", "--task", "raw", "--rounds", "1"]
-    assert peers.main([*arguments, "--photographs", "40", "--batch-size", str(BATCH_SIZE)]) == 0
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│ DALI")]
-    assert "n/a" in row
-    assert "no wheel of dali" in row
+    monkeypatch.setattr(
+        peers, "ROWS", (ROWS[0], Row("no wheel", RAW, "dali", "LoadRaw"), Row("no library", RAW, "spdl", "NoSuch"))
+    )
+    here = [f"{name}={sys.executable}" for name in ("fair_etl", "spdl")]
+    options = [option for each in here for option in ("--python", each)]
+    assert peers.main([*options, "--task", "raw", "--rounds", "1", "--photographs", "40"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (refused,) = [line for line in lines if line.startswith("│ no wheel ")]
+    assert "n/a" in refused
+    assert "no wheel of dali" in refused
+    (failed,) = [line for line in lines if line.startswith("│ no library ")]
+    assert "failed, see below" in failed
+    assert any(line.startswith("no library failed: ") and "benchmarks.peers.spdl:NoSuch: " in line for line in lines)
 
 
 def test_after_an_interruption_complete_rounds_are_shown_and_no_other_task_begins(
@@ -162,18 +158,14 @@ def test_each_photograph_has_a_label_of_its_own(peers: Any, photographs: Path, t
     ]
 
 
-@pytest.fixture(scope="module")
-def report(photographs: Path) -> Report:
-    """Return a real report of this project's loader and a copy of it."""
-    ours = ROWS[0].strategy.partition("=")[2]
-    return etl.compare(
-        photographs,
-        {OURS: ours, "SPDL, simplejpeg": ours},
-        compute="simulated:1ms",
-        records=16,
-        batch_size=4,
-        rounds=1,
-        budget=5.0,
+@pytest.fixture
+def report() -> Report:
+    """Return a report of this project's loader and another one."""
+    made = comparison_reports.photographs()
+    names = (OURS, "SPDL, simplejpeg")
+    return dataclasses.replace(
+        made,
+        strategies=[dataclasses.replace(each, name=name) for name, each in zip(names, made.strategies, strict=False)],
     )
 
 
