@@ -140,7 +140,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--check-epoch",
         action="store_true",
-        help="compare the samples of whole epochs even of loaders of which only some batches are measured",
+        help="measure whole epochs, however long they take: some loaders cannot be given fewer records, and of a part of "
+        "a shuffled epoch only the amount can be compared",
     )
     how.add_argument(
         "--no-check",

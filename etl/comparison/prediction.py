@@ -37,9 +37,12 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float) ->
     Returns
     -------
     The number of records: all if there is time, otherwise that of as many whole batches as there is time for. If
-    `settings.records` or `settings.epoch_batches` is set, it is used instead of the time.
+    `settings.records` or `settings.epoch_batches` is set, it is used instead of the time; with `settings.check_epoch`
+    all are measured.
     """
     settings, available = workload.settings, len(workload.source)
+    if settings.check_epoch:
+        return available
     wanted = settings.records
     if wanted is None and settings.epoch_batches is not None:
         wanted = settings.epoch_batches * settings.batch_size

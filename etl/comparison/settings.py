@@ -88,7 +88,8 @@ class Settings:
     epoch_batches : int or None
         Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
     check_epoch : bool
-        Compare the records of a whole epoch even where only some of its batches are measured.
+        Measure whole epochs, however long they take, so that all records of loaders that cannot be given fewer are
+        compared.
     source_name : str or None
         What reports call the source; None for `source`.
     search : tuple of str

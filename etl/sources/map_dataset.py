@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import describe
+from etl.sources.randomness import random_states_kept
 from etl.sources.record import Record, source_name
 from etl.sources.structure import PAIR, Structure
 
@@ -137,7 +138,8 @@ class MapDataset:
             If stages have put arrays together or taken them apart.
         """
         if self._structure is None:
-            self[0]
+            with random_states_kept():
+                self[0]
         assert self._structure is not None  # noqa: S101 - known since the first record was read
         return self._structure.collated(batch)
 

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -57,7 +58,7 @@ class Structure:
             for key, group in groups.items():
                 value = dict(_parts(item))[key]
                 children[key] = _Leaf(group, group, 0) if isinstance(value, TEXT) else _find_node(value, group, group)
-            self._root = _Container(_emptied(item), "item", describe(item), children)
+            self._root = _Container(_emptied(item), "item", describe(item), _kind(item), children)
         leaves = [node for node in _walk(self._root) if isinstance(node, _Leaf)]
         self.left_out = [node.path for node in _walk(self._root) if isinstance(node, _LeftOut) and node.path]
         self._counts = {group: sum(leaf.group == group for leaf in leaves) for group in PAIR}
@@ -138,17 +139,21 @@ class _Container:
     empty: Any
     path: str
     described: str
+    kind: Any
     children: Mapping[Any, _Node]
 
+    @cached_property
+    def _needed(self) -> list[tuple[Any, _Node]]:
+        return [(key, child) for key, child in self.children.items() if not isinstance(child, _LeftOut)]
+
     def collect(self, value: Any, values: Mapping[str, list[np.ndarray]]) -> None:
-        is_mapping = isinstance(value, Mapping)
-        parts = value if is_mapping else dict(_parts(value))
-        needed = [key for key, child in self.children.items() if not isinstance(child, _LeftOut)]
-        is_alike = is_mapping == _is_mapping(self.empty) and (is_mapping or len(parts) == len(self.children))
-        if not is_alike or any(key not in parts for key in needed):
-            raise ValueError(f"its {self.path} is {describe(value)}; the first one is {self.described}")
-        for key in needed:
-            self.children[key].collect(parts[key], values)
+        kind = _kind(value)
+        parts = dict(_parts(value)) if kind is object else value
+        is_alike = kind is self.kind and (kind is Mapping or len(parts) == len(self.children))
+        for key, child in self._needed:
+            if not is_alike or (kind is not Sequence and key not in parts):
+                raise ValueError(f"its {self.path} is {describe(value)}; the first one is {self.described}")
+            child.collect(parts[key], values)
 
     def collated(self, values: Mapping[str, Iterator[Any]]) -> Any:
         return _filled(self.empty, {key: child.collated(values) for key, child in self.children.items()})
@@ -161,12 +166,12 @@ def _find_node(value: Any, group: str, path: str) -> _Node:
     if isinstance(value, TEXT):
         return _LeftOut(path)
     depth = _depth(value)
-    if depth or not _is_container(value):
+    if depth or _kind(value) is None:
         return _Leaf(group, path, depth)
     if type(value) in (list, tuple) and not value and path == group:  # an empty list of numbers; others may be longer
         return _Leaf(group, path, 1)
     children = {key: _find_node(part, group, _path(path, value, key)) for key, part in _parts(value)}
-    return _Container(_emptied(value), path, describe(value), children)
+    return _Container(_emptied(value), path, describe(value), _kind(value), children)
 
 
 def _walk(node: _Node) -> Iterator[_Node]:
@@ -180,8 +185,11 @@ def _path(path: str, value: Any, key: Any) -> str:
     return f"{path}.{key}" if _is_record_class(value) else f"{path}[{key!r}]"
 
 
-def _is_container(value: Any) -> bool:
-    return isinstance(value, (Mapping, Sequence)) or _is_record_class(value)
+def _kind(value: Any) -> Any:
+    """Return Mapping or Sequence if `value` is one, object if it is a dataclass, and None if it is no container."""
+    if isinstance(value, (Mapping, Sequence)):
+        return Mapping if isinstance(value, Mapping) else Sequence
+    return object if _is_record_class(value) else None
 
 
 def _is_record_class(value: Any) -> bool:
@@ -272,10 +280,6 @@ def _made(made: Any, values: Mapping[Any, Any]) -> Any:
         return made(parts)
     except TypeError:
         return parts
-
-
-def _is_mapping(empty: Any) -> bool:
-    return issubclass(empty.made, Mapping) if isinstance(empty, _Class) else isinstance(empty, Mapping)
 
 
 def _as_array(path: str, value: Any) -> np.ndarray:

@@ -20,9 +20,9 @@ import etl
 import presave
 from etl.commands import main
 from etl.comparison.phases import ComparisonProgress
-from etl.comparison.settings import Settings
 from etl.comparison.phases import compare as compare_strategies
 from etl.comparison.rules import RULES
+from etl.comparison.settings import Settings
 from etl.measuring.instruments import current_instruments
 from etl.measuring.page_cache import drop_from_page_cache
 from tests.report_schema import SCHEMA, make_schema

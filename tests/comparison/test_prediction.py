@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import (
     MIN_MEASURED_BATCHES,
     choose_records,
@@ -14,7 +15,6 @@ from etl.comparison.prediction import (
     seconds_needed,
     stage_seconds,
 )
-from etl.comparison.candidates import Candidate, Threads
 from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from etl.comparison import processes as processes_module
+from etl.comparison.candidates import Candidate
 from etl.comparison.processes import InputError, Processes
 from etl.comparison.settings import Settings
-from etl.comparison.candidates import Candidate
 from etl.comparison.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError

@@ -201,6 +201,7 @@ def test_what_is_left_out_of_a_mapping_or_a_pair_is_none_in_its_place() -> None:
         ([{"a": 1, "b": 1}, {"a": None, "b": 1}], r"its item\['a'\] are a NoneType, not numbers"),
         ([("only", "texts", "here")], "its item is a tuple of 3, and no array is in it"),
         ([Sample(1, 2), Sample(1, object())], "its item.more are a object, not numbers"),
+        ([Sample(1, 2), Point(1, 2)], "its item is a Point of 2; the first one is a Sample"),
         ([("text", 1)], "its features are a str, not numbers"),
     ],
 )
