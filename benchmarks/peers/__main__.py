@@ -77,7 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def settings_of(
     rows: Sequence[Row], pythons: Mapping[str, str], photographs: Path, options: argparse.Namespace
 ) -> Settings:
-    """Return the settings of the comparison of `rows`, whose interpreters are `pythons`, by name."""
+    """Return the settings of a comparison.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        The rows of one task.
+    pythons : mapping of str to str
+        The interpreter of each row, by name.
+    photographs : path
+        What `make_inputs` returned.
+    options : Namespace
+        The options of the command line.
+    """
     return Settings(
         source=str(photographs),
         strategies=tuple(row.strategy for row in rows),
@@ -140,7 +152,17 @@ def find_interpreters(
 
 
 def _progress(task: str, status: Status, errors: Console) -> Callable[[ComparisonProgress], None]:
-    """Return a function that shows each step of a comparison: in place, or on a line of its own in a pipe."""
+    """Return a function that shows each step of a comparison: in place, or on a line of its own in a pipe.
+
+    Parameters
+    ----------
+    task : str
+        The task that is compared.
+    status : Status
+        Shows the step in a terminal.
+    errors : Console
+        The console of `status`.
+    """
     shown = ""
 
     def show_step(progress: ComparisonProgress) -> None:
