@@ -6,7 +6,6 @@ It is `etl compare` with the loaders of this folder as strategies, each in an en
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -25,6 +24,7 @@ from benchmarks.peers.rows import OURS, PEERS, ROWS, TASKS, Row
 from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
+from etl.commands.output import check_file_path, save_json
 from etl.comparison.phases import ComparisonProgress, run_comparison
 from etl.comparison.report import Report
 from etl.comparison.settings import Settings
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports: dict[str, Report] = {}
     FOLDER.mkdir(parents=True, exist_ok=True)
     try:
+        check_file_path(options.json, "--json")
         photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
         for task in TASKS if options.task == "all" else (options.task,):
             rows = [row for row in ROWS if row.task == task and (row.name == OURS or row.peer in options.only)]
@@ -60,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 report = run_comparison(settings, _progress(task, status, errors))
             show(report, rows, missing, console)
             reports[task] = report
-            if options.json is not None:
-                Path(options.json).write_text(json.dumps({name: each.as_dict() for name, each in reports.items()}))
+            save_json(options.json, {name: each.as_dict() for name, each in reports.items()})
             if report.stopped_early:
                 break
     except KeyboardInterrupt:
@@ -211,7 +211,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="[NAME=]PYTHON",
         help="use this interpreter for a peer, or for all of them, instead of making an environment",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the reports to FILE, by task")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports to FILE, by task")
     return parser.parse_args(arguments)
 
 

@@ -356,3 +356,10 @@ def test_an_unknown_peer_is_refused(arguments: list[str], peers: Any, capsys: py
     with pytest.raises(SystemExit, match="2"):
         peers.main(arguments)
     assert "no peer is called tourch" in capsys.readouterr().err
+
+
+def test_a_file_for_the_reports_that_cannot_be_written_is_refused_at_once(
+    peers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert peers.main(["--json", str(tmp_path / "none" / "reports.json")]) == 2
+    assert "there is no folder" in capsys.readouterr().err.replace("\n", " ")
