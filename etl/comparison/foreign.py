@@ -311,12 +311,13 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     skip exit handlers, in which some libraries remove their shared memory.
     """
     sys.path.extend(each for each in request["search"] if each not in sys.path)
+    # Before the import, since some libraries then start as many threads as they may use CPUs.
+    os.sched_setaffinity(0, request["affinity"])
     with loader_errors():
         import_loader(request["function"])
 
     def respond(asked: Request) -> Answer:
         loader = ForeignLoader.from_json(asked["loader"])
-        os.sched_setaffinity(0, asked["affinity"])
         with ExitStack() as in_force:
             policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
             return answer(loader, task_of(loader), None, asked["action"], asked["arguments"], policies).to_json()

@@ -329,6 +329,7 @@ class _Comparison:
             [each for each in self._loading_only if each in self._checks],
             processes,
             rounds=self._settings.rounds,
+            etl_alone_rounds=self._settings.etl_alone_rounds,
             deadline=self._began + self._lost + self._settings.budget_seconds - CLOSING_SECONDS,
             hard_deadline=self._began + self._lost + self._settings.budget_seconds * MAX_OVERRUN,
             seed=self._settings.seed,

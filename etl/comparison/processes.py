@@ -236,6 +236,7 @@ class Processes:
         request = {
             "function": str(candidate.kind.function),
             "search": self._workload.settings.search,
+            "affinity": self._affinity,
             "may_fork": False,
         }
         prepare = "etl.comparison.foreign:prepare"

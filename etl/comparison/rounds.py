@@ -13,8 +13,6 @@ from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
 from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
 
-# Loading alone is measured only in the first rounds: no claim is based on it.
-ROUNDS_WITH_ETL_ALONE = 3
 # At least this many rounds are taken, however long they take. They are too few for an interval: metrics are shown, but
 # no difference is claimed.
 MIN_ROUNDS_SHOWN = 3
@@ -43,6 +41,8 @@ class ComparisonRounds:
         Takes the samples.
     rounds : int or None
         Number of rounds; None for as many as there is time for.
+    etl_alone_rounds : int
+        Rounds in which loading alone is measured: the first ones.
     deadline : float
         Time of `time.monotonic`. No round begins that is expected to end later; samples are expected to take as long as
         the last time.
@@ -61,6 +61,7 @@ class ComparisonRounds:
         processes: Processes,
         *,
         rounds: int | None,
+        etl_alone_rounds: int,
         deadline: float,
         hard_deadline: float,
         seed: int,
@@ -70,6 +71,7 @@ class ComparisonRounds:
         self._loading_only = [each for each in loading_only if each not in candidates]
         self._processes = processes
         self._wanted = rounds
+        self._etl_alone_rounds = etl_alone_rounds
         self._deadline = deadline
         self._hard_deadline = hard_deadline
         self._progress = progress
@@ -143,7 +145,7 @@ class ComparisonRounds:
         try:
             if candidate in self._loading_only:
                 return self._processes.load(candidate)
-            return self._processes.measure(candidate, with_etl_alone=number < ROUNDS_WITH_ETL_ALONE)
+            return self._processes.measure(candidate, with_etl_alone=number < self._etl_alone_rounds)
         finally:
             self._seconds[candidate] = time.monotonic() - started
             self._progress(self.done)
