@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,9 +23,7 @@ from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
 from benchmarks.console import wide_console
 from benchmarks.peers import table as peers_table
-from benchmarks.peers.comparison import Samples
-from benchmarks.peers.handlers import LoaderMetrics
-from benchmarks.peers.loader import PRESAVED, RAW, Loader
+from benchmarks.peers.rows import PRESAVED, ROWS
 from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
 from benchmarks.settings.turns import SettingPairs
@@ -86,19 +85,16 @@ def show_settings() -> None:
 
 
 def show_peers() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        samples = Samples(Path(folder) / "samples.json", {})
-        note = "one stage for each batch, resized into a preallocated array, normalised in place"
-        loaders = [
-            Loader(name, task, _load, note=note) for name in ("DataLoader, workers", "SPDL") for task in (RAW, PRESAVED)
-        ]
-        for number in range(4):
-            for loader in loaders[:3]:
-                samples.add(loader.key, number, LoaderMetrics(1234.5, 1234.5, 1234.5, 1234.5, 500_000_000))
-        samples.add_prepared(loaders[0].key, 12.3)
-        peers_table.show(
-            loaders, samples, {loaders[3].key: "ModuleNotFoundError: No module named 'spdl'"}, wide_console()
-        )
+    console = wide_console()
+    rows = [row for row in ROWS if row.task == PRESAVED]
+    report = comparison_reports.photographs()
+    strategies = [
+        replace(each, name=row.name, is_foreign=True) for row, each in zip(rows, report.strategies, strict=False)
+    ]
+    note = f"{rows[4].name} failed: ModuleNotFoundError: No module named 'grain'"
+    reason = "error: command 'pkg-config' failed: No such file or directory"
+    missing = {row.name: reason for row in rows[5:7]}
+    peers_table.show(replace(report, strategies=strategies, notes=[note]), rows[:7], missing, console)
 
 
 def show_history() -> None:

@@ -1,106 +1,179 @@
 """Compare the loaders of other projects with this project's, on the same photographs: `python -m benchmarks.peers`.
 
-Each loader is used as its own documentation says, in an environment of its own below .asv/peers. It is measured only
-after a check that it delivers the same images. An interrupted run continues where it stopped.
+It is `etl compare` with the loaders of this folder as strategies, each in an environment of its own below .asv/peers.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 
-from benchmarks.console import say_failure, wide_console
+import etl
+from benchmarks.console import comma_separated, say, say_failure, wide_console
+from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers.comparison import ALL, Comparison, IncompatibleSamples, Samples
-from benchmarks.peers.loader import OURS, PEERS, TASKS, Loader, find_loaders
-from benchmarks.peers.table import show
-from benchmarks.peers.work import make_inputs
+from benchmarks.peers.environments import NotInstalled, make_environment
+from benchmarks.peers.rows import OURS, PEERS, ROWS, TASKS, Row
+from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
+from etl.commands.output import check_file_path, save_json
+from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.report import Report
+from etl.comparison.settings import Settings
 
 FOLDER = ROOT / ".asv" / "peers"
-# The files that affect a metric: a change of any of them begins another run.
-CODE_FILES = ("etl", "presave", "benchmarks/peers", "benchmarks/isolated_main.py", "benchmarks/servers.py")
+# Compute that leaves the CPU free, as a step on a GPU does.
+COMPUTE = "simulated:50ms"
+# Decides how long a loader is tried before the comparison, and when one that hangs is given up.
+BUDGET_SECONDS = 450.0
+# The key of the interpreter for all peers that have none of their own.
+ALL = ""
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; return 2 if the call was wrong."""
+    """Compare and print; return 2 if the call was wrong or nothing could be measured."""
     options = parse(arguments)
-    errors = Console(stderr=True)
-    chosen = options.only or PEERS
-    interpreters = dict(_interpreter(given) for given in options.python)
-    unknown = sorted({*chosen, *interpreters} - {*PEERS, ALL})
-    if unknown:
-        say_failure(f"no peer is called {', '.join(unknown)}; there are {', '.join(PEERS)}", errors)
-        return 2
-    loaders = find_loaders(TASKS if options.task == "all" else (options.task,), {OURS, *chosen})
-    settings = {
-        "photographs": options.photographs,
-        "threads": options.threads,
-        "batch_size": options.batch_size,
-        "python": sorted(options.python),
-        "code": digest_of_code(),
-    }
+    errors, console = Console(stderr=True), wide_console()
+    interpreters = dict(options.python)
+    reports: dict[str, Report] = {}
     FOLDER.mkdir(parents=True, exist_ok=True)
     try:
-        samples = Samples(
-            Path(options.json) if options.json else FOLDER / f"samples-{_digest(settings)}.json", settings
-        )
-    except IncompatibleSamples as error:
+        check_file_path(options.json, "--json")
+        photographs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
+        for task in TASKS if options.task == "all" else (options.task,):
+            rows = [row for row in ROWS if row.task == task and (row.name == OURS or row.peer in options.only)]
+            pythons, missing = find_interpreters(rows, interpreters, errors)
+            compared = [row for row in rows if row.name in pythons]
+            if not compared:
+                say_failure(f"{task}: no loader could be installed: {next(iter(missing.values()))}", errors)
+                return 2
+            with errors.status(task) as status:
+                settings = settings_of(compared, pythons, photographs, options)
+                report = run_comparison(settings, _progress(task, status, errors))
+            show(report, rows, missing, console)
+            reports[task] = report
+            save_json(options.json, {name: each.as_dict() for name, each in reports.items()})
+            if report.stopped_early:
+                break
+    except KeyboardInterrupt:
+        errors.print("Interrupted before a round was complete.", highlight=False)
+        return INTERRUPTED
+    except (MeasurementError, ValueError) as error:
         say_failure(error, errors)
         return 2
-    errors.print(f"Samples are kept in {samples.path}.", highlight=False)
-    try:
-        missing = measure(loaders, options, samples, interpreters, errors)
-    except KeyboardInterrupt:
-        errors.print("Interrupted; the same command continues from here.", highlight=False)
-        return 130
-    show(loaders, samples, missing, wide_console())
-    return 0
+    say(CAPTION, console)
+    return INTERRUPTED if any(each.stopped_early for each in reports.values()) else 0
 
 
-def measure(
-    loaders: Sequence[Loader],
-    options: argparse.Namespace,
-    samples: Samples,
-    interpreters: Mapping[str, str],
-    errors: Console,
-) -> dict[str, str]:
-    """Measure what `samples` lacks.
+def settings_of(
+    rows: Sequence[Row], pythons: Mapping[str, str], photographs: Path, options: argparse.Namespace
+) -> Settings:
+    """Return the settings of a comparison.
 
     Parameters
     ----------
-    loaders : sequence of Loader
-        The loaders.
+    rows : sequence of Row
+        The rows of one task.
+    pythons : mapping of str to str
+        The interpreter of each row, by name.
+    photographs : path
+        What `make_inputs` returned.
     options : Namespace
         The options of the command line.
-    samples : Samples
-        The file of samples.
-    interpreters : mapping of str to str
-        Interpreters by peer, as `Comparison` takes them.
+    """
+    return Settings(
+        source=str(photographs),
+        strategies=tuple(row.strategy for row in rows),
+        pythons={row.name: pythons[row.name] for row in rows},
+        search=(str(ROOT),),
+        batch_size=options.batch_size,
+        threads=options.threads,
+        rounds=options.rounds,
+        etl_alone_rounds=options.rounds,
+        records=options.photographs,
+        compute=COMPUTE,
+        budget_seconds=BUDGET_SECONDS,
+    )
+
+
+def make_inputs(source: Path, folder: Path) -> Path:
+    """Copy the photographs of the image folder `source` to `folder`, unless they are there, and return it.
+
+    Each has a folder of its own, `000017/photograph.jpg`, so that its label tells which one it is.
+    """
+    if not folder.is_dir():
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for number, file in enumerate(etl.ImageFolder(source).files):
+            target = unfinished / f"{number:06d}" / "photograph.jpg"
+            target.parent.mkdir(parents=True)
+            shutil.copyfile(source / file, target)
+        os.rename(unfinished, folder)
+    return folder
+
+
+def find_interpreters(
+    rows: Sequence[Row], given: Mapping[str, str], errors: Console
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the interpreter of each row, and the reason for each row that has none, by name.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        The rows.
+    given : mapping of str to str
+        Interpreters to use instead of environments, by peer; the one under `ALL` is for all other peers.
     errors : Console
         Shows the progress.
-
-    Returns
-    -------
-    The reason for each loader that is left out, by its key.
     """
-    with errors.status("making photographs and their pixels") as status:
-        inputs = make_inputs(find_photographs(options.photographs), FOLDER / f"photographs-{options.photographs}")
-        comparison = Comparison(loaders, inputs, options.batch_size, options.threads, FOLDER, interpreters)
+    interpreters: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for peer in dict.fromkeys(row.peer for row in rows):
+        chosen = given.get(peer) or given.get(ALL)
+        try:
+            with errors.status(f"installing {peer}"):
+                interpreters[peer] = chosen or make_environment(peer, FOLDER / "environments")
+        except NotInstalled as error:
+            reasons[peer] = str(error)
+            say_failure(f"{peer} is left out: {error}", errors)
+    return (
+        {row.name: interpreters[row.peer] for row in rows if row.peer in interpreters},
+        {row.name: reasons[row.peer] for row in rows if row.peer in reasons},
+    )
 
-        def show_action(action: str, loader: Loader) -> None:
-            status.update(f"{action}: {loader.task}, {loader.name}")
-            if not errors.is_terminal:
-                errors.print(f"{action}: {loader.task}, {loader.name}", highlight=False)
 
-        return comparison.run(options.rounds, samples, show_action)
+def _progress(task: str, status: Status, errors: Console) -> Callable[[ComparisonProgress], None]:
+    """Return a function that shows each step of a comparison: in place, or on a line of its own in a pipe.
+
+    Parameters
+    ----------
+    task : str
+        The task that is compared.
+    status : Status
+        Shows the step in a terminal.
+    errors : Console
+        The console of `status`.
+    """
+    shown = ""
+
+    def show_step(progress: ComparisonProgress) -> None:
+        nonlocal shown
+        step = f"{task}: {progress.phase}, {progress.done} of {progress.total} done"
+        status.update(step)
+        if step != shown and not errors.is_terminal:
+            errors.print(step, highlight=False)
+        shown = step
+
+    return show_step
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -124,37 +197,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--task", choices=[*TASKS, "all"], default="all", help="work to compare (default: all)")
     parser.add_argument(
-        "--only", type=lambda names: names.split(","), metavar="NAME,NAME", help=f"only some of {', '.join(PEERS)}"
+        "--only",
+        type=comma_separated(PEERS, "peer"),
+        default=PEERS,
+        metavar="NAME,NAME",
+        help=f"only some of {', '.join(PEERS)}, beside this project's own",
     )
     parser.add_argument(
         "--python",
+        type=_interpreter,
         action="append",
         default=[],
         metavar="[NAME=]PYTHON",
         help="use this interpreter for a peer, or for all of them, instead of making an environment",
     )
-    parser.add_argument("--json", metavar="FILE", help="the file of samples (default: below .asv/peers)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports to FILE, by task")
     return parser.parse_args(arguments)
 
 
 def _interpreter(given: str) -> tuple[str, str]:
     name, _, path = given.rpartition("=")
-    return name or ALL, path
-
-
-def digest_of_code() -> str:
-    """Return 12 digits that change with the code of the loaders and of the measurement."""
-    digest = hashlib.sha256()
-    for name in CODE_FILES:
-        path = ROOT / name
-        for file in sorted(path.rglob("*.*")) if path.is_dir() else [path]:
-            if file.suffix in (".py", ".txt"):
-                digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _digest(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:12]
+    if name not in (*PEERS, ALL):
+        raise argparse.ArgumentTypeError(f"no peer is called {name}; there are {', '.join(PEERS)}")
+    return name, path
 
 
 def _above_zero(text: str) -> int:

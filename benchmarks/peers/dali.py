@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nvidia.dali import fn, pipeline_def, types
 
-from benchmarks.peers.loader import MEAN, PRESAVED, RAW, SIZE, STD, Loader
+from benchmarks.peers.loader import MEAN, SIZE, STD, decode, list_photographs
 
 
 class LoadRaw:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        from nvidia.dali import fn, pipeline_def, types
-
-        @pipeline_def(batch_size=batch_size, num_threads=threads, device_id=None)
+    def __init__(self, path: str, batch_size: int, workers: int) -> None:
+        @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None)
         def photographs() -> Any:
-            encoded, numbers = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="reader")
+            encoded, labels = fn.readers.file(file_root=path, shuffle_after_epoch=True, name="reader")
             pixels = fn.decoders.image(encoded, device="cpu")
             pixels = fn.resize(pixels, size=(SIZE, SIZE), interp_type=types.INTERP_LINEAR, antialias=False)
             mean, std = ([255 * value for value in values] for values in (MEAN, STD))
-            return fn.crop_mirror_normalize(pixels, mean=mean, std=std, output_layout="CHW"), numbers
+            return fn.crop_mirror_normalize(pixels, mean=mean, std=std, output_layout="CHW"), labels
 
         self.pipeline = photographs()
         self.pipeline.build()
@@ -33,20 +32,18 @@ class LoadRaw:
 
     def __iter__(self) -> Any:
         for _ in range(self.batches):
-            images, numbers = self.pipeline.run()
-            yield np.asarray(images.as_tensor()), np.asarray(numbers.as_tensor())[:, 0]
-
-
-def prepare_npy(source: str, folder: str) -> None:
-    for number, pixels in enumerate(np.load(source, mmap_mode="r")):
-        np.save(Path(folder) / f"{number:06d}.npy", pixels)
+            images, labels = self.pipeline.run()
+            yield np.asarray(images.as_tensor()), np.asarray(labels.as_tensor())[:, 0].astype(np.int64)
 
 
 class LoadNpy:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        from nvidia.dali import fn, pipeline_def
+    @staticmethod
+    def prepare(path: str, folder: str) -> None:
+        for number, (file, label) in enumerate(zip(*list_photographs(path), strict=True)):
+            np.save(f"{folder}/{number:06d}-{label}.npy", decode(file))
 
-        @pipeline_def(batch_size=batch_size, num_threads=threads, device_id=None)
+    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
+        @pipeline_def(batch_size=batch_size, num_threads=workers, device_id=None)
         def photographs() -> Any:
             pixels = fn.readers.numpy(file_root=folder, file_filter="*.npy", shuffle_after_epoch=True, name="reader")
             pixels = fn.reinterpret(pixels, layout="HWC")
@@ -61,13 +58,5 @@ class LoadNpy:
     def __iter__(self) -> Any:
         for _ in range(self.batches):
             images, names = self.pipeline.run()
-            numbers = [int(Path(bytes(np.asarray(name)).decode()).stem) for name in names]
-            yield np.asarray(images.as_tensor()), numbers
-
-
-IMPORTS = ("nvidia.dali.fn", "nvidia.dali.types")
-
-LOADERS = (
-    Loader("DALI on the CPU", RAW, LoadRaw, imports=IMPORTS, note="its own decoder"),
-    Loader("DALI, npy", PRESAVED, LoadNpy, imports=IMPORTS, prepare=prepare_npy),
-)
+            labels = [int(Path(bytes(np.asarray(name)).decode()).stem.partition("-")[2]) for name in names]
+            yield np.asarray(images.as_tensor()), np.array(labels)

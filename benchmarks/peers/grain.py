@@ -6,75 +6,64 @@ would stack images into a new array (grain/_src/python/dataset/transformations/b
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
+import cv2
+import grain
 import numpy as np
+import simplejpeg
 
-from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, ReusedBatches, normalise
+from benchmarks.peers.loader import SIZE, ReusedBatches, decode, list_photographs, normalise
 
 
 class LoadRaw:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import cv2
-
+    def __init__(self, path: str, batch_size: int, workers: int) -> None:
         cv2.setNumThreads(1)  # the reading threads are the parallel ones
-        self.files = sorted(Path(folder).glob("*/*.jpg"))
-        self.batch_size, self.threads, self.epoch = batch_size, threads, 0
+        self.files, self.labels = list_photographs(path)
+        self.batch_size, self.workers, self.epoch = batch_size, workers, 0
         self.batches = ReusedBatches(batch_size)
 
     def load(self, indices: np.ndarray) -> Any:
-        import cv2
-        import simplejpeg
-
         batch = self.batches.take(len(indices))
         pixels = np.empty((SIZE, SIZE, 3), np.uint8)
         for image, index in zip(batch, indices, strict=True):
             cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
             normalise(pixels, image)
-        return batch, indices
+        return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
-        import grain
-
         self.epoch += 1
         dataset = grain.MapDataset.range(len(self.files)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
-        for batch, indices in dataset.to_iter_dataset(grain.ReadOptions(self.threads, prefetch_buffer_size=3)):
-            yield batch, indices
+        for batch, labels in dataset.to_iter_dataset(grain.ReadOptions(self.workers, prefetch_buffer_size=3)):
+            yield batch, labels
             self.batches.give_back(batch)
 
 
-def prepare_memmap(source: str, folder: str) -> None:
-    shutil.copy2(source, Path(folder) / "images.npy")
-
-
 class LoadMemmap:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import cv2
+    @staticmethod
+    def prepare(path: str, folder: str) -> None:
+        files, labels = list_photographs(path)
+        images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
+        for number, file in enumerate(files):
+            images[number] = decode(file)
+        np.save(f"{folder}/labels.npy", labels)
 
+    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
         cv2.setNumThreads(1)  # the reading threads are the parallel ones
         self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
-        self.batch_size, self.threads, self.epoch = batch_size, threads, 0
+        self.labels = np.load(f"{folder}/labels.npy")
+        self.batch_size, self.workers, self.epoch = batch_size, workers, 0
         self.batches = ReusedBatches(batch_size)
 
     def load(self, indices: np.ndarray) -> Any:
         batch = self.batches.take(len(indices))
         for image, index in zip(batch, indices, strict=True):
             normalise(self.images[index], image)
-        return batch, indices
+        return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
-        import grain
-
         self.epoch += 1
         dataset = grain.MapDataset.range(len(self.images)).shuffle(self.epoch).batch(self.batch_size).map(self.load)
-        for batch, indices in dataset.to_iter_dataset(grain.ReadOptions(self.threads, prefetch_buffer_size=3)):
-            yield batch, indices
+        for batch, labels in dataset.to_iter_dataset(grain.ReadOptions(self.workers, prefetch_buffer_size=3)):
+            yield batch, labels
             self.batches.give_back(batch)
-
-
-LOADERS = (
-    Loader("Grain, simplejpeg", RAW, LoadRaw, imports=("cv2", "simplejpeg", "grain")),
-    Loader("Grain, memmap", PRESAVED, LoadMemmap, imports=("cv2", "grain"), prepare=prepare_memmap),
-)

@@ -5,35 +5,31 @@ reads each batch at once. In the format "arrow" ("Use with PyArrow") a batch is 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+import simplejpeg
+import torch
+from datasets import Dataset, load_from_disk
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
+from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
 
 # Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 
 
-def prepare_jpeg(source: str, folder: str) -> None:
-    from datasets import Dataset
-
+def prepare_jpeg(path: str, folder: str) -> None:
     def read() -> Any:
-        for number, file in enumerate(sorted(Path(source).glob("*/*.jpg"))):
-            yield {"jpeg": file.read_bytes(), "number": number}
+        for file, label in zip(*list_photographs(path), strict=True):
+            yield {"jpeg": file.read_bytes(), "label": int(label)}
 
     Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import simplejpeg
-    import torch
-    from datasets import load_from_disk
-    from torch.utils.data import BatchSampler, DataLoader, RandomSampler
-
-    memory = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
+def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
+    memory = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
 
     def collate(table: Any) -> Any:
         batch = memory.take(len(table))
@@ -41,51 +37,38 @@ def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
         for image, jpeg in zip(batch.numpy(), table["jpeg"], strict=True):
             cv2.resize(simplejpeg.decode_jpeg(np.frombuffer(jpeg.as_buffer(), np.uint8)), (SIZE, SIZE), dst=pixels)
             normalise(pixels, image)
-        return batch, torch.from_numpy(table["number"].to_numpy())
+        return batch, torch.from_numpy(table["label"].to_numpy())
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, None, sampler=batches, num_workers=threads, persistent_workers=True, collate_fn=collate)
+    return DataLoader(dataset, None, sampler=batches, num_workers=workers, persistent_workers=True, collate_fn=collate)
 
 
-def prepare_pixels(source: str, folder: str) -> None:
-    from datasets import Dataset
+load_jpeg.prepare = prepare_jpeg
 
+
+def prepare_pixels(path: str, folder: str) -> None:
     def read() -> Any:
-        for number, pixels in enumerate(np.load(source, mmap_mode="r")):
-            yield {"pixels": pixels.tobytes(), "number": number}
+        for file, label in zip(*list_photographs(path), strict=True):
+            yield {"pixels": decode(file).tobytes(), "label": int(label)}
 
     Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import torch
-    from datasets import load_from_disk
-    from torch.utils.data import BatchSampler, DataLoader, RandomSampler
-
-    memory = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
+def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
+    memory = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
 
     def collate(table: Any) -> Any:
         batch = memory.take(len(table))
         for image, pixels in zip(batch.numpy(), table["pixels"], strict=True):
             normalise(np.frombuffer(pixels.as_buffer(), np.uint8).reshape(SIZE, SIZE, 3), image)
-        return batch, torch.from_numpy(table["number"].to_numpy())
+        return batch, torch.from_numpy(table["label"].to_numpy())
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, None, sampler=batches, num_workers=threads, persistent_workers=True, collate_fn=collate)
+    return DataLoader(dataset, None, sampler=batches, num_workers=workers, persistent_workers=True, collate_fn=collate)
 
 
-LOADERS = (
-    Loader(
-        "HF datasets, simplejpeg",
-        RAW,
-        load_jpeg,
-        imports=("cv2", "simplejpeg", "datasets", "torch"),
-        prepare=prepare_jpeg,
-    ),
-    Loader("HF datasets", PRESAVED, load_pixels, imports=("cv2", "datasets", "torch"), prepare=prepare_pixels),
-)
+load_pixels.prepare = prepare_pixels

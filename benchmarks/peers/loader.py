@@ -1,4 +1,4 @@
-"""The tools of a peer's file: `Loader`, which is a row of the table, the arrays to deliver, and memory for batches.
+"""Tools that the files of several peers share: photographs and their labels, normalisation, and memory for batches.
 
 A batch of 64 images has 38.5 MB. New memory of that size comes page by page from the kernel, which costs as much as
 normalising into it, and more in shared memory. So libraries whose users make the batches themselves get memory that is
@@ -7,34 +7,12 @@ used again. FFCV and DALI do the same with theirs. As there, a batch is valid un
 
 from __future__ import annotations
 
-import importlib
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-RAW, PRESAVED = "raw", "presaved"
-TASKS = (RAW, PRESAVED)
-OURS = "fair_etl"
-# Each is a file of this folder with `LOADERS`, and a file in requirements/ with what its environment needs.
-PEERS = (
-    OURS,
-    "torch_dataloader",
-    "spdl",
-    "grain",
-    "ffcv",
-    "dali",
-    "tf_data",
-    "litdata",
-    "mosaicml",
-    "hf_datasets",
-    "webdataset",
-    "numpy_memmap",
-    "hdf5",
-    "tensorstore",
-)
+from PIL import Image
 
 # Pixels a side of the images that every loader delivers, normalised with the statistics of ImageNet.
 SIZE = 224
@@ -46,70 +24,21 @@ PIXEL_SCALE = (1 / (255 * np.array(STD, np.float32))).reshape(3, 1, 1)
 # The normalised value of each of the 256 pixels, a row for each channel.
 PIXEL_TABLE = (np.arange(256, dtype=np.float32) - PIXEL_MEAN[:, 0]) * PIXEL_SCALE[:, 0]
 
-# Takes folder, batch size and threads; returns an iterable of (images, numbers), one epoch an iteration.
-Load = Callable[[str, int, int], Iterable[tuple[Any, Any]]]
-# Takes the source of the files, and the folder to write them into.
-Prepare = Callable[[str, str], None]
+
+def list_photographs(path: str) -> tuple[list[Path], np.ndarray]:
+    """Return the photographs in the folders below `path`, and the label of each: the number of its folder, int64."""
+    files = sorted(Path(path).glob("*/*.jpg"))
+    folders = {name: number for number, name in enumerate(sorted({file.parent.name for file in files}))}
+    return files, np.array([folders[file.parent.name] for file in files], np.int64)
 
 
-@dataclass(frozen=True)
-class Loader:
-    """One library's way to do one task.
+def decode(file: Path) -> np.ndarray:
+    """Return the pixels of a photograph, uint8 of shape `(224, 224, 3)`, decoded and resized by Pillow.
 
-    Photographs are decoded at full size, and none are kept in memory from one epoch to the next: the page cache is warm
-    for all loaders.
-
-    Attributes
-    ----------
-    name : str
-        As the table shows it.
-    task : str
-        `RAW` or `PRESAVED`.
-    load : callable
-        The code that a user writes, and nothing else: its lines are counted. `load(folder, batch_size, threads)`
-        returns an object that is iterated once an epoch. It yields images, float32 of shape `(batch, 3, 224, 224)`,
-        normalised, in the CPU's memory as numpy or torch takes it, and the numbers of the photographs, integers of
-        shape `(batch,)`. A batch is valid until the next one is requested.
-    imports : tuple of str
-        Modules to import before the clock starts; `module:function` imports the module and calls the function.
-    prepare : callable or None
-        `prepare(source, folder)` writes the files that are loaded. For `RAW` the source is the folder of photographs,
-        `000017/photograph.jpg`, and without `prepare` that folder is loaded itself. For `PRESAVED` it is a .npy of all
-        pixels, uint8 of shape `(photographs, 224, 224, 3)`.
-    channels_last : bool
-        Whether the memory layout is `(batch, 224, 224, 3)`; the shape is as above.
-    note : str
-        Shown beside the row.
+    It is for pixels that are kept: all loaders keep the same ones, and pay as much for decoding them.
     """
-
-    name: str
-    task: str
-    load: Load
-    imports: tuple[str, ...] = ()
-    prepare: Prepare | None = None
-    channels_last: bool = False
-    note: str = ""
-
-    @property
-    def module(self) -> str:
-        """Module that defines it."""
-        return self.load.__module__
-
-    @property
-    def peer(self) -> str:
-        """File that defines it, without the suffix."""
-        return self.module.rpartition(".")[2]
-
-    @property
-    def key(self) -> str:
-        """Name among all rows of both tables."""
-        return f"{self.task}/{self.name}"
-
-
-def find_loaders(tasks: Iterable[str], peers: Iterable[str]) -> list[Loader]:
-    """Return the loaders of some tasks in the files of some peers, in the order of `PEERS`."""
-    modules = [importlib.import_module(f"benchmarks.peers.{peer}") for peer in PEERS if peer in set(peers)]
-    return [loader for module in modules for loader in module.LOADERS if loader.task in set(tasks)]
+    with Image.open(file) as photograph:
+        return np.asarray(photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
 
 
 def normalise(pixels: np.ndarray, image: np.ndarray) -> None:

@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
-from benchmarks.peers.loader import PRESAVED, Loader, ReusedBatches, normalise
-
-
-def prepare_memmap(source: str, folder: str) -> None:
-    shutil.copy2(source, Path(folder) / "images.npy")
+from benchmarks.peers.loader import SIZE, ReusedBatches, decode, list_photographs, normalise
 
 
 class LoadMemmap:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import cv2
+    @staticmethod
+    def prepare(path: str, folder: str) -> None:
+        files, labels = list_photographs(path)
+        images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
+        for number, file in enumerate(files):
+            images[number] = decode(file)
+        np.save(f"{folder}/labels.npy", labels)
 
+    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
         cv2.setNumThreads(1)  # the threads of the pool are the parallel ones
         self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
-        self.batch_size, self.batches, self.pool = batch_size, ReusedBatches(batch_size), ThreadPoolExecutor(threads)
+        self.labels = np.load(f"{folder}/labels.npy")
+        self.batch_size, self.batches, self.pool = batch_size, ReusedBatches(batch_size), ThreadPoolExecutor(workers)
 
     def load(self, indices: np.ndarray) -> Any:
         batch = self.batches.take(len(indices))
         for image, index in zip(batch, indices, strict=True):
             normalise(self.images[index], image)
-        return batch, indices
+        return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
         order = np.random.default_rng().permutation(len(self.images))
         left = deque(order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size))
         ahead = deque(self.pool.submit(self.load, left.popleft()) for _ in range(min(3, len(left))))
         while ahead:
-            batch, indices = ahead.popleft().result()
+            batch, labels = ahead.popleft().result()
             if left:
                 ahead.append(self.pool.submit(self.load, left.popleft()))
-            yield batch, indices
+            yield batch, labels
             self.batches.give_back(batch)
-
-
-LOADERS = (Loader("numpy memmap", PRESAVED, LoadMemmap, imports=("cv2",), prepare=prepare_memmap),)

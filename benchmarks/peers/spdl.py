@@ -9,14 +9,15 @@ Its own decoder, `spdl.io.load_image_batch` (FFmpeg), took 2.3 s of CPU for 1,00
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+import simplejpeg
+from spdl.pipeline import PipelineBuilder
 
-from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, ReusedBatches, normalise
+from benchmarks.peers.loader import SIZE, ReusedBatches, decode, list_photographs, normalise
 
 
 class ShuffledBatches:
@@ -31,71 +32,61 @@ class ShuffledBatches:
 
 
 class LoadRaw:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import cv2
-        from spdl.pipeline import PipelineBuilder
-
+    def __init__(self, path: str, batch_size: int, workers: int) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
-        self.files = sorted(Path(folder).glob("*/*.jpg"))
+        self.files, self.labels = list_photographs(path)
         self.batches = ReusedBatches(batch_size)
         self.pipeline = (
             PipelineBuilder()
             .add_source(ShuffledBatches(len(self.files), batch_size), continuous=True)
-            .pipe(self.load, concurrency=threads)
+            .pipe(self.load, concurrency=workers)
             .add_sink(3)
-            .build(num_threads=threads)
+            .build(num_threads=workers)
         )
 
     def load(self, indices: np.ndarray) -> Any:
-        import cv2
-        import simplejpeg
-
         batch = self.batches.take(len(indices))
         pixels = np.empty((SIZE, SIZE, 3), np.uint8)
         for image, index in zip(batch, indices, strict=True):
             cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
             normalise(pixels, image)
-        return batch, indices
+        return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
-        for batch, indices in self.pipeline.get_iterator():
-            yield batch, indices
+        for batch, labels in self.pipeline.get_iterator():
+            yield batch, labels
             self.batches.give_back(batch)
 
 
-def prepare_memmap(source: str, folder: str) -> None:
-    shutil.copy2(source, Path(folder) / "images.npy")
-
-
 class LoadMemmap:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import cv2
-        from spdl.pipeline import PipelineBuilder
+    @staticmethod
+    def prepare(path: str, folder: str) -> None:
+        files, labels = list_photographs(path)
+        images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
+        for number, file in enumerate(files):
+            images[number] = decode(file)
+        np.save(f"{folder}/labels.npy", labels)
 
+    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
         self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
+        self.labels = np.load(f"{folder}/labels.npy")
         self.batches = ReusedBatches(batch_size)
         self.pipeline = (
             PipelineBuilder()
             .add_source(ShuffledBatches(len(self.images), batch_size), continuous=True)
-            .pipe(self.load, concurrency=threads)
+            .pipe(self.load, concurrency=workers)
             .add_sink(3)
-            .build(num_threads=threads)
+            .build(num_threads=workers)
         )
 
     def load(self, indices: np.ndarray) -> Any:
         batch = self.batches.take(len(indices))
         for image, index in zip(batch, indices, strict=True):
             normalise(self.images[index], image)
-        return batch, indices
+        return batch, self.labels[indices]
 
     def __iter__(self) -> Any:
-        for batch, indices in self.pipeline.get_iterator():
-            yield batch, indices
+        for batch, labels in self.pipeline.get_iterator():
+            yield batch, labels
             self.batches.give_back(batch)
-
-
-LOADERS = (
-    Loader("SPDL, simplejpeg", RAW, LoadRaw, imports=("cv2", "simplejpeg", "spdl.pipeline")),
-    Loader("SPDL, memmap", PRESAVED, LoadMemmap, imports=("cv2", "spdl.pipeline"), prepare=prepare_memmap),
-)

@@ -1,22 +1,18 @@
-"""The samples as tables, one for each task."""
+"""Reports of `etl compare` over the rows of a task, as a table."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import statistics
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.console import print_table, say
-from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
-from benchmarks.peers.comparison import Samples
-from benchmarks.peers.handlers import LoaderMetrics
-from benchmarks.peers.loader import OURS, PRESAVED, RAW, TASKS, Loader
+from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, paired_ratios, ratio_interval
+from benchmarks.peers.rows import OURS, PRESAVED, RAW, Row
+from etl.comparison.report import Report, StrategyResult
 
 TITLES = {
     RAW: "Photographs decoded in every epoch",
@@ -27,108 +23,142 @@ COLUMNS = (
     "of ours",
     "95% interval",
     "waiting images/s",
-    "first batch s",
+    "images",
     "CPU s per 1,000",
     "peak MB",
     "lines",
     "to prepare s",
 )
 CAPTION = (
-    "Medians over rounds. of ours: images/s over those of fair-etl in the same round, the Hodges-Lehmann estimate over "
-    f"rounds with the interval of the signed-rank test, which needs {MIN_ROUNDS} rounds; "
-    "waiting: images/s with a simulated device that takes 50 ms a batch and no CPU; first batch: from calling the "
-    "user's code to a batch in memory; CPU and peak memory (with mapped pages of files) of the loader and its workers; "
-    "lines: of user code to load + to prepare, without what several loaders share."
+    "images/s: loading alone, median over rounds. of ours: images/s over those of fair-etl in the same round, the "
+    f"Hodges-Lehmann estimate over rounds with the interval of the signed-rank test, which needs {MIN_ROUNDS} rounds. "
+    "waiting: images/s with a simulated device that takes 50 ms a batch and no CPU. images: how far they are those of "
+    "the reference, the first loader. CPU and peak memory (with mapped pages of files): of the loader and its workers. "
+    "lines: of user code to load + to prepare, without imports and what several loaders share."
 )
+FOLDER = Path(__file__).parent
 
 
-def show(loaders: Sequence[Loader], samples: Samples, missing: Mapping[str, str], console: Console) -> None:
-    """Print a table for each task: the fastest loader first, and last those that could not be measured.
+def show(report: Report, rows: Sequence[Row], missing: Mapping[str, str], console: Console) -> None:
+    """Print the table of a task: the fastest loader first, and last those that could not be measured.
 
     Parameters
     ----------
-    loaders : sequence of Loader
-        The rows.
-    samples : Samples
-        Their samples.
+    report : Report
+        The comparison of the rows.
+    rows : sequence of Row
+        The rows of the task.
     missing : mapping of str to str
-        The reason for each loader that could not be measured, by its key.
+        The reason for each loader that was not compared, by its name. The notes of the report have those for loaders
+        that failed in the comparison.
     console : Console
         The console to print on.
     """
-    for task in TASKS:
-        rows = [loader for loader in loaders if loader.task == task]
-        if not rows:
-            continue
-        table = Table(title=TITLES[task])
-        table.add_column("loader")
-        for column in COLUMNS:
-            table.add_column(column, justify="right")
-        table.add_column("note")
-        ours = next((samples.metrics_of(loader.key) for loader in rows if loader.peer == OURS), {})
-        measured = [loader for loader in rows if loader.key not in missing and samples.metrics_of(loader.key)]
-        for loader in sorted(measured, key=lambda each: -_median(samples, each, _images_per_second)):
-            table.add_row(loader.name, *_cells(loader, samples, ours), loader.note)
-        for loader in rows:
-            if loader not in measured:
-                table.add_row(loader.name, *["n/a"] * len(COLUMNS), missing.get(loader.key, "not measured yet"))
-        print_table(table, console)
-    say(CAPTION, console)
+    table = Table(title=TITLES[rows[0].task])
+    table.add_column("loader")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    table.add_column("note")
+    by_name = {row.name: row for row in rows}
+    for result in sorted(report.strategies, key=lambda each: each.etl_alone_seconds):
+        row = by_name[result.name]
+        notes = [*result.disqualified, row.note]
+        table.add_row(row.name, *_cells(row, result, report), "; ".join(filter(None, notes)))
+    measured = {each.name for each in report.strategies}
+    for row in rows:
+        if row.name not in measured:
+            table.add_row(row.name, *["n/a"] * len(COLUMNS), missing.get(row.name, "failed, see below"))
+    print_table(table, console)
+    for note in report.notes:
+        say(note, console)
 
 
-def find_ratios(theirs: Mapping[int, LoaderMetrics], ours: Mapping[int, LoaderMetrics]) -> list[float]:
-    """Divide their images/s by ours, in each round in which both were measured."""
-    rounds = sorted({*theirs} & {*ours})
-    return [theirs[number].images_per_second / ours[number].images_per_second for number in rounds]
+def loading_ratio(theirs: StrategyResult, ours: StrategyResult) -> Interval | None:
+    """Return the ratio of images/s of loading alone, paired within rounds; None if they have no common round."""
+    ratios = paired_ratios(_seconds_by_round(ours), _seconds_by_round(theirs))
+    return ratio_interval(ratios) if ratios else None
 
 
-def _cells(loader: Loader, samples: Samples, ours: Mapping[int, LoaderMetrics]) -> list[str]:
-    ratios = find_ratios(samples.metrics_of(loader.key), ours)
-    ratio = ratio_interval(ratios) if ratios else None
-    if loader.peer == OURS:
+def _seconds_by_round(result: StrategyResult) -> dict[int, float]:
+    return {each.round: each.etl_alone_seconds for each in result.rounds if each.etl_alone_seconds is not None}
+
+
+def _cells(row: Row, result: StrategyResult, report: Report) -> list[str]:
+    ours = next((each for each in report.strategies if each.name == OURS), None)
+    ratio = None if ours is None else loading_ratio(result, ours)
+    if ratio is None or result is ours:
         shown = ""
-    elif ratio is None or ratio.low is None:
-        shown = f"none: {len(ratios)} of {MIN_ROUNDS} rounds"
+    elif ratio.low is None:
+        shown = f"none: {ratio.count} of {MIN_ROUNDS} rounds"
     else:
         shown = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    lines = [str(count_lines(code)) for code in (loader.load, loader.prepare) if code is not None]
-    seconds = samples.prepared_seconds(loader.key)
     return [
-        f"{_median(samples, loader, _images_per_second):,.0f}",
+        f"{report.source_records / result.etl_alone_seconds:,.0f}",
         "n/a" if ratio is None else f"{ratio.estimate:.2f}",
         shown,
-        f"{_median(samples, loader, lambda each: each.waiting_images_per_second):,.0f}",
-        f"{_median(samples, loader, lambda each: each.first_batch_seconds):.2f}",
-        f"{_median(samples, loader, lambda each: each.cpu_seconds_per_1000):.2f}",
-        f"{_median(samples, loader, lambda each: each.peak_memory) / 1e6:,.0f}",
-        " + ".join(lines),
-        "" if seconds is None else f"{seconds:.1f}",
+        f"{result.samples_per_second:,.0f}",
+        "reference" if result.sameness is None else result.sameness.describe(),
+        f"{result.cpu_seconds_per_1000:.2f}",
+        f"{result.peak_memory_nbytes / 1e6:,.0f}",
+        " + ".join(map(str, count_lines((FOLDER / f"{row.peer}.py").read_text(), row.loader))),
+        "" if result.presaving is None else f"{result.presaving.write_seconds:.1f}",
     ]
 
 
-def _images_per_second(metrics: LoaderMetrics) -> float:
-    return metrics.images_per_second
+def count_lines(source: str, loader: str) -> list[int]:
+    """Return the lines that a user writes to load and, if anything is prepared, those to prepare it.
 
+    Blank lines, comments, docstrings, imports and decorators of `prepare` do not count.
 
-def _median(samples: Samples, loader: Loader, metric: Callable[[LoaderMetrics], float]) -> float:
-    return statistics.median(map(metric, samples.metrics_of(loader.key).values()))
-
-
-def count_lines(code: Callable[..., Any]) -> int:
-    """Count the lines that a user writes: without blank lines, comments, docstrings and imports.
-
-    Imports are inside the functions only because the libraries are not installed where this project is tested.
+    Parameters
+    ----------
+    source : str
+        Code of the file that defines the loader. It is not run.
+    loader : str
+        The function, with `loader.prepare = another_function` beside it, or the class, with a static method `prepare`.
     """
-    source = textwrap.dedent(inspect.getsource(code))
-    left_out: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    module = ast.parse(source)
+    definitions = {each.name: each for each in module.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    code = _lines_of_code(definitions[loader])
+    prepare = _find_prepare(definitions, module, loader)
+    if prepare is None:
+        return [_count(source, code)]
+    prepared = _lines_of_code(prepare)
+    decorators = {number for each in prepare.decorator_list for number in _lines(each)}
+    return [_count(source, code - prepared - decorators), _count(source, prepared)]
+
+
+def _find_prepare(
+    definitions: Mapping[str, ast.FunctionDef | ast.ClassDef], module: ast.Module, loader: str
+) -> ast.FunctionDef | ast.ClassDef | None:
+    for each in definitions[loader].body:
+        if isinstance(each, ast.FunctionDef) and each.name == "prepare":
+            return each
+    for statement in module.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id=name), attr="prepare")], value=ast.Name(id=function)
+            ) if name == loader:
+                return definitions[function]
+    return None
+
+
+def _lines_of_code(definition: ast.stmt) -> set[int]:
+    """Return the lines of a definition without its docstrings and imports."""
+    found = _lines(definition)
+    for node in ast.walk(definition):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            left_out |= _lines(node)
+            found -= _lines(node)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            left_out |= _lines(node.body[0])
-    lines = enumerate(source.splitlines(), 1)
-    return sum(number not in left_out and bool(line.partition("#")[0].strip()) for number, line in lines)
+            found -= _lines(node.body[0])
+    return found
 
 
-def _lines(node: ast.stmt) -> set[int]:
+def _count(source: str, lines: set[int]) -> int:
+    return sum(
+        number in lines and bool(line.partition("#")[0].strip()) for number, line in enumerate(source.splitlines(), 1)
+    )
+
+
+def _lines(node: ast.stmt | ast.expr) -> set[int]:
     return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))

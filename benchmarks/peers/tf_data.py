@@ -13,35 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, PRESAVED, RAW, SIZE, Loader
+from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, SIZE, decode, list_photographs
 
 
 class LoadRaw:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import tensorflow as tf
-
-        def load(file: Any, number: Any) -> Any:
+    def __init__(self, path: str, batch_size: int, workers: int) -> None:
+        def load(file: Any, label: Any) -> Any:
             # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
             pixels = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
-            return tf.image.resize(pixels, (SIZE, SIZE)), number
+            return tf.image.resize(pixels, (SIZE, SIZE)), label
 
         @tf.function(jit_compile=True)
-        def normalise(pixels: Any, numbers: Any) -> Any:
-            return (tf.transpose(pixels, (0, 3, 1, 2)) - PIXEL_MEAN) * PIXEL_SCALE, numbers
+        def normalise(pixels: Any, labels: Any) -> Any:
+            return (tf.transpose(pixels, (0, 3, 1, 2)) - PIXEL_MEAN) * PIXEL_SCALE, labels
 
-        files = [str(file) for file in sorted(Path(folder).glob("*/*.jpg"))]
+        files, labels = list_photographs(path)
         options = tf.data.Options()
-        options.threading.private_threadpool_size = threads
+        options.threading.private_threadpool_size = workers
         options.threading.max_intra_op_parallelism = 1
         options.deterministic = False
         options.autotune.enabled = False
         self.dataset = (
-            tf.data.Dataset.from_tensor_slices((files, range(len(files))))
+            tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
             .shuffle(len(files))
-            .map(load, num_parallel_calls=threads)
+            .map(load, num_parallel_calls=workers)
             .batch(batch_size)
-            .map(normalise, num_parallel_calls=threads)
+            .map(normalise, num_parallel_calls=workers)
             .prefetch(3)
             .with_options(options)
         )
@@ -50,48 +49,42 @@ class LoadRaw:
         return self.dataset.as_numpy_iterator()
 
 
-def prepare_files(source: str, folder: str) -> None:
-    for number, pixels in enumerate(np.load(source, mmap_mode="r")):
-        pixels.tofile(f"{folder}/{number:06d}.pixels")
-
-
 # A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.
 class LoadFiles:
-    def __init__(self, folder: str, batch_size: int, threads: int) -> None:
-        import tensorflow as tf
+    @staticmethod
+    def prepare(path: str, folder: str) -> None:
+        files, labels = list_photographs(path)
+        for number, file in enumerate(files):
+            decode(file).tofile(f"{folder}/{number:06d}.pixels")
+        np.save(f"{folder}/labels.npy", labels)
 
-        def read(file: Any, number: Any) -> Any:
-            return tf.io.read_file(file), number
+    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
+        def read(file: Any, label: Any) -> Any:
+            return tf.io.read_file(file), label
 
-        def load(records: Any, numbers: Any) -> Any:
-            return normalise(tf.io.decode_raw(records, tf.uint8)), numbers
+        def load(records: Any, labels: Any) -> Any:
+            return normalise(tf.io.decode_raw(records, tf.uint8)), labels
 
         @tf.function(jit_compile=True)
         def normalise(pixels: Any) -> Any:
             pixels = tf.transpose(tf.reshape(pixels, (-1, SIZE, SIZE, 3)), (0, 3, 1, 2))
             return (tf.cast(pixels, tf.float32) - PIXEL_MEAN) * PIXEL_SCALE
 
-        files = [str(file) for file in sorted(Path(folder).glob("*.pixels"))]
+        files, labels = sorted(Path(folder).glob("*.pixels")), np.load(f"{folder}/labels.npy")
         options = tf.data.Options()
-        options.threading.private_threadpool_size = threads
+        options.threading.private_threadpool_size = workers
         options.threading.max_intra_op_parallelism = 1
         options.deterministic = False
         options.autotune.enabled = False
         self.dataset = (
-            tf.data.Dataset.from_tensor_slices((files, range(len(files))))
+            tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
             .shuffle(len(files))
-            .map(read, num_parallel_calls=threads)
+            .map(read, num_parallel_calls=workers)
             .batch(batch_size)
-            .map(load, num_parallel_calls=threads)
+            .map(load, num_parallel_calls=workers)
             .prefetch(3)
             .with_options(options)
         )
 
     def __iter__(self) -> Any:
         return self.dataset.as_numpy_iterator()
-
-
-LOADERS = (
-    Loader("tf.data", RAW, LoadRaw, imports=("tensorflow",), note="its own decoder"),
-    Loader("tf.data, a file each", PRESAVED, LoadFiles, imports=("tensorflow",), prepare=prepare_files),
-)

@@ -4,28 +4,27 @@ data set that reads a whole batch into memory that the training process shares (
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+import simplejpeg
+import torch
+from PIL import Image
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
-from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
+from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
 
 # Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
 
 
-def load_with_pillow(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import torch
-    from PIL import Image
-    from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
-
+def load_with_pillow(path: str, batch_size: int, workers: int) -> Any:
     class Photographs(Dataset):
         def __init__(self) -> None:
-            self.files = sorted(Path(folder).glob("*/*.jpg"))
-            self.batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
+            self.files, labels = list_photographs(path)
+            self.labels = torch.from_numpy(labels)
+            self.batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
 
         def __len__(self) -> int:
             return len(self.files)
@@ -36,24 +35,20 @@ def load_with_pillow(folder: str, batch_size: int, threads: int) -> Any:
                 with Image.open(self.files[index]) as photograph:
                     pixels = photograph.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
                 normalise(np.asarray(pixels), image)
-            return batch, torch.tensor(indices)
+            return batch, self.labels[indices]
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = Photographs()
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, batch_size=None, sampler=batches, num_workers=threads, persistent_workers=True)
+    return DataLoader(dataset, batch_size=None, sampler=batches, num_workers=workers, persistent_workers=True)
 
 
-def load_with_simplejpeg(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import simplejpeg
-    import torch
-    from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
-
+def load_with_simplejpeg(path: str, batch_size: int, workers: int) -> Any:
     class Photographs(Dataset):
         def __init__(self) -> None:
-            self.files = sorted(Path(folder).glob("*/*.jpg"))
-            self.batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
+            self.files, labels = list_photographs(path)
+            self.labels = torch.from_numpy(labels)
+            self.batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
 
         def __len__(self) -> int:
             return len(self.files)
@@ -64,27 +59,28 @@ def load_with_simplejpeg(folder: str, batch_size: int, threads: int) -> Any:
             for image, index in zip(batch.numpy(), indices, strict=True):
                 cv2.resize(simplejpeg.decode_jpeg(self.files[index].read_bytes()), (SIZE, SIZE), dst=pixels)
                 normalise(pixels, image)
-            return batch, torch.tensor(indices)
+            return batch, self.labels[indices]
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = Photographs()
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, batch_size=None, sampler=batches, num_workers=threads, persistent_workers=True)
+    return DataLoader(dataset, batch_size=None, sampler=batches, num_workers=workers, persistent_workers=True)
 
 
-def prepare_memmap(source: str, folder: str) -> None:
-    shutil.copy2(source, Path(folder) / "images.npy")
+def prepare_memmap(path: str, folder: str) -> None:
+    files, labels = list_photographs(path)
+    images = np.lib.format.open_memmap(f"{folder}/images.npy", "w+", np.uint8, (len(files), SIZE, SIZE, 3))
+    for number, file in enumerate(files):
+        images[number] = decode(file)
+    np.save(f"{folder}/labels.npy", labels)
 
 
-def load_memmap(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import torch
-    from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
-
+def load_memmap(folder: str, batch_size: int, workers: int) -> Any:
     class Photographs(Dataset):
         def __init__(self) -> None:
             self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
-            self.batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR)
+            self.labels = torch.from_numpy(np.load(f"{folder}/labels.npy"))
+            self.batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
 
         def __len__(self) -> int:
             return len(self.images)
@@ -93,22 +89,12 @@ def load_memmap(folder: str, batch_size: int, threads: int) -> Any:
             batch = self.batches.take(len(indices))
             for image, index in zip(batch.numpy(), indices, strict=True):
                 normalise(self.images[index], image)
-            return batch, torch.tensor(indices)
+            return batch, self.labels[indices]
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = Photographs()
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, batch_size=None, sampler=batches, num_workers=threads, persistent_workers=True)
+    return DataLoader(dataset, batch_size=None, sampler=batches, num_workers=workers, persistent_workers=True)
 
 
-LOADERS = (
-    Loader(
-        "DataLoader, Pillow",
-        RAW,
-        load_with_pillow,
-        imports=("PIL.Image", "cv2", "torch.utils.data"),
-        note="resized with antialiasing",
-    ),
-    Loader("DataLoader, simplejpeg", RAW, load_with_simplejpeg, imports=("cv2", "simplejpeg", "torch.utils.data")),
-    Loader("DataLoader, memmap", PRESAVED, load_memmap, imports=("cv2", "torch.utils.data"), prepare=prepare_memmap),
-)
+load_memmap.prepare = prepare_memmap

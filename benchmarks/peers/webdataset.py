@@ -7,86 +7,70 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+import simplejpeg
+import torch
+import webdataset
 
-from benchmarks.peers.loader import PRESAVED, RAW, SIZE, Loader, SharedBatches, normalise
+from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
 
 # Workers take whole shards. With eight, equally full, two or four workers have equal work.
 SHARDS = 8
 # Batches that a worker loads ahead; torch's default.
 PREFETCH_FACTOR = 2
-NOTE = "shuffles its shards, and records in a buffer of 1,000"
 
 
-def prepare_jpeg(source: str, folder: str) -> None:
-    import webdataset
-
-    files = sorted(Path(source).glob("*/*.jpg"))
+def prepare_jpeg(path: str, folder: str) -> None:
+    files, labels = list_photographs(path)
     with webdataset.ShardWriter(f"{folder}/%02d.tar", maxcount=-(-len(files) // SHARDS)) as writer:
         for number, file in enumerate(files):
-            writer.write({"__key__": f"{number:06d}", "jpg": file.read_bytes(), "cls": number})
+            writer.write({"__key__": f"{number:06d}", "jpg": file.read_bytes(), "cls": int(labels[number])})
 
 
-def load_jpeg(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import simplejpeg
-    import torch
-    import webdataset
-
-    batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR * threads)
+def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
+    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
         pixels = np.empty((SIZE, SIZE, 3), np.uint8)
-        for image, (jpeg, _number) in zip(batch.numpy(), records, strict=True):
+        for image, (jpeg, _label) in zip(batch.numpy(), records, strict=True):
             cv2.resize(simplejpeg.decode_jpeg(jpeg), (SIZE, SIZE), dst=pixels)
             normalise(pixels, image)
-        return batch, torch.tensor([int(number) for _jpeg, number in records])
+        return batch, torch.tensor([int(label) for _jpeg, label in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     shards = [str(file) for file in sorted(Path(folder).glob("*.tar"))]
     dataset = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("jpg", "cls")
     dataset = dataset.batched(batch_size, collation_fn=collate)
-    return webdataset.WebLoader(dataset, batch_size=None, num_workers=threads, persistent_workers=True)
+    return webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True)
 
 
-def prepare_pixels(source: str, folder: str) -> None:
-    import webdataset
-
-    images = np.load(source, mmap_mode="r")
-    with webdataset.ShardWriter(f"{folder}/%02d.tar", maxcount=-(-len(images) // SHARDS)) as writer:
-        for number, pixels in enumerate(images):
-            writer.write({"__key__": f"{number:06d}", "pixels": pixels.tobytes(), "cls": number})
+load_jpeg.prepare = prepare_jpeg
 
 
-def load_pixels(folder: str, batch_size: int, threads: int) -> Any:
-    import cv2
-    import torch
-    import webdataset
+def prepare_pixels(path: str, folder: str) -> None:
+    files, labels = list_photographs(path)
+    with webdataset.ShardWriter(f"{folder}/%02d.tar", maxcount=-(-len(files) // SHARDS)) as writer:
+        for number, file in enumerate(files):
+            pixels = decode(file).tobytes()
+            writer.write({"__key__": f"{number:06d}", "pixels": pixels, "cls": int(labels[number])})
 
-    batches = SharedBatches(threads, batch_size, PREFETCH_FACTOR * threads)
+
+def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
+    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
-        for image, (pixels, _number) in zip(batch.numpy(), records, strict=True):
+        for image, (pixels, _label) in zip(batch.numpy(), records, strict=True):
             normalise(np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3), image)
-        return batch, torch.tensor([int(number) for _pixels, number in records])
+        return batch, torch.tensor([int(label) for _pixels, label in records])
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     shards = [str(file) for file in sorted(Path(folder).glob("*.tar"))]
     dataset = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("pixels", "cls")
     dataset = dataset.batched(batch_size, collation_fn=collate)
-    return webdataset.WebLoader(dataset, batch_size=None, num_workers=threads, persistent_workers=True)
+    return webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True)
 
 
-LOADERS = (
-    Loader(
-        "WebDataset, simplejpeg",
-        RAW,
-        load_jpeg,
-        imports=("cv2", "simplejpeg", "webdataset"),
-        prepare=prepare_jpeg,
-        note=NOTE,
-    ),
-    Loader("WebDataset", PRESAVED, load_pixels, imports=("cv2", "webdataset"), prepare=prepare_pixels, note=NOTE),
-)
+load_pixels.prepare = prepare_pixels

@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code
     except KeyboardInterrupt:
         print(
-            "etl: interrupted; no incomplete file was left, and the same command continues after the last whole shard",
-            file=sys.stderr,
+            f"etl: interrupted; {getattr(COMMANDS[parsed.command], 'INTERRUPTED', 'nothing was left')}", file=sys.stderr
         )
         return 130
     except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:

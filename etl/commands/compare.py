@@ -140,8 +140,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--check-epoch",
         action="store_true",
-        help="measure whole epochs, however long they take: some loaders cannot be given fewer records, and of a part of "
-        "a shuffled epoch only the amount can be compared",
+        help="measure whole epochs, however long they take: some loaders cannot be given fewer records, and only the "
+        "amount can be compared of a part of a shuffled epoch",
     )
     how.add_argument(
         "--no-check",

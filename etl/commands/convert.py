@@ -9,6 +9,9 @@ import presave
 from etl.commands.inspect import describe_store, show_store
 from etl.commands.output import progress_bar, save_json
 
+# Said after Ctrl-C.
+INTERRUPTED = "no incomplete file was left, and the same command continues after the last whole shard"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""

@@ -27,6 +27,10 @@ THREADS = 2
 CONNECT_SECONDS = 5
 
 
+# Said after Ctrl-C.
+INTERRUPTED = "no incomplete file was left, and the same command continues after the last whole shard"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(

@@ -9,12 +9,13 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -23,6 +24,8 @@ from etl.comparison.samples import WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.measuring.places import describe_error
+from etl.measuring.process_tree import command_of, started_processes
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
@@ -30,8 +33,50 @@ from etl.runtime.heap_policy import HeapPolicy
 from etl.strategies.foreign import find_prepare, open_loader
 from etl.strategies.task import Task
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # Time that the processes of a loader have to end after the loader was closed.
 ENDING_SECONDS = 3.0
+# Characters of a printed line that the report quotes.
+MAX_PRINTED = 80
+
+
+class LoaderError(ValueError):
+    """A loader of the user raised an exception. The message is a line that names it, and its place."""
+
+
+class PrintedLines:
+    """A context manager that counts the lines that this process and its children print to standard output.
+
+    Attributes
+    ----------
+    count : int
+        Lines that are not empty, once the context has ended.
+    first : str
+        The first of them, shortened.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+
+    def __enter__(self) -> Self:
+        self._file = tempfile.TemporaryFile()
+        sys.stdout.flush()
+        self._usual = os.dup(1)
+        os.dup2(self._file.fileno(), 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+        os.dup2(self._usual, 1)
+        os.close(self._usual)
+        with self._file:
+            self._file.seek(0)
+            for line in filter(bytes.strip, self._file):
+                self.count += 1
+                self.first = self.first or line.decode(errors="replace").strip()[:MAX_PRINTED]
 
 
 @dataclass(frozen=True)
@@ -151,7 +196,33 @@ def answer(
     policies : sequence
         Active runtime policies, whose effect is audited.
     """
-    function = find_function(loader.function, "--strategies")
+    with loader_errors():
+        return _answer(loader, task, make_compute, action, arguments, policies)
+
+
+@contextmanager
+def loader_errors() -> Iterator[None]:
+    """Turn whatever a loader of the user raises into a `LoaderError`."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise LoaderError(describe_error(error)) from error
+
+
+def import_loader(name: str) -> Callable[..., Any]:
+    """Return the loader of the user that `name` refers to."""
+    return find_function(name, "--strategies")
+
+
+def _answer(
+    loader: ForeignLoader,
+    task: Task,
+    make_compute: Callable[[Any], Compute] | None,
+    action: str,
+    arguments: Mapping[str, Any],
+    policies: Sequence[Any],
+) -> JsonValues:
+    function = import_loader(loader.function)
     seed_everything(loader.seed)
     if action == "prepare":
         return _prepare(loader, function, task)
@@ -169,8 +240,10 @@ def answer(
         if action == "try":
             return try_loader(loading, loader.batch_size, arguments["seconds"])
         if action == "check":
-            checked = check_epoch(loading, **arguments, looks_again=True)
-            return replace(checked, left_behind=end_processes())
+            with PrintedLines() as printed:
+                checked = check_epoch(loading, **arguments, looks_again=True)
+                left = end_processes()
+            return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()
@@ -222,26 +295,13 @@ def end_processes() -> list[str]:
 
     The helpers of `multiprocessing` are left out: they end with this process.
     """
-    children = [each for each in psutil.Process().children(recursive=True) if not _is_helper(each)]
-    _, left = psutil.wait_procs(children, timeout=ENDING_SECONDS)
-    names = [_command(each) for each in left]
-    for child in left:
+    _, left = psutil.wait_procs(started_processes(), timeout=ENDING_SECONDS)
+    names = [command_of(each) for each in left]
+    for each in left:
         with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+            each.kill()
     psutil.wait_procs(left, timeout=ENDING_SECONDS)
     return names
-
-
-def _is_helper(process: psutil.Process) -> bool:
-    command = _command(process)
-    return "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()) or process.name()
-    except psutil.Error:
-        return "a process that has ended"
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
@@ -251,11 +311,13 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     skip exit handlers, in which some libraries remove their shared memory.
     """
     sys.path.extend(each for each in request["search"] if each not in sys.path)
-    find_function(request["function"], "--strategies")
+    # Before the import, since some libraries then start as many threads as they may use CPUs.
+    os.sched_setaffinity(0, request["affinity"])
+    with loader_errors():
+        import_loader(request["function"])
 
     def respond(asked: Request) -> Answer:
         loader = ForeignLoader.from_json(asked["loader"])
-        os.sched_setaffinity(0, asked["affinity"])
         with ExitStack() as in_force:
             policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
             return answer(loader, task_of(loader), None, asked["action"], asked["arguments"], policies).to_json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -14,7 +15,6 @@ from etl.comparison import foreign
 from etl.comparison.candidates import Candidate
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload, WorkloadState
-from etl.functions import find_function
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
@@ -38,7 +38,9 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         raise
     load_kernels()
     for function in request["functions"]:
-        find_function(function, "--strategies")
+        # One that fails here fails again when it is measured, and then it is known which one it was.
+        with contextlib.suppress(foreign.LoaderError), foreign.loader_errors():
+            foreign.import_loader(function)
 
     def answer(asked: Request) -> Answer:
         with ExitStack() as in_force:

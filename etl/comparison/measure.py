@@ -347,13 +347,15 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         Also time an epoch of loading alone.
     """
     with Epochs(loading) as epochs:
+        outside = 0 if loading.is_cold else epochs.prepare()
         compute, resident = warm_up(epochs, loading)
-        alone = seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS)
         etl_alone: EpochTimes | None = None
-        outside = 0
         if with_etl_alone:
-            outside += epochs.prepare()
+            if loading.is_cold:
+                outside += epochs.prepare()
+            # Directly after the warm-up: after a pause, a loader that reads ahead of its epochs has batches ready.
             etl_alone = run_epoch(epochs, None)
+        alone = seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS)
         harness = _harness_seconds(resident[0], compute.no_op)
         probe = probe_speed()
         outside += epochs.prepare()

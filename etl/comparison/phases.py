@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -123,6 +124,8 @@ class _Comparison:
         self._prepared: dict[Candidate, WrittenStore] = {}
         self._checks: dict[Candidate, CheckedEpoch] = {}
         self._failed: dict[Candidate, str] = {}
+        # Seconds of strategies that failed. They are not taken from the others.
+        self._lost = 0.0
         self._trials: dict[Candidate, SplitSeconds] = {}
         self._untried: set[Candidate] = set()
         self._randomness: str | None = None
@@ -136,7 +139,8 @@ class _Comparison:
             if compute_seconds:
                 self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
             self._try_loaders(processes)
-            left = self._settings.budget_seconds - (time.monotonic() - self._began) - CLOSING_SECONDS
+            used = time.monotonic() - self._began - self._lost
+            left = self._settings.budget_seconds - used - CLOSING_SECONDS
             left -= self._trial_seconds() * len(self._with_splits())
             self._workload.select(choose_records(self._workload, self._profile, left))
             self._prepare(processes)
@@ -205,12 +209,12 @@ class _Comparison:
         workload.link_records()
         for number, candidate in enumerate(foreign):
             self._progress("try", number, len(foreign))
-            try:
+            prepared = None
+            with self._left_out(candidate, "when it was first tried"):
                 prepared = self._prepare_loader(processes, candidate)
                 seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
                 workload.tried[candidate] = processes.try_loader(candidate, seconds)
-            except MeasurementError as error:
-                self._failed[candidate] = str(error)
+            if candidate in self._failed:
                 continue
             if prepared is not None:
                 workload.prepare_seconds_per_record[candidate] = prepared.seconds / max(1, len(workload.records))
@@ -245,10 +249,8 @@ class _Comparison:
             if not workload.restrict(candidate):
                 self._prepared[candidate] = replace(prepared, records=len(workload.source))
                 continue
-            try:
+            with self._left_out(candidate, "when it prepared its files"):
                 self._prepare_loader(processes, candidate)
-            except MeasurementError as error:
-                self._failed[candidate] = str(error)
 
     def _prepare_loader(self, processes: Processes, candidate: Candidate) -> WrittenStore | None:
         """Run the `prepare` of a loader of the user and keep its cost; return None if it has none."""
@@ -290,7 +292,7 @@ class _Comparison:
             try:
                 self._trials[candidate] = processes.try_splits(candidate, self._trial_seconds())
             except MeasurementError as error:
-                self._failed[candidate] = f"other splits of its CPUs could not be tried: {error}"
+                self._failed[candidate] = f"other splits of its CPUs could not be tried: {error.reason}"
                 self._untried.add(candidate)
                 continue
             fastest = choose_split(self._trials[candidate])
@@ -313,10 +315,8 @@ class _Comparison:
         for number, candidate in enumerate(checked):
             self._progress("check", number, len(checked))
             trains = candidate in self._candidates
-            try:
+            with self._left_out(candidate, "when its epoch was checked"):
                 self._checks[candidate] = processes.check(candidate, compute_threads, trains)
-            except MeasurementError as error:
-                self._failed[candidate] = str(error)
         self._raise_if_all_failed()
 
     def _measure(self, processes: Processes) -> ComparisonRounds:
@@ -329,8 +329,9 @@ class _Comparison:
             [each for each in self._loading_only if each in self._checks],
             processes,
             rounds=self._settings.rounds,
-            deadline=self._began + self._settings.budget_seconds - CLOSING_SECONDS,
-            hard_deadline=self._began + self._settings.budget_seconds * MAX_OVERRUN,
+            etl_alone_rounds=self._settings.etl_alone_rounds,
+            deadline=self._began + self._lost + self._settings.budget_seconds - CLOSING_SECONDS,
+            hard_deadline=self._began + self._lost + self._settings.budget_seconds * MAX_OVERRUN,
             seed=self._settings.seed,
             progress=show,
         )
@@ -356,9 +357,19 @@ class _Comparison:
             except KeyboardInterrupt:
                 rounds.stopped_early = True
             except MeasurementError as error:
-                self._failed[candidate] = f"its timeline could not be recorded: {error}"
+                self._failed[candidate] = f"its timeline could not be recorded: {error.reason}"
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
+
+    @contextmanager
+    def _left_out(self, candidate: Candidate, when: str) -> Iterator[None]:
+        """Leave `candidate` out of the rest of the comparison if it fails; `when` tells the reader about it."""
+        started = time.monotonic()
+        try:
+            yield
+        except MeasurementError as error:
+            self._failed[candidate] = f"{error.reason}, {when}"
+            self._lost += time.monotonic() - started
 
     def _can_run(self, candidate: Candidate) -> bool:
         """Return True unless it has failed, or was refused, before anything was measured.
@@ -373,5 +384,5 @@ class _Comparison:
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = None
         if self._settings.rounds is None:
-            share = min(1.0, (time.monotonic() - self._began) / self._settings.budget_seconds)
+            share = min(1.0, (time.monotonic() - self._began - self._lost) / self._settings.budget_seconds)
         self._show(ComparisonProgress(phase, done, total, share, self._predictions))

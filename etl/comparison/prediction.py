@@ -7,7 +7,7 @@ from bisect import bisect_right
 import presave
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.measure import CHECKED_STEPS, MIN_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES, compute_seconds
-from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE
+from etl.comparison.rounds import MIN_ROUNDS_SHOWN
 from etl.comparison.samples import Profile, TriedLoader
 from etl.comparison.workload import Workload
 from etl.measuring.statistics import MIN_ROUNDS
@@ -72,6 +72,7 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
     """
     size = workload.settings.batch_size
     rounds = workload.settings.rounds or ROUNDS_WANTED
+    loads = min(rounds, workload.settings.etl_alone_rounds)
     chosen = workload.candidates()
     loading_only = [each for each in workload.stage_candidates() if each not in chosen]
     total = rounds * SERVER_SECONDS
@@ -81,7 +82,7 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
         total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
     for candidate, tried in workload.tried.items():
         total += _foreign_seconds(
-            tried, batches, rounds, workload.prepare_seconds_per_record.get(candidate, 0.0) * size
+            tried, batches, rounds, loads, workload.prepare_seconds_per_record.get(candidate, 0.0) * size
         )
     for candidate in (*chosen, *loading_only):
         if candidate.is_foreign:
@@ -98,13 +99,13 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
         warm_up = (1 + WARM_UP_BATCHES) * load + WARM_UP_BATCHES * compute
         alone = max(MIN_STEPS * compute, compute_seconds(workload.settings.budget_seconds))
         total += rounds * (PROCESS_SECONDS + warm_up + alone + epoch)
-        total += min(rounds, ROUNDS_WITH_ETL_ALONE) * batches * load + CHECKED_STEPS * compute
+        total += loads * batches * load + CHECKED_STEPS * compute
         if candidate.is_ahead:
             total += PROCESS_SECONDS + warm_up + epoch * min(1.0, TIMELINE_BATCHES / batches)
     return total
 
 
-def _foreign_seconds(tried: TriedLoader, batches: int, rounds: int, prepare: float) -> float:
+def _foreign_seconds(tried: TriedLoader, batches: int, rounds: int, loads: int, prepare: float) -> float:
     """Estimate the seconds that a loader of the user takes in a comparison.
 
     Parameters
@@ -113,8 +114,8 @@ def _foreign_seconds(tried: TriedLoader, batches: int, rounds: int, prepare: flo
         Its first try.
     batches : int
         Batches of an epoch.
-    rounds : int
-        Rounds.
+    rounds, loads : int
+        Rounds, and those of them in which loading alone is measured, too.
     prepare : float
         Seconds to prepare the records of a batch.
     """
@@ -122,7 +123,7 @@ def _foreign_seconds(tried: TriedLoader, batches: int, rounds: int, prepare: flo
     compute = batches * tried.compute_seconds
     # The check has two epochs. A sample has one to warm up and one that is timed; the first rounds have one more.
     check = PROCESS_SECONDS + 2 * epoch
-    samples = rounds * (PROCESS_SECONDS + 2 * epoch + compute) + min(rounds, ROUNDS_WITH_ETL_ALONE) * epoch
+    samples = rounds * (PROCESS_SECONDS + 2 * epoch + compute) + loads * epoch
     starts = 0.0 if tried.shares_server else (rounds + 2) * SERVER_SECONDS
     return batches * prepare + check + samples + starts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from etl.comparison.samples import (
 )
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
-from etl.measuring.processes import ONE_THREAD, FreshServers, MeasurementError, Server
+from etl.measuring.processes import ONE_THREAD, FreshServers, MeasurementError, NoAnswerError, Server
 from etl.measuring.server import Request
 from etl.measuring.values import JsonValues, to_json
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 900.0
 # An answer of a loader of the user may take this long, and at least so many times the budget.
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
+# The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
+MAX_TEMPORARY_PATH = 75
 # `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
 # The folder of this package is appended to the path, so that the package is found even if it is not installed.
 START = """
@@ -71,7 +73,8 @@ class Processes:
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
         self._workload = workload
         self._affinity = sorted(affinity)
-        self._common: list[str] = []
+        self._common: list[Candidate] = []
+        self._is_common_tried = True
         self._servers = FreshServers(self._start)
         self._alone: dict[Candidate, FreshServers] = {}
 
@@ -79,8 +82,24 @@ class Processes:
         """Start a new server, with a newly randomized memory layout."""
         for each in self._alone.values():
             each.close()
-        with _as_input_error():
+        if any(each not in self._alone for each in self._workload.candidates()):
+            with _as_input_error():
+                self._renew_common()
+
+    def _renew_common(self) -> None:
+        """Start the common server anew.
+
+        Modules of loaders that could be imported one by one may crash together. Then each has its own server again.
+        """
+        try:
             self._servers.renew()
+        except MeasurementError:
+            if not self._common:
+                raise
+            self._alone |= {each: self._own_server(each) for each in self._common}
+            self._common.clear()
+            self._servers.renew()
+        self._is_common_tried = True
 
     def profile(self) -> Profile:
         """Return the profile of the raw pipeline."""
@@ -103,7 +122,7 @@ class Processes:
     def prepare(self, candidate: Candidate) -> WrittenStore:
         """Let a loader of the user prepare its files, and return their cost: all 0 if it needs none."""
         if candidate not in self._workload.tried:
-            self._alone[candidate] = FreshServers(lambda: self._start_alone(candidate))
+            self._alone[candidate] = self._own_server(candidate)
         return self._ask("prepare", WrittenStore, candidate)
 
     def try_loader(self, candidate: Candidate, seconds: float) -> TriedLoader:
@@ -115,9 +134,10 @@ class Processes:
         tried = self._ask("try", TriedLoader, candidate, seconds=seconds)
         shares = servers.can_fork and self._interpreter(candidate) is None
         if shares:
-            self._common.append(str(candidate.kind.function))
+            self._common.append(candidate)
             self._alone.pop(candidate).close()
-            self._servers.close()  # the next one imports this loader, too
+            self._servers.close()
+            self._is_common_tried = False  # the next one imports this loader, too
         return replace(tried, shares_server=shares)
 
     def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
@@ -170,57 +190,96 @@ class Processes:
             "state": self._workload.state().to_json(),
             "affinity": self._affinity,
         }
+        if not (self._is_common_tried or candidate in self._alone):
+            with _as_input_error():
+                self._renew_common()
         if candidate is None or not candidate.is_foreign:
             with _as_input_error():
                 name = action if candidate is None else self._workload.name(candidate)
-                return kind.from_json(self._servers.sample(name, request))
+                return kind.from_json(self._servers.sample(name, request, ANSWER_SECONDS))
         request["loader"] = self._workload.foreign(candidate).to_json()
         servers = self._alone.get(candidate, self._servers)
-        timeout = max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
-        return kind.from_json(servers.sample(self._workload.name(candidate), request, timeout))
+        try:
+            return kind.from_json(servers.sample(self._workload.name(candidate), request, self._foreign_seconds))
+        except NoAnswerError as error:
+            raise NoAnswerError(
+                str(error), error.text, reason=f"{error.reason}; a higher --budget allows more time"
+            ) from error
+
+    @property
+    def _foreign_seconds(self) -> float:
+        """Seconds that an answer of a loader of the user may take."""
+        return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
+
+    def _own_server(self, candidate: Candidate) -> FreshServers:
+        return FreshServers(lambda: self._start_alone(candidate))
 
     def _interpreter(self, candidate: Candidate) -> str | None:
         return self._workload.settings.pythons.get(self._workload.name(candidate))
 
     def _start(self) -> Server:
-        request = {**self._workload.as_dict(), "functions": self._common}
-        return _start_server(sys.executable, "etl.comparison.handlers:prepare", request, {})
+        return self._start_here(self._common, ANSWER_SECONDS)
+
+    def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:
+        """Start a server of this Python that imports the modules of `loaders`."""
+        functions = [str(each.kind.function) for each in loaders]
+        request = {**self._workload.as_dict(), "functions": functions}
+        return self._start_server(sys.executable, "etl.comparison.handlers:prepare", request, {}, timeout)
 
     def _start_alone(self, candidate: Candidate) -> Server:
         """Start the server of a loader of the user that is measured alone."""
-        interpreter, function = self._interpreter(candidate), str(candidate.kind.function)
+        interpreter = self._interpreter(candidate)
         if interpreter is None:
-            request = {**self._workload.as_dict(), "functions": [function]}
-            return _start_server(sys.executable, "etl.comparison.handlers:prepare", request, {})
+            return self._start_here([candidate], self._foreign_seconds)
         # No policy sets its threads: the package for this may be missing there.
         threads = dict.fromkeys(ONE_THREAD, str(self._workload.cpus))
-        request = {"function": function, "search": self._workload.settings.search, "may_fork": False}
-        return _start_server(interpreter, "etl.comparison.foreign:prepare", request, threads)
+        request = {
+            "function": str(candidate.kind.function),
+            "search": self._workload.settings.search,
+            "affinity": self._affinity,
+            "may_fork": False,
+        }
+        prepare = "etl.comparison.foreign:prepare"
+        return self._start_server(interpreter, prepare, request, threads, self._foreign_seconds)
 
+    def _start_server(
+        self, interpreter: str, prepare: str, request: Request, environment: Mapping[str, str], timeout: float
+    ) -> Server:
+        """Start a server.
 
-def _start_server(interpreter: str, prepare: str, request: Request, environment: Mapping[str, str]) -> Server:
-    """Start a server.
+        Parameters
+        ----------
+        interpreter : str
+            Python to start it with.
+        prepare : str
+            `module:function` that prepares it.
+        request : dict
+            What it is prepared with.
+        environment : dict of str to str
+            Environment variables to set.
+        timeout : float
+            Seconds that an answer may take.
+        """
+        return Server(
+            "the comparison",
+            [interpreter, "-c", START, str(Path(etl.__file__).parents[1]), prepare],
+            request,
+            timeout=timeout,
+            hash_seed=draw_hash_seed(),
+            # PYTHONSAFEPATH is for the server's own child processes; Python 3.11 and later obey it.
+            environment={"PYTHONSAFEPATH": "1", **self._temporary_folder(), **draw_environment(), **environment},
+        )
 
-    Parameters
-    ----------
-    interpreter : str
-        Python to start it with.
-    prepare : str
-        `module:function` that prepares it.
-    request : dict
-        What it is prepared with.
-    environment : dict of str to str
-        Environment variables to set.
-    """
-    return Server(
-        "the comparison",
-        [interpreter, "-c", START, str(Path(etl.__file__).parents[1]), prepare],
-        request,
-        timeout=ANSWER_SECONDS,
-        hash_seed=draw_hash_seed(),
-        # PYTHONSAFEPATH is for the server's own child processes; Python 3.11 and later obey it.
-        environment={"PYTHONSAFEPATH": "1", **draw_environment(), **environment},
-    )
+    def _temporary_folder(self) -> dict[str, str]:
+        """Return the environment variable for a folder in which killed processes may leave their files.
+
+        It is removed with the folder of the comparison. If sockets in it had too long a path, there is none.
+        """
+        folder = self._workload.folder / "tmp"
+        if len(str(folder)) > MAX_TEMPORARY_PATH:
+            return {}
+        folder.mkdir(exist_ok=True)
+        return {"TMPDIR": str(folder)}
 
 
 @contextmanager

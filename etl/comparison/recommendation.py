@@ -175,16 +175,23 @@ def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str
         return
     name, workload = measured.name(candidate), measured.workload
     batches, tried = workload.batches_of(candidate), workload.tried[candidate]
-    if batches is not None:
+    if batches is not None and (tried.epoch_batches is None or batches < tried.epoch_batches):
         of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
-        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: it cannot be given fewer records."
+        asked_for = workload.settings.epoch_batches is not None
+        reason = "as --epoch-batches says" if asked_for else "it cannot be given fewer records"
+        yield f"{name}: {batches:,}{of_all} batches of an epoch were measured: {reason}."
     given = measured.threads(candidate).compute
     threads = {sample.torch_threads for sample in measured.samples[candidate].values()} - {0, given}
     if threads:
         yield f"{name} set the compute threads to {threads.pop()}; it was given {given}."
-    left = measured.checks[candidate].left_behind
+    check = measured.checks[candidate]
+    left = check.left_behind
     if left:
-        yield f"{name} left {len(left)} processes running when it was closed, which were ended: {left[0]}"
+        count = "a process" if len(left) == 1 else f"{len(left)} processes"
+        yield f"{name} left {count} running when it was closed, which the comparison ended: {left[0]}"
+    if check.printed_lines:
+        lines = "a line" if check.printed_lines == 1 else f"{check.printed_lines:,} lines, the first of them"
+        yield f"{name} printed to standard output, which takes time and is not shown: {lines}: {check.first_printed}"
 
 
 def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:

@@ -110,7 +110,8 @@ class Measurements:
         """Return how far the records of `candidate` are those of the reference."""
         reference = self.compared[0]
         epoch, expected, name = self.checks[candidate], self.checks[reference], self.name(reference)
-        if self.workload.batches_of(candidate) is not None and epoch.content.samples != expected.content.samples:
+        is_part = self.workload.batches_of(candidate) is not None or not self.workload.gets_selected(candidate)
+        if is_part and epoch.content.samples != expected.content.samples:
             same = compare_amounts(epoch.content, expected.content, name)
         else:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())

@@ -13,8 +13,6 @@ from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
 from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
 
-# Loading alone is measured only in the first rounds: no claim is based on it.
-ROUNDS_WITH_ETL_ALONE = 3
 # At least this many rounds are taken, however long they take. They are too few for an interval: metrics are shown, but
 # no difference is claimed.
 MIN_ROUNDS_SHOWN = 3
@@ -43,6 +41,8 @@ class ComparisonRounds:
         Takes the samples.
     rounds : int or None
         Number of rounds; None for as many as there is time for.
+    etl_alone_rounds : int
+        Rounds in which loading alone is measured: the first ones.
     deadline : float
         Time of `time.monotonic`. No round begins that is expected to end later; samples are expected to take as long as
         the last time.
@@ -61,6 +61,7 @@ class ComparisonRounds:
         processes: Processes,
         *,
         rounds: int | None,
+        etl_alone_rounds: int,
         deadline: float,
         hard_deadline: float,
         seed: int,
@@ -70,6 +71,7 @@ class ComparisonRounds:
         self._loading_only = [each for each in loading_only if each not in candidates]
         self._processes = processes
         self._wanted = rounds
+        self._etl_alone_rounds = etl_alone_rounds
         self._deadline = deadline
         self._hard_deadline = hard_deadline
         self._progress = progress
@@ -80,8 +82,10 @@ class ComparisonRounds:
             self._take,
             seed=seed,
             begin=self._begin,
-            on_failure=self._raise_if_last,
+            on_failure=self._on_failure,
         )
+        self.failed: dict[Candidate, str] = {}
+        """Candidates that failed, with the reason."""
         self.stopped_early = False
         self.no_server = ""
         """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
@@ -90,11 +94,6 @@ class ComparisonRounds:
     def done(self) -> int:
         """Number of completed rounds."""
         return self._rounds.finished
-
-    @property
-    def failed(self) -> dict[Candidate, str]:
-        """Candidates that failed, with the reason."""
-        return self._rounds.failed
 
     @property
     def samples(self) -> Samples:
@@ -146,7 +145,7 @@ class ComparisonRounds:
         try:
             if candidate in self._loading_only:
                 return self._processes.load(candidate)
-            return self._processes.measure(candidate, with_etl_alone=number < ROUNDS_WITH_ETL_ALONE)
+            return self._processes.measure(candidate, with_etl_alone=number < self._etl_alone_rounds)
         finally:
             self._seconds[candidate] = time.monotonic() - started
             self._progress(self.done)
@@ -155,7 +154,11 @@ class ComparisonRounds:
     def _reference(self) -> Candidate:
         return next(each for each in self._candidates if each in self._rounds.variants)
 
-    def _raise_if_last(self, candidate: Candidate, error: MeasurementError) -> None:  # noqa: ARG002
+    def _on_failure(self, candidate: Candidate, error: MeasurementError) -> None:
+        self.failed[candidate] = f"{error.reason}, in round {self.done + 1}"
+        # The time of one that failed is not taken from the others.
+        lost = self._seconds[candidate]
+        self._deadline, self._hard_deadline = self._deadline + lost, self._hard_deadline + lost
         if not any(each in self._rounds.variants for each in self._candidates):
             raise error
 

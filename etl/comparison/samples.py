@@ -140,6 +140,10 @@ class CheckedEpoch(JsonValues):
         Peak memory in bytes, of the process and its workers together.
     left_behind : list of str
         Command lines of processes that were still running after the loader was closed.
+    printed_lines : int
+        Lines that a loader of the user printed to standard output.
+    first_printed : str
+        The first of them, shortened.
     """
 
     content: EpochContent
@@ -151,6 +155,8 @@ class CheckedEpoch(JsonValues):
     unread: str
     peak_memory: int
     left_behind: list[str] = field(default_factory=list)
+    printed_lines: int = 0
+    first_printed: str = ""
 
 
 @dataclass(frozen=True)

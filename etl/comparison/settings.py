@@ -62,6 +62,8 @@ class Settings:
         CPUs of every strategy, for loading and compute together; None for all.
     rounds : int or None
         Number of rounds; None for as many as fit in `budget_seconds`.
+    etl_alone_rounds : int
+        Rounds in which loading alone is measured, too. No claim of the report is based on it.
     budget_seconds : float
         Approximate time of the whole comparison.
     records : int or None
@@ -118,6 +120,7 @@ class Settings:
     cache: str = "warm"
     threads: int | None = None
     rounds: int | None = None
+    etl_alone_rounds: int = 3
     budget_seconds: float = 60.0
     records: int | None = None
     prefetch_size: int = 2
@@ -145,7 +148,7 @@ class Settings:
         HeapPolicy(self.heap)
         GcPolicy(self.gc)
         find_dtype(self.dtype)
-        for name in ("batch_size", "threads", "rounds", "records", "size", "epoch_batches"):
+        for name in ("batch_size", "threads", "rounds", "etl_alone_rounds", "records", "size", "epoch_batches"):
             value = getattr(self, name)
             if value is not None:
                 whole_number(f"--{name.replace('_', '-')}", value, least=1)

@@ -276,7 +276,8 @@ class Workload:
 
     def foreign(self, candidate: Candidate) -> ForeignLoader:
         """Return the loader of the user that `candidate` names, with the selected records as its task."""
-        return self._loader(str(candidate.kind.function), self.foreign_folder(candidate), self.batches_of(candidate))
+        loader = self._loader(str(candidate.kind.function), self.foreign_folder(candidate), self.batches_of(candidate))
+        return loader if self.gets_selected(candidate) else replace(loader, records=len(self.source))
 
     def task(self) -> Task:
         """Return the task for a training step of the user beside a strategy of this package."""
@@ -323,7 +324,7 @@ class Workload:
 
         Return False if it cannot be given fewer records than the source has, so that nothing has changed for it.
         """
-        if self.is_partial and not (isinstance(self.source, ImageFolder) or self.tried[candidate].has_selected_records):
+        if not self.gets_selected(candidate):
             return False
         shutil.rmtree(self._folders.pop(candidate))
         return True
@@ -350,14 +351,21 @@ class Workload:
         """
         if self.settings.epoch_batches is not None:
             return self.settings.epoch_batches
-        tried = self.tried.get(candidate)
-        if tried is None or not self.is_partial or isinstance(self.source, ImageFolder):
+        if self.gets_selected(candidate):
             return None
-        whole = tried.epoch_batches
-        if tried.has_selected_records or whole is None:
-            return None if whole is not None else self._selected_batches
+        tried = self.tried[candidate]
         count = max(self._selected_batches, MIN_BATCHES_PER_READ_AHEAD * tried.read_ahead)
-        return None if count >= whole else count
+        return None if tried.epoch_batches is not None and count >= tried.epoch_batches else count
+
+    def gets_selected(self, candidate: Candidate) -> bool:
+        """Return False for a loader of the user that cannot be given fewer records than the source has.
+
+        Only a folder of images can be replaced by one with fewer files. Other loaders were seen to load those records
+        that they were given when they were tried, or not.
+        """
+        if not self.is_partial or isinstance(self.source, ImageFolder) or candidate not in self.tried:
+            return True
+        return self.tried[candidate].has_selected_records
 
     @property
     def _selected_batches(self) -> int:

@@ -1,8 +1,9 @@
-"""Memory, CPU time and bytes read of this process and its children."""
+"""Processes: those that a server started, and the memory, CPU time and bytes read of this process and its children."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 INTERVAL_SECONDS = 0.01
+# An environment variable that a server and all processes below it have. It finds those, too, that have left their
+# process group, and whose parents have ended.
+MARK = "ETL_MEASURING_SERVER"
+# They remove what killed processes leave in shared memory, and then end.
+CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 
 
 class PeakMemory:
@@ -77,6 +83,47 @@ def read_nbytes() -> int:
         with contextlib.suppress(OSError):  # it has ended
             total += _value(f"/proc/{process}/io", "rchar")
     return total
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Return the running processes whose environment has `MARK` with the value `mark`."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError, psutil.NoSuchProcess):  # it has ended, or belongs to another user
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(psutil.Process(int(folder.name)))
+    return found
+
+
+def started_processes() -> list[psutil.Process]:
+    """Return the running processes that this one has started, directly or not, except for the helpers of Python.
+
+    In a session of a server, these include daemons, whose parents have ended.
+    """
+    found = {each.pid: each for each in _children()}
+    if MARK in os.environ:
+        found |= {each.pid: each for each in marked_processes(os.environ[MARK])}
+    excluded = {os.getpid(), os.getppid()}
+    return [each for pid, each in found.items() if pid not in excluded and not _is_helper(each)]
+
+
+def is_cleaner(process: psutil.Process) -> bool:
+    """Return True if `process` removes what killed processes leave in shared memory."""
+    return any(each in command_of(process) for each in CLEANERS)
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    """Return True for a process that ends with the one that started it."""
+    return is_cleaner(process) or "multiprocessing.forkserver" in command_of(process)
+
+
+def command_of(process: psutil.Process) -> str:
+    """Return the command line of `process`, or its name if it has none."""
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return "a process that has ended"
 
 
 def _children() -> Iterator[psutil.Process]:

@@ -5,22 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import secrets
 import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+import psutil
 
 from .instruments import Instruments, current_instruments
-from .server import Answer, Failure, Request
+from .places import place_in
+from .process_tree import MARK, is_cleaner, marked_processes
+from .server import STACK_SIGNAL, Answer, Failure, Request
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# An error quotes at most this much of what the server wrote to standard error.
-TAIL_NBYTES = 4000
+# An error quotes at most this much of what the server wrote to standard error. The stack of a crash names all extension
+# modules, which takes several thousand bytes.
+TAIL_NBYTES = 1 << 16
+# The beginning of a stack, as `faulthandler` writes it.
+STACK = re.compile(r"^(Fatal Python error: |Stack \(most recent call first\):)", re.MULTILINE)
 # Set before libraries start their thread pools, because a server with threads cannot fork. The forked process then sets
 # its number of compute threads.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -28,6 +38,15 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 # A server that serves a single session has this long to end in order, such as to remove its shared memory.
 ENDING_SECONDS = 10.0
+# A process that still holds the pipe does not keep the client from noticing after this time that the server has ended.
+LOOK_SECONDS = 0.5
+# Time to write a stack, to be killed, and to remove the shared memory of killed processes.
+STACK_SECONDS, KILL_SECONDS, CLEANING_SECONDS = 1.0, 5.0, 2.0
+SIGNALS = {
+    signal.SIGKILL: " (out of memory?)",
+    signal.SIGSEGV: " (segmentation fault)",
+    signal.SIGBUS: " (no space left in /dev/shm?)",
+}
 
 
 class MeasurementError(RuntimeError):
@@ -50,6 +69,10 @@ class MeasurementError(RuntimeError):
         self.text = text or message
         self.is_input = is_input
         self.reason = reason or message
+
+
+class NoAnswerError(MeasurementError):
+    """A process did not answer in time."""
 
 
 class Server:
@@ -87,21 +110,33 @@ class Server:
         self.name = name
         self.timeout = timeout
         """Seconds that an answer may take."""
-        wanted = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": str(hash_seed), **(environment or {})}
+        self._mark = secrets.token_hex(8)
+        wanted = {
+            **os.environ,
+            **ONE_THREAD,
+            "PYTHONHASHSEED": str(hash_seed),
+            **(environment or {}),
+            MARK: self._mark,
+        }
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
-        self._process = subprocess.Popen(
-            command,
-            env={variable: value for variable, value in wanted.items() if value is not None},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={variable: value for variable, value in wanted.items() if value is not None},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise MeasurementError(f"{command[0]} cannot be started: {error.strerror}") from error
         self._is_ready = False
         self.can_fork = False
         """True if the server can serve several sessions; False until it is ready."""
         # The size of standard error when the last session ended.
         self._session_at = 0
+        self._has_served = False
         try:
             self.send(request)
         except BaseException:
@@ -137,6 +172,7 @@ class Server:
         """End the open session and wait until its process has ended."""
         self.ask({})
         self._session_at = self._written()
+        self._has_served = True
 
     def end(self, seconds: float) -> None:
         """Let the process end by itself within `seconds`. No session may be open."""
@@ -163,10 +199,15 @@ class Server:
     def _receive(self) -> Answer:
         if self._process.stdout is None:
             raise RuntimeError("the process was started without pipes")
-        if not select.select([self._process.stdout], [], [], self.timeout)[0]:
-            raise self._error(f"gave no answer for {self.timeout:g} s")
+        until = time.monotonic() + self.timeout
+        while not _is_readable(self._process.stdout, min(LOOK_SECONDS, max(0.0, until - time.monotonic()))):
+            if self._process.poll() is not None and not _is_readable(self._process.stdout, 0.0):
+                raise self._ended()
+            if time.monotonic() >= until:
+                self._write_stack()
+                raise self._error(f"gave no answer for {self.timeout:g} s", NoAnswerError)
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             raise self._ended()
         message: Answer = json.loads(line)
         used = Instruments.from_json(message["instruments"]) if "instruments" in message else "another commit"
@@ -185,12 +226,30 @@ class Server:
         return message
 
     def close(self) -> None:
-        """Kill the process and all processes that it has started."""
-        # The whole session is killed, since a process that hangs may be a child of the server.
-        with contextlib.suppress(ProcessLookupError):  # all of its processes have ended
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.communicate()
+        """Kill the process and all processes that it has started, in whatever session or process group they are."""
+        self._kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.wait()
         self._errors.close()
+
+    def _kill(self) -> None:
+        """Kill all processes; those that remove what the others leave in shared memory last, if they do not end."""
+        until = time.monotonic() + KILL_SECONDS
+        while found := [each for each in marked_processes(self._mark) if not is_cleaner(each)]:
+            _kill_all(found)
+            if time.monotonic() > until:
+                break
+            time.sleep(0.005)
+        until = time.monotonic() + CLEANING_SECONDS
+        while (left := marked_processes(self._mark)) and time.monotonic() < until:
+            time.sleep(0.005)
+        _kill_all(left)
+        # A process may have changed its environment.
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(self.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self
@@ -201,24 +260,42 @@ class Server:
         self.close()
 
     def _ended(self) -> MeasurementError:
-        code = self._process.wait()
-        if code == 0 and self._is_ready and not self.can_fork:
+        try:
+            code = self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return self._error("closed the pipe for its answers")
+        if code == 0 and self._has_served and not self.can_fork:
             return MeasurementError(f"the process of {self.name} has threads after its imports: it serves one session")
         return self._error(_describe_exit(code))
+
+    def _write_stack(self) -> None:
+        """Let the process that does not answer write its stack to standard error."""
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            children = psutil.Process(self.pid).children() if self.can_fork else []
+            written = self._written()
+            os.kill(children[0].pid if children else self.pid, STACK_SIGNAL)
+            until = time.monotonic() + STACK_SECONDS
+            while self._written() == written and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.1)  # it is written line by line
 
     def _written(self) -> int:
         """Return how many bytes the process has written to standard error."""
         return os.fstat(self._errors.fileno()).st_size
 
-    def _error(self, event: str) -> MeasurementError:
-        """Return an error that says what happened (`event`), and quotes the last line that the session wrote."""
+    def _error(self, event: str, kind: type[MeasurementError] = MeasurementError) -> MeasurementError:
+        """Return an error that says what happened (`event`), quotes the last line that was written, and says where."""
         errors = self._errors.fileno()
         # Both processes share the position in the file, so reading must not move it.
         start = max(self._session_at, self._written() - TAIL_NBYTES)
         tail = os.pread(errors, TAIL_NBYTES, start).decode(errors="replace").strip()
-        last = f": {tail.splitlines()[-1]}" if tail else ""
-        message = f"the process of {self.name} {event}{last}"
-        return MeasurementError(message, f"{message}\n{tail}" if tail else "")
+        stack = STACK.search(tail)
+        said = (tail if stack is None else tail[: stack.start()]).strip()
+        place = "" if stack is None else place_in(tail[stack.start() :], newest_first=True)
+        last = f": {said.splitlines()[-1]}" if said else ""
+        reason = f"{event}{last}{f', at {place}' if place else ''}"
+        message = f"the process of {self.name} {reason}"
+        return kind(message, f"{message}\n{tail}" if tail else "", reason=f"its process {reason}")
 
 
 class FreshServers:
@@ -294,8 +371,18 @@ class FreshServers:
         self.close()
 
 
+def _is_readable(pipe: IO[bytes], seconds: float) -> bool:
+    """Wait until there is something to read, or for `seconds`; return whether there is."""
+    return bool(select.select([pipe], [], [], seconds)[0])
+
+
+def _kill_all(processes: Iterable[psutil.Process]) -> None:
+    for each in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
 def _describe_exit(code: int) -> str:
     if code < 0:
-        reason = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return f"was killed by signal {-code}{reason}"
+        return f"was killed by signal {-code}{SIGNALS.get(signal.Signals(-code), '')}"
     return f"ended with exit code {code}"

@@ -15,9 +15,12 @@ commit's clock.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import importlib
 import json
+import mmap
 import os
+import signal
 import sys
 import time
 import traceback
@@ -39,9 +42,10 @@ OpenSession = Callable[[Request], AbstractContextManager[tuple[Answer, Turn]]]
 # Imports and prepares everything that all sessions need.
 Prepare = Callable[[Request], tuple[Answer, OpenSession]]
 
-REQUESTS = 0
-# Exit codes of a session's process.
-ENDED, FAILED = 0, 70
+# Outcomes of a session. An exit code would not tell, because the code that is measured may end the process itself.
+INCOMPLETE, ENDED, FAILED = range(3)
+# Lets a process write its stack to standard error.
+STACK_SIGNAL = signal.SIGUSR1
 # How long the threads of imports may take to end.
 ENDING_SECONDS = 1.0
 # Loading raises these for wrong input; their messages need no traceback.
@@ -99,17 +103,22 @@ def serve(name: str) -> None:
 
     Random blocks of memory are allocated before that module is imported.
     """
-    answers = _claim_output()
+    faulthandler.enable(2)
+    faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
+    pipe, answers = _claim_pipes()
+    outcome = mmap.mmap(-1, 1)  # shared with the process of a session
     blocks = draw_blocks()
     # Without a buffer, a forked process continues to read where this one stopped.
-    with open(REQUESTS, "rb", buffering=0, closefd=False) as requests:
+    with os.fdopen(pipe, "rb", buffering=0) as requests:
 
         def receive() -> Request:
             return dict(json.loads(requests.readline() or "{}"))
 
         def send(answer: Answer) -> None:
             line = json.dumps({"instruments": current_instruments().to_json(), **answer})
-            os.write(answers, line.encode() + b"\n")
+            rest = memoryview(line.encode() + b"\n")
+            while rest:  # a signal may interrupt writing
+                rest = rest[os.write(answers, rest) :]
 
         try:
             module, _, function = name.partition(":")
@@ -126,19 +135,22 @@ def serve(name: str) -> None:
                 if _run_session(request, open_session, receive, send) == ENDED:
                     send({"answer": {}})
                 return  # the next session gets a new server
+            outcome[0] = INCOMPLETE
             child = os.fork()
             if child == 0:
                 # The child must not clean up what belongs to the server, only what it made itself.
                 atexit._clear()
-                code = _run_session(request, open_session, receive, send)
+                seen = _run_session(request, open_session, receive, send)
+                if seen == FAILED:  # which the client knows: what exit handlers do does not matter
+                    outcome[0] = FAILED
                 atexit._run_exitfuncs()
-                os._exit(code)
+                outcome[0] = seen
+                os._exit(0)
             _, status = os.waitpid(child, 0)
-            code = os.waitstatus_to_exitcode(status)
-            if code == ENDED:
+            if outcome[0] == ENDED:
                 send({"answer": {}})  # only now: the end of one session must not overlap with the next
-            elif code != FAILED:
-                send({"ended": code})
+            elif outcome[0] == INCOMPLETE:
+                send({"ended": os.waitstatus_to_exitcode(status)})
                 return
     del blocks
 
@@ -158,11 +170,17 @@ def _run_session(
     return ENDED
 
 
-def _claim_output() -> int:
-    """Redirect everything that is printed to standard error, and return a descriptor for answers."""
-    answers = os.dup(1)
+def _claim_pipes() -> tuple[int, int]:
+    """Return descriptors for requests and answers, out of reach of the code that is measured.
+
+    What that prints goes to standard error. Its standard input is empty.
+    """
+    requests, answers = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
-    return answers
+    return requests, answers
 
 
 def _has_one_thread() -> bool:

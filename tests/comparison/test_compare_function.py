@@ -14,7 +14,7 @@ import pytest
 LIMIT_SECONDS = 300
 
 # A script as people write it: without a main guard, and everything in one file.
-SCRIPT = '''
+SCRIPT = """
 import threading
 
 import numpy as np
@@ -71,7 +71,7 @@ print(repr(report))
 report.save("report.html")
 report.save("report.json")
 assert report._repr_html_().startswith("<iframe")
-'''
+"""
 
 
 def test_functions_of_a_script_are_compared_on_its_own_data_with_its_own_step(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from etl.comparison import rounds as rounds_module
 from etl.comparison.candidates import Candidate
-from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ROUNDS_WITH_ETL_ALONE, ComparisonRounds, ratio_widths
+from etl.comparison.rounds import MIN_ROUNDS_SHOWN, ComparisonRounds, ratio_widths
 from etl.comparison.samples import LoadingSample, Sample
 from etl.measuring.clock import Split
 from etl.measuring.processes import MeasurementError
@@ -58,6 +58,7 @@ class Machine:
 def make(machine: Machine, candidates: Sequence[Candidate] = CANDIDATES, **more: Any) -> ComparisonRounds:
     settings: dict[str, Any] = {
         "rounds": None,
+        "etl_alone_rounds": 3,
         "deadline": time.monotonic() + LATER,
         "seed": 0,
         "progress": lambda done: None,
@@ -99,10 +100,10 @@ def test_an_extra_that_is_a_candidate_is_measured_once_a_round() -> None:
 
 def test_loading_alone_is_measured_in_the_first_rounds_of_each() -> None:
     machine = Machine()
-    make(machine, rounds=6).run()
+    make(machine, rounds=6, etl_alone_rounds=2).run()
     for candidate in CANDIDATES:
         asked = [alone for each, alone in machine.asked if each == candidate]
-        assert asked == [number < ROUNDS_WITH_ETL_ALONE for number in range(6)]
+        assert asked == [number < 2 for number in range(6)]
 
 
 def test_each_round_has_an_order_of_its_own_that_the_seed_decides() -> None:
@@ -207,7 +208,7 @@ def test_an_error_while_measuring_is_not_taken_for_an_end() -> None:
 def test_a_candidate_that_fails_is_left_out_with_its_samples() -> None:
     made = make(Failing(SAVED, MeasurementError("it was killed")), rounds=3)
     made.run()
-    assert made.failed == {SAVED: "it was killed"}
+    assert made.failed == {SAVED: "it was killed, in round 2"}
     assert sorted(made.samples, key=CANDIDATES.index) == [RAW, AHEAD, BOTH]
 
 

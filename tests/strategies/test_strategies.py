@@ -119,8 +119,9 @@ def test_a_cell_of_the_benchmarks_goes_by_attributes_too(monkeypatch: pytest.Mon
     monkeypatch.setitem(cells.WORKERS, "all", cells.Workers("process", 8))
     turbo = cells.Cell("turbo", workers="all")
     assert (turbo.is_presaved, turbo.is_async, turbo.worker_kind, turbo.worker_count) == (True, True, "process", 8)
-    with pytest.raises(KeyError, match="async-turbo"):
-        _ = cells.Cell("async-turbo").is_async
+    # Any other name is that of a loader of the user, whatever it looks like.
+    foreign = cells.Cell("async-presaved-turbo")
+    assert (foreign.is_presaved, foreign.is_async, foreign.is_foreign, turbo.is_foreign) == (False, False, True, False)
 
 
 def test_strategies_of_the_benchmarks_load_as_those_of_the_package_do() -> None:

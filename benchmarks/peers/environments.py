@@ -1,0 +1,66 @@
+"""Environments of the peers: one for each, below a folder, with the pinned packages of requirements/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).with_name("requirements")
+INSTALL_TIMEOUT_SECONDS = 3600
+
+
+def make_environment(peer: str, folder: Path) -> str:
+    """Return the interpreter of the peer's environment below `folder`; make it if it is missing or has other pins.
+
+    Raises `NotInstalled` with the line of pip's output that gives the reason.
+    """
+    requirements = (REQUIREMENTS / f"{peer}.txt").read_text()
+    environment = folder / peer
+    interpreter = environment / "bin" / "python"
+    made_from = environment / "requirements.txt"
+    if made_from.is_file() and made_from.read_text() == requirements:
+        return str(interpreter)
+    shutil.rmtree(environment, ignore_errors=True)
+    _run([sys.executable, "-m", "virtualenv", "--quiet", str(environment)], folder)
+    _run([str(interpreter), "-m", "pip", "install", "-r", str(REQUIREMENTS / f"{peer}.txt")], folder)
+    made_from.write_text(requirements)
+    return str(interpreter)
+
+
+class NotInstalled(Exception):  # noqa: N818 - the word the reader looks for
+    """A peer's environment cannot be made, for the reason in the text."""
+
+
+def _run(command: list[str], folder: Path) -> None:
+    # All environments share a cache, beside them, so that torch is fetched once.
+    variables = {**os.environ, "PIP_CACHE_DIR": str(folder / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=variables, timeout=INSTALL_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"not installed after {INSTALL_TIMEOUT_SECONDS} s") from None
+    if done.returncode != 0:
+        raise NotInstalled(find_reason(done.stdout + done.stderr))
+
+
+def find_reason(output: str) -> str:
+    """Return the most informative line of pip's `output`: the first that names an error and is not boilerplate."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    named = [line for line in lines if "error" in line.lower() and not _is_boilerplate(line)]
+    return (named or lines or ["it ended without a word"])[0]
+
+
+def _is_boilerplate(line: str) -> bool:
+    return any(
+        words in line
+        for words in (
+            "subprocess-exited-with-error",
+            "note: This error originates",
+            "exit code:",
+            "metadata-generation",
+        )
+    )
