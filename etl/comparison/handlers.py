@@ -73,8 +73,10 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         return of_all[action](workload, **arguments)
     candidate = Candidate.from_json(asked["candidate"])
     threads = workload.threads(candidate, is_on_device(workload.settings))
+    # Floating-point sums depend on the number of threads, so it is the same for all epochs that are checked.
+    compute_threads = arguments.pop("compute_threads", threads.compute)
     if candidate.is_foreign:
-        policies.append(in_force.enter_context(ThreadPolicy(threads.compute)))
+        policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
         loader = foreign.ForeignLoader.from_json(asked["loader"])
         task = foreign.task_of(loader, workload.task_source, lambda: workload.pipeline)
         return foreign.answer(loader, task, functools.partial(make_compute, workload), action, arguments, policies)
@@ -82,8 +84,6 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         return builtin.try_splits(workload, candidate, **arguments)
     if action == "timeline":
         return builtin.trace_epoch(workload, candidate)
-    # Floating-point sums depend on the number of threads, so it is the same for all epochs that are checked.
-    compute_threads = arguments.pop("compute_threads", threads.compute)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
     loading = builtin.loading_of(workload, candidate, threads)
     if action == "check":

@@ -153,12 +153,12 @@ class Processes:
         candidate : Candidate
             The way to load.
         compute_threads : int
-            Threads of compute, the same for all candidates of this package.
+            Threads of compute, the same for all candidates that run in this Python.
         trains : bool
             Train on the first batches.
         """
         arrays_file = str(self._workload.folder / f"{self._workload.name(candidate)}.npz")
-        arguments = {} if candidate.is_foreign else {"compute_threads": compute_threads}
+        arguments = {"compute_threads": compute_threads} if self._interpreter(candidate) is None else {}
         return self._ask("check", CheckedEpoch, candidate, trains=trains, arrays_file=arrays_file, **arguments)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
