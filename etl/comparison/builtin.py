@@ -61,6 +61,7 @@ def loading_of(
         files=workload.files(candidate),
         is_cold=workload.settings.cache == "cold",
         compute_seconds=compute_seconds(workload.settings.budget_seconds),
+        can_rewind=True,
         records=len(workload.records),
         is_ahead=candidate.is_ahead,
         mapped_nbytes=_mapped_nbytes(workload, candidate),

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 from etl.comparison.epoch_content import EpochRecorder
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, TriedLoader
 from etl.comparison.steps import Compute
-from etl.measuring.arrays import Access, access_of, copy_of, layout_of, page_count, record_digests, touch, views_in
+from etl.measuring.arrays import (
+    Access,
+    access_of,
+    copy_of,
+    layout_of,
+    memory_of,
+    page_count,
+    record_digests,
+    touch,
+    views_in,
+)
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import (
@@ -72,6 +82,8 @@ class Loading:
         Compute alone is timed for at least this long.
     batches : int or None
         Batches that are taken of each epoch; None for all.
+    can_rewind : bool
+        True if an epoch can be abandoned and begun again, with `set_epoch`. Other loaders load whole epochs.
     records : int or None
         Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
     is_ahead : bool
@@ -86,6 +98,7 @@ class Loading:
     is_cold: bool
     compute_seconds: float
     batches: int | None = None
+    can_rewind: bool = False
     records: int | None = None
     is_ahead: bool = False
     mapped_nbytes: int = 0
@@ -116,15 +129,17 @@ class Epochs:
             return iter(self.loader)
         return first_batches(self.loader, self._loading.batches)
 
-    @property
-    def can_rewind(self) -> bool:
-        """True if an epoch can be abandoned and begun again."""
-        return hasattr(self.loader, "set_epoch") and hasattr(self.loader, "epoch")
+    def rewind(self) -> None:
+        """Return to the beginning of epoch 0, if the loader can."""
+        if self._loading.can_rewind:
+            self.loader.set_epoch(0)  # type: ignore[attr-defined]
 
-    def rewind(self, epoch: int = 0) -> None:
-        """Return to the beginning of `epoch`, if the loader can."""
-        if self.can_rewind:
-            self.loader.set_epoch(epoch)  # type: ignore[attr-defined]
+    def begin(self) -> int:
+        """Begin the next timed epoch at once: return to epoch 0 or, if epochs are cold, do what `prepare` does."""
+        if self._loading.is_cold:
+            return self.prepare()
+        self.rewind()
+        return 0
 
     def prepare(self) -> int:
         """Prepare the next epoch: read its files into the page cache or, for cold epochs, drop them from it.
@@ -280,7 +295,7 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
                 unread = unread or describe_unread(access_of(batch))
                 if compute is None and trains:
                     compute = loading.make_compute(batch)
-                absent += sum(absent_pages(array) for array in views_in(batch) if array.flags.c_contiguous)
+                absent += sum(absent_pages(each) for each in map(memory_of, views_in(batch)) if each.ndim == 1)
                 if compute is not None and len(content.digests) < CHECKED_STEPS:
                     compute.step(batch)
                 content.add(batch)
@@ -296,7 +311,7 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
                 )
     return CheckedEpoch(
         content=content.finish(arrays_file),
-        has_fixed_order=again is not None and again == content.records,
+        reshuffles=None if again is None or sorted(again) != sorted(content.records) else again != content.records,
         score=None if compute is None else compute.score,
         weights=None if compute is None else compute.weights,
         pages_touched=pages,
@@ -349,39 +364,39 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
     with Epochs(loading) as epochs:
         outside = 0 if loading.is_cold else epochs.prepare()
         compute, resident = warm_up(epochs, loading)
-        etl_alone: EpochTimes | None = None
-        if with_etl_alone:
-            if loading.is_cold:
-                outside += epochs.prepare()
-            # Directly after the warm-up: after a pause, a loader that reads ahead of its epochs has batches ready.
-            etl_alone = run_epoch(epochs, None)
-        alone = seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS)
-        harness = _harness_seconds(resident[0], compute.no_op)
-        probe = probe_speed()
-        outside += epochs.prepare()
+        # Epochs follow each other without a pause, in which a loader that reads ahead of its epochs would get a start.
+        outside += epochs.begin()
         read = read_nbytes()
         with NoiseWatch() as noise:
             times = run_epoch(epochs, compute.step)
         read = read_nbytes() - read
-        return Sample(
-            epoch=times.metrics,
-            etl_alone=None if etl_alone is None else etl_alone.wall,
-            compute_alone=alone,
-            harness=harness,
-            cpu_seconds=noise.own_seconds,
-            read_nbytes=read + loading.mapped_nbytes,
-            steal=noise.steal,
-            other_processes=noise.other_processes,
-            speed_probe=probe,
-            frequencies=frequencies(),
-            affinity=sorted(os.sched_getaffinity(0)),
-            torch_threads=_compute_threads(),
-            device=compute.device,
-            misplaced_pages=outside,
-            unreported_files=sum(not reports_pages(each) for each in loading.files),
-            timeline=loop_spans(times, loading.is_ahead),
-            runtime=[policy.audit() for policy in policies],
-        )
+        etl_alone: EpochTimes | None = None
+        if with_etl_alone:
+            outside += epochs.begin()
+            etl_alone = run_epoch(epochs, None)
+        if not loading.is_cold:
+            outside += pages_outside(loading.files)
+        affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
+    # The loader is closed, so nothing else runs beside compute.
+    return Sample(
+        epoch=times.metrics,
+        etl_alone=None if etl_alone is None else etl_alone.wall,
+        compute_alone=seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS),
+        harness=_harness_seconds(resident[0], compute.no_op),
+        cpu_seconds=noise.own_seconds,
+        read_nbytes=read + loading.mapped_nbytes,
+        steal=noise.steal,
+        other_processes=noise.other_processes,
+        speed_probe=probe_speed(),
+        frequencies=frequencies(),
+        affinity=affinity,
+        torch_threads=threads,
+        device=compute.device,
+        misplaced_pages=outside,
+        unreported_files=sum(not reports_pages(each) for each in loading.files),
+        timeline=loop_spans(times, loading.is_ahead),
+        runtime=[policy.audit() for policy in policies],
+    )
 
 
 def take_loading_sample(loading: Loading) -> LoadingSample:
@@ -410,15 +425,15 @@ def warm_up(epochs: Epochs, loading: Loading) -> tuple[Compute, list[Any]]:
             if number < WARM_UP_BATCHES:
                 compute.step(batch)
                 layouts.append(layout_of(batch))
-            elif epochs.can_rewind:
+            elif loading.can_rewind:
                 break
         del batch
     if all(each == layouts[0] for each in layouts):
         return compute, [first]
-    return compute, _resident_batches(epochs)
+    return compute, _resident_batches(epochs, loading)
 
 
-def _resident_batches(epochs: Epochs) -> list[Any]:
+def _resident_batches(epochs: Epochs, loading: Loading) -> list[Any]:
     """Return copies of the first batches, up to `RESIDENT_NBYTES`: a loader may reuse the memory of its batches."""
     copies: list[Any] = []
     room = RESIDENT_NBYTES
@@ -426,7 +441,7 @@ def _resident_batches(epochs: Epochs) -> list[Any]:
         for batch in batches:
             room -= access_of(batch).read
             if copies and room < 0:
-                if epochs.can_rewind:
+                if loading.can_rewind:
                     break
                 continue
             copies.append(copy_of(batch))
@@ -436,8 +451,7 @@ def _resident_batches(epochs: Epochs) -> list[Any]:
 
 @contextmanager
 def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
-    """Yield the batches of an epoch that may be abandoned before its end; then return to the same epoch."""
-    epoch = getattr(epochs.loader, "epoch", 0)
+    """Yield the batches of an epoch that may be abandoned before its end; then return to epoch 0."""
     batches: Any = iter(epochs)
     try:
         yield batches
@@ -445,7 +459,7 @@ def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
         close = getattr(batches, "close", None)
         if callable(close):
             close()
-        epochs.rewind(epoch)
+        epochs.rewind()
 
 
 def loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:

@@ -117,7 +117,7 @@ class Measurements:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())
         if same.displacement is not None:
             return replace(same, is_shuffled=is_shuffled(same.displacement, self.workload.settings.batch_size))
-        return replace(same, is_shuffled=False if epoch.has_fixed_order else None)
+        return replace(same, is_shuffled=epoch.reshuffles)
 
     def _source_order(self) -> list[str] | None:
         """Return the digests of the records in the order of the source; None if no strategy of this package ran."""

@@ -126,8 +126,8 @@ class CheckedEpoch(JsonValues):
     ----------
     content : EpochContent
         Digests and signatures of its records, for comparing it with other epochs.
-    has_fixed_order : bool
-        True if a second epoch had the same records in the same order. False if there was no second one.
+    reshuffles : bool or None
+        True if a second epoch had the same records in another order. None if there was none, or if it had other ones.
     score : float or None
         Loss after a few training steps.
     weights : str or None
@@ -147,7 +147,7 @@ class CheckedEpoch(JsonValues):
     """
 
     content: EpochContent
-    has_fixed_order: bool
+    reshuffles: bool | None
     score: float | None
     weights: str | None
     pages_touched: int

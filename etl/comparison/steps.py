@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,7 +97,8 @@ class UserStep:
             )
 
     def _step(self, batch: Any) -> None:
-        self._loss = self._user(batch)
+        # A step may take entries out of its batch, as in `batch.pop("labels")`, which is used again.
+        self._loss = self._user(copy.copy(batch) if isinstance(batch, MutableMapping) else batch)
 
     @property
     def score(self) -> float | None:

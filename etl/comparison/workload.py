@@ -341,7 +341,10 @@ class Workload:
         for file in self.source_files():
             link = self.link_folder / file.relative_to(self.source.root)
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(file.resolve())
+            try:
+                link.hardlink_to(file.resolve())  # loaders may refuse links that lead elsewhere
+            except OSError:  # on another file system, or of another user
+                link.symlink_to(file.resolve())
 
     def batches_of(self, candidate: Candidate) -> int | None:
         """Return how many batches of an epoch of a loader of the user are measured; None for all.

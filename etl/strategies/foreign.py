@@ -29,7 +29,7 @@ def open_loader(function: Callable[..., Any], task: Task) -> Iterable[Any]:
     if inspect.isgeneratorfunction(function):
         return _Generator(function, task)
     loader = task.call(function)
-    if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+    if inspect.isclass(loader) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
         raise ValueError(f"{_name(function)} returned a {type(loader).__name__}, not an iterable of batches")
     iterable: Iterable[Any] = loader
     return iterable

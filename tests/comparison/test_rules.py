@@ -46,7 +46,7 @@ def evidence(
     """Return evidence in which nothing is wrong, unless `sameness` or a field of its `CheckedEpoch` is given."""
     seen = CheckedEpoch(
         content=EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", [4])], 100),
-        has_fixed_order=False,
+        reshuffles=None,
         score=2.25,
         weights="5eed",
         pages_touched=4000,
