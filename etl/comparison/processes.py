@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,6 +74,7 @@ class Processes:
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
         self._workload = workload
         self._affinity = sorted(affinity)
+        self._numbers = itertools.count()
         self._common: list[Candidate] = []
         self._is_common_tried = True
         self._servers = FreshServers(self._start)
@@ -157,7 +159,7 @@ class Processes:
         trains : bool
             Train on the first batches.
         """
-        arrays_file = str(self._workload.folder / f"{self._workload.name(candidate)}.npz")
+        arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}.npz")
         arguments = {"compute_threads": compute_threads} if self._interpreter(candidate) is None else {}
         return self._ask("check", CheckedEpoch, candidate, trains=trains, arrays_file=arrays_file, **arguments)
 
