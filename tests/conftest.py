@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure() -> None:
-    """Let programs that tests start import `tests`, too."""
+    """Let programs that tests start import `tests`, too, and let them and the tests be interrupted.
+
+    A shell starts programs in the background with SIGINT ignored, and so does everything that they start.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 

@@ -26,7 +26,6 @@ from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
 from etl.commands.output import check_file_path, save_json
 from etl.comparison.phases import ComparisonProgress, run_comparison
-from etl.comparison.report import Report
 from etl.comparison.settings import Settings
 
 FOLDER = ROOT / ".asv" / "peers"
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     errors, console = Console(stderr=True), wide_console()
     interpreters = dict(options.python)
-    reports: dict[str, Report] = {}
+    reports: dict[str, etl.Report] = {}
     FOLDER.mkdir(parents=True, exist_ok=True)
     try:
         check_file_path(options.json, "--json")

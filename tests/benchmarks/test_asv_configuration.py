@@ -18,6 +18,8 @@ import presave
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(Path(benchmarks.__file__).parent.rglob("*.py"))
+# Runs with the working tree's `etl` only, as `etl compare` does. asv imports no folder without an __init__.py.
+PEERS = Path(benchmarks.__file__).parent / "peers"
 SUITES = ("decode.py", "end_to_end.py", "gather.py", "overlap.py", "suites.py", "write.py")
 # asv takes any function or method of such a name, in any module of the folder, for a benchmark.
 BENCHMARK_NAMES = re.compile(r"(time|timeraw|mem|peakmem|track)_")
@@ -54,7 +56,15 @@ def test_every_setting_is_one_that_asv_knows(conf: Config) -> None:
     assert conf.launch_method == "forkserver"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
+def test_other_commits_are_measured_without_the_peers() -> None:
+    assert not (PEERS / "__init__.py").exists()
+    others = [module.read_text() for module in MODULES if not module.is_relative_to(PEERS)]
+    assert not any(re.search(r"^\s*(from|import) benchmarks\.peers", each, re.MULTILINE) for each in others)
+
+
+@pytest.mark.parametrize(
+    "module", [each for each in MODULES if not each.is_relative_to(PEERS)], ids=lambda path: path.name
+)
 def test_benchmarks_import_only_the_public_interface(module: Path) -> None:
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom):

@@ -399,7 +399,7 @@ def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> 
             os.kill(os.getpid(), signal.SIGINT)
 
     settings = Settings(
-        str(photographs), ("raw",), batch_size=4, size=32, threads=1, rounds=1000, records=8, budget_seconds=2
+        str(photographs), ("raw",), batch_size=4, size=32, threads=1, rounds=4, records=8, budget_seconds=2
     )
     report = run_comparison(settings, interrupt)
     assert report.stopped_early

@@ -242,7 +242,7 @@ def test_if_the_reference_fails_the_next_one_is_the_reference_and_measured_in_ev
     in_rounds = MIN_ROUNDS * 3 + 1 + MIN_ROUNDS_SHOWN * len(LOADING_ONLY) + 3 * 2
     made = make(Failing(RAW, MeasurementError("it was killed"), stop=in_rounds), [RAW, SAVED, AHEAD, BOTH])
     made.run()
-    assert made.failed == {RAW: "it was killed"}
+    assert made.failed == {RAW: "it was killed, in round 2"}
     assert list(made.samples) == [SAVED, AHEAD, BOTH]
     assert made.done == MIN_ROUNDS + 3
     for number in range(MIN_ROUNDS, MIN_ROUNDS + 3):

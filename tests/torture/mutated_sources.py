@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import etl
+from etl.sources.cifar10 import CLASSES
 from tests.torture.attempts import check_names
 from tests.torture.mutated_input import READ, REFUSED, Input, writer
 from tests.torture.mutations import mutate
@@ -29,7 +30,7 @@ def _idx(folder: Path, suffix: str) -> Input:
     compress = gzip.compress if suffix else bytes
     return Input(
         [compress(content) for content in corpus],
-        writer(images, lambda: list(_each(etl.sources.Idx(images, labels)))),
+        writer(images, lambda: list(_each(etl.Idx(images, labels)))),
         named=str(folder),
         mutate=(lambda random, content: gzip.compress(mutate(random, gzip.decompress(content)))) if suffix else None,
     )
@@ -39,7 +40,7 @@ def _idx_labels(folder: Path) -> Input:
     images, labels = folder / "images-of-labels", folder / "labels"
     images.write_bytes(_idx_bytes(np.zeros((3, 2, 2), "u1")))
     corpus = [_idx_bytes(np.arange(3).astype(d), code) for d, code in ((">u1", 8), (">i4", 12), (">i1", 9))]
-    return Input(corpus, writer(labels, lambda: list(_each(etl.sources.Idx(images, labels)))), named=str(folder))
+    return Input(corpus, writer(labels, lambda: list(_each(etl.Idx(images, labels)))), named=str(folder))
 
 
 def _each(source: Any) -> Any:
@@ -48,14 +49,14 @@ def _each(source: Any) -> Any:
 
 def _cifar(folder: Path) -> Input:
     file, names = folder / "batch.bin", folder / "batches.meta.txt"
-    classes = "\n".join(etl.sources.cifar10.CLASSES).encode()
+    classes = "\n".join(CLASSES).encode()
 
     def read(content: bytes) -> None:
         # Short contents are a file of class names, others of images.
         is_names = len(content) < len(classes) * 2
         file.write_bytes(bytes(3073) if is_names else content)
         names.write_bytes(content if is_names else classes)
-        list(_each(etl.sources.Cifar10(file)))
+        list(_each(etl.Cifar10(file)))
 
     random = np.random.default_rng(0)
     images = b"".join(bytes([label]) + random.integers(0, 255, 3072, np.uint8).tobytes() for label in (3, 9))
@@ -77,7 +78,7 @@ def _csv(folder: Path) -> Input:
             for more in ({}, {"header": False, "delimiter": "\t", "dtype": "float64"}):
                 with_settings: dict[str, Any] = {**settings, **more}
                 try:
-                    source = etl.sources.Csv(file, **with_settings)
+                    source = etl.Csv(file, **with_settings)
                     for record in _each(source):
                         assert all(np.isfinite(record["features"])) or b"inf" in file.read_bytes().lower()
                     outcome = READ
@@ -97,7 +98,7 @@ def _tar(folder: Path) -> Input:
     corpus += [_tar_bytes(long, tarfile.GNU_FORMAT), _tar_bytes(long, tarfile.PAX_FORMAT)]
 
     def read() -> None:
-        source = etl.sources.Tar(file)
+        source = etl.Tar(file)
         for number in range(len(source)):
             try:
                 source[number]
