@@ -560,6 +560,10 @@ class _Chosen:
         return self._dataset[int(self._indices[index])]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__getitems__" and "_dataset" in self.__dict__:
+            # A torch DataLoader asks for all items of a batch at once if the data set has this method.
+            get_items = self._dataset.__getitems__
+            return get_items and (lambda indices: get_items(self._indices[indices].tolist()))
         if name.startswith("_"):  # also while it is unpickled in a worker, when there is no data set yet
             raise AttributeError(name)
         return getattr(self._dataset, name)
