@@ -11,6 +11,7 @@ from typing import Any
 import presave
 from etl.arguments import whole_number
 from etl.comparison.candidates import Candidate
+from etl.functions import is_carried
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
 from etl.stages.dtypes import find_dtype
@@ -161,9 +162,15 @@ class Settings:
             raise ValueError(
                 "--step replaces the model and its compute, so --model and --compute have no effect with it"
             )
+        functions = {label_of(each): Candidate.parse(each).strategy for each in self.strategies}
         for name in self.pythons:
-            if name not in [label_of(each) for each in self.strategies]:
+            if name not in functions:
                 raise ValueError(f"--python {name}=...: no strategy is called {name}")
+            if any(is_carried(each) for each in (functions[name], self.step or "")):
+                raise ValueError(
+                    f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "
+                    "factory of the training step if there is one, as package.module:function"
+                )
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
             raise ValueError(
                 f"--compute {self.compute} trains nothing, so --model and --backend have no effect with it"
