@@ -18,9 +18,14 @@ PICKLED = "pickled:"
 def is_function_name(text: str) -> bool:
     """Return True if `text` is "package.module:function", or comes from `pickle_function`."""
     module, colon, function = text.partition(":")
-    if text.startswith(PICKLED):
+    if is_carried(text):
         return True
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+
+
+def is_carried(name: str) -> bool:
+    """Return True if `name` comes from `pickle_function`."""
+    return name.startswith(PICKLED)
 
 
 def find_function(name: str, option: str) -> Callable[..., Any]:
@@ -41,10 +46,10 @@ def find_function(name: str, option: str) -> Callable[..., Any]:
         If there is no such function, or it is not callable. The message quotes whatever the module raised.
     """
     called, hint = name, "; give package.module:function, found from this folder"
-    if name.startswith(PICKLED):
+    if is_carried(name):
         called, hint = Path(name.removeprefix(PICKLED)).stem, ""
     try:
-        if name.startswith(PICKLED):
+        if is_carried(name):
             found = pickle.loads(Path(name.removeprefix(PICKLED)).read_bytes())  # noqa: S301 - written by this user
         else:
             search_working_folder()

@@ -1,6 +1,7 @@
 """The command line, `etl`: one file for each command.
 
-Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wrong, 130 interrupted.
+Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wrong, 130 interrupted,
+143 terminated (`etl compare`).
 """
 
 from __future__ import annotations

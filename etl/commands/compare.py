@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -194,7 +196,7 @@ def run(arguments: argparse.Namespace) -> int:
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
     )
     try:
-        with _progress() as show:
+        with _exit_on_sigterm(), _progress() as show:
             report = replace(run_comparison(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
     except ContradictionError as error:
         show_error(str(error))
@@ -209,6 +211,24 @@ def run(arguments: argparse.Namespace) -> int:
         save_text(arguments.html, render_page(report))
     save_json(arguments.trace, trace_events(report))
     return 0
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into `SystemExit`, so that processes are ended and the temporary folder is removed."""
+    if threading.current_thread() is not threading.main_thread():  # only that one can handle signals
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt the cleaning
+        raise SystemExit(128 + signal.SIGTERM)
+
+    usual = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 @contextmanager

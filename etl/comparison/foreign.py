@@ -333,9 +333,12 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         import_loader(request["function"])
 
     def respond(asked: Request) -> Answer:
-        loader = ForeignLoader.from_json(asked["loader"])
+        loader, arguments = ForeignLoader.from_json(asked["loader"]), asked["arguments"]
+        compute_threads, torch = arguments.pop("compute_threads", None), sys.modules.get("torch")
+        if compute_threads is not None and torch is not None:
+            torch.set_num_threads(compute_threads)
         with ExitStack() as in_force:
             policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
-            return answer(loader, task_of(loader), None, asked["action"], asked["arguments"], policies).to_json()
+            return answer(loader, task_of(loader), None, asked["action"], arguments, policies).to_json()
 
     return {}, one_answer(respond)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +39,7 @@ IMPORT_SECONDS = 120.0
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
 # The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
 MAX_TEMPORARY_PATH = 75
+PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
 # `python -m` would look for modules in the working folder first, which may be a folder of untrusted data.
 # The folder of this package is appended to the path, so that the package is found even if it is not installed.
 START = """
@@ -157,13 +158,13 @@ class Processes:
         candidate : Candidate
             The way to load.
         compute_threads : int
-            Threads of compute, the same for all candidates that run in this Python.
+            Threads of compute, the same for all candidates.
         trains : bool
             Train on the first batches.
         """
         arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}.npz")
-        arguments = {"compute_threads": compute_threads} if self._interpreter(candidate) is None else {}
-        return self._ask("check", CheckedEpoch, candidate, trains=trains, arrays_file=arrays_file, **arguments)
+        arguments = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
+        return self._ask("check", CheckedEpoch, candidate, **arguments)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
         """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
@@ -241,7 +242,7 @@ class Processes:
         threads = dict.fromkeys(ONE_THREAD, str(self._workload.cpus))
         request = {
             "function": str(candidate.kind.function),
-            "search": self._workload.settings.search,
+            "search": own_folders(self._workload.settings.search),
             "affinity": self._affinity,
             "may_fork": False,
         }
@@ -286,6 +287,19 @@ class Processes:
             return {}
         folder.mkdir(exist_ok=True)
         return {"TMPDIR": str(folder)}
+
+
+def own_folders(search: Iterable[str]) -> list[str]:
+    """Return those folders of `search` that hold no packages of this Python.
+
+    Another Python must not find packages that were built for this one.
+    """
+    return [
+        each
+        for each in search
+        if not PACKAGE_FOLDERS.intersection(Path(each).parts)
+        and not any(Path(each).is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
+    ]
 
 
 @contextmanager

@@ -91,6 +91,7 @@ def _evidence(measured: Measurements) -> dict[str, Evidence]:
         measured.name(each): Evidence(
             is_presaved=each.is_presaved,
             is_foreign=each.is_foreign,
+            shares_python=measured.name(each) not in measured.workload.settings.pythons,
             sameness=measured.sameness(each),
             threads=measured.threads(each),
             check=measured.checks[each],

@@ -11,6 +11,7 @@ from typing import Any
 import presave
 from etl.arguments import whole_number
 from etl.comparison.candidates import Candidate
+from etl.functions import is_carried
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
 from etl.stages.dtypes import find_dtype
@@ -167,6 +168,11 @@ class Settings:
                 raise ValueError(f"--python {name}=...: no strategy is called {name}")
             if not candidate.is_foreign:
                 raise ValueError(f"--python {name}=...: only a loader of your own runs in another Python")
+            if any(is_carried(each) for each in (candidate.strategy, self.step or "")):
+                raise ValueError(
+                    f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "
+                    "factory of the training step if there is one, as package.module:function"
+                )
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
             raise ValueError(
                 f"--compute {self.compute} trains nothing, so --model and --backend have no effect with it"

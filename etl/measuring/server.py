@@ -15,11 +15,13 @@ commit's clock.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import importlib
 import json
 import mmap
 import os
+import select
 import signal
 import sys
 import time
@@ -46,6 +48,8 @@ Prepare = Callable[[Request], tuple[Answer, OpenSession]]
 INCOMPLETE, ENDED, FAILED = range(3)
 # Lets a process write its stack to standard error.
 STACK_SIGNAL = signal.SIGUSR1
+# For prctl(2): the signal that this process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
 # How long the threads of imports may take to end.
 ENDING_SECONDS = 1.0
 # Loading raises these for wrong input; their messages need no traceback.
@@ -106,6 +110,11 @@ def serve(name: str) -> None:
     faulthandler.enable(2)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     pipe, answers = _claim_pipes()
+    _end_with_parent()
+    ends = select.poll()
+    ends.register(pipe, select.POLLIN)
+    if any(event & select.POLLHUP for _, event in ends.poll(0)):  # the client had ended before
+        return
     outcome = mmap.mmap(-1, 1)  # shared with the process of a session
     blocks = draw_blocks()
     # Without a buffer, a forked process continues to read where this one stopped.
@@ -136,8 +145,12 @@ def serve(name: str) -> None:
                     send({"answer": {}})
                 return  # the next session gets a new server
             outcome[0] = INCOMPLETE
+            server = os.getpid()
             child = os.fork()
             if child == 0:
+                _end_with_parent()
+                if os.getppid() != server:  # it had ended before
+                    os._exit(1)
                 # The child must not clean up what belongs to the server, only what it made itself.
                 atexit._clear()
                 seen = _run_session(request, open_session, receive, send)
@@ -168,6 +181,11 @@ def _run_session(
         send({"failure": Failure.of(error).to_json()})
         return FAILED
     return ENDED
+
+
+def _end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends: code that hangs would never see the end of the pipe."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _claim_pipes() -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from etl.comparison import processes as processes_module
 from etl.comparison.candidates import Candidate
-from etl.comparison.processes import InputError, Processes
+from etl.comparison.processes import InputError, Processes, own_folders
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
@@ -246,3 +247,9 @@ def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path:
     Path(workload.settings.source).unlink()
     with Processes(workload, [0]) as processes, pytest.raises(InputError, match=r"table\.csv"):
         processes.profile()
+
+
+def test_another_python_searches_the_folders_of_the_user_and_no_packages_of_this_one(tmp_path: Path) -> None:
+    user = [str(tmp_path), str(tmp_path / "modules")]
+    site = [sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(tmp_path / "lib" / "site-packages")]
+    assert own_folders([user[0], *site, user[1]]) == user

@@ -59,6 +59,7 @@ def evidence(
     return Evidence(
         is_presaved=is_presaved,
         is_foreign=is_foreign,
+        shares_python=True,
         sameness=sameness,
         threads=Threads(1, 1),
         check=replace(seen, **check),
@@ -204,6 +205,16 @@ def test_a_device_may_add_in_another_order() -> None:
     assert checks(on_device)["compute"].held is True
     assert "within 1%" in checks(on_device)["compute"].evidence
     assert_broken("compute", "its loss is 3.0", checks(replace(on_device, check=replace(on_device.check, score=3.0))))
+
+
+def test_losses_of_another_python_may_differ_slightly_and_those_of_this_one_may_not() -> None:
+    elsewhere = replace(evidence(is_foreign=True, score=2.26), shares_python=False)
+    found = checks(elsewhere)["compute"]
+    assert found.held is True
+    assert found.evidence.endswith("bit for bit in one Python, within 1% of that in another")
+    assert_broken("compute", "its loss is 3.0", checks(replace(elsewhere, check=replace(elsewhere.check, score=3.0))))
+    among = check_rules({"raw": evidence(), "other": evidence(score=2.26), "elsewhere": elsewhere}, CONDITIONS)
+    assert next(each for each in among if each.rule == "compute").broken_by.keys() == {"other"}
 
 
 def test_losses_that_all_diverged_are_equal() -> None:

@@ -60,6 +60,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "--python load=...: no strategy is called load",
     ),
     ({"strategies": ("raw", "mine=not a:function")}, "--strategies: no strategy is called 'not a:function'"),
+    (
+        {"strategies": ("raw", "mine=pickled:1/load.pickle"), "pythons": {"mine": "python3"}},
+        "--python mine=...: functions cannot be carried to another Python; name the loader",
+    ),
+    (
+        {"strategies": ("raw", "mine=a:load"), "pythons": {"mine": "python3"}, "step": "pickled:1/make_step.pickle"},
+        "--python mine=...: functions cannot be carried to another Python; name the loader",
+    ),
     ({"strategies": ("one:load", "other:load")}, "--strategies: one:load, other:load has the same name twice"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -184,3 +185,25 @@ def test_an_error_text_says_what_happened_before_what_was_written(start: Start) 
     message, *written = raised.value.text.splitlines()
     assert "was killed by signal 9" in message
     assert written
+
+
+CLIENT = """
+import sys
+from etl.measuring.processes import Server
+server = Server("raw", sys.argv[1:], {}, timeout=60)
+server.wait_until_ready()
+print(server.pid, server.ask({"does": "remember"})["pid"], flush=True)
+server.ask({"does": "hang"})
+"""
+
+
+def test_a_server_and_a_session_that_hangs_end_with_a_client_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", CLIENT, *COMMAND], cwd=ROOT, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        pids = [int(each) for each in client.stdout.readline().split()]
+        assert len(pids) == 2
+        client.kill()
+    until = time.monotonic() + 30
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
