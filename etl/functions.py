@@ -40,6 +40,9 @@ def find_function(name: str, option: str) -> Callable[..., Any]:
     ValueError
         If there is no such function, or it is not callable. The message quotes whatever the module raised.
     """
+    called, hint = name, "; give package.module:function, found from this folder"
+    if name.startswith(PICKLED):
+        called, hint = Path(name.removeprefix(PICKLED)).stem, ""
     try:
         if name.startswith(PICKLED):
             found = pickle.loads(Path(name.removeprefix(PICKLED)).read_bytes())  # noqa: S301 - written by this user
@@ -48,11 +51,9 @@ def find_function(name: str, option: str) -> Callable[..., Any]:
             module, _, function = name.partition(":")
             found = reduce(getattr, function.split("."), importlib.import_module(module))
     except (Exception, SystemExit) as error:  # importing may raise anything
-        raise ValueError(
-            f"{option} {name}: {type(error).__name__}: {error}; give package.module:function, found from this folder"
-        ) from error
+        raise ValueError(f"{option} {called}: {type(error).__name__}: {error}{hint}") from error
     if not callable(found):
-        raise ValueError(f"{option} {name}: it is a {type(found).__name__}, which is not callable")
+        raise ValueError(f"{option} {called}: it is a {type(found).__name__}, which is not callable")
     function_found: Callable[..., Any] = found
     return function_found
 
@@ -63,6 +64,11 @@ def search_working_folder() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
+def name_of_function(function: Callable[..., Any]) -> str:
+    """Return the name of `function` for messages; that of its class if it has none."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
 def pickle_function(function: Callable[..., Any], path: Path) -> str:
     """Write `function` to a new file at `path`, with everything of its script or notebook that it uses.
 
@@ -71,7 +77,7 @@ def pickle_function(function: Callable[..., Any], path: Path) -> str:
     function : callable
         A function or class; those of a script, a notebook or another function are allowed.
     path : Path
-        The file.
+        The file. Its name, without the suffix, is what errors of `find_function` call the function.
 
     Returns
     -------
@@ -87,7 +93,7 @@ def pickle_function(function: Callable[..., Any], path: Path) -> str:
     try:
         content = cloudpickle.dumps(function)
     except Exception as error:  # pickling runs the user's code
-        name = getattr(function, "__qualname__", type(function).__name__)
+        name = name_of_function(function)
         raise ValueError(f"{name} cannot be carried to another process: {type(error).__name__}: {error}") from error
     path.write_bytes(content)
     return f"{PICKLED}{path}"

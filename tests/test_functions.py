@@ -51,7 +51,7 @@ def test_a_function_is_found_in_a_module_of_the_working_folder(tmp_path: Path) -
         ("my_functions:lead", "--step my_functions:lead: AttributeError: .*'lead'; give package.module:function"),
         ("my_functoins:load", "--step my_functoins:load: ModuleNotFoundError: No module named 'my_functoins'"),
         ("my_functions:number", "--step my_functions:number: it is a int, which is not callable"),
-        ("pickled:gone.pickle", "--step pickled:gone.pickle: FileNotFoundError"),
+        ("pickled:gone.pickle", "--step gone: FileNotFoundError"),
     ],
 )
 def test_errors_name_the_option_the_function_and_what_was_raised(tmp_path: Path, name: str, message: str) -> None:
@@ -88,6 +88,13 @@ def test_a_function_of_a_script_is_carried_to_another_process(tmp_path: Path) ->
     )
     made = subprocess.run([sys.executable, script, file], capture_output=True, text=True, check=True)
     assert find_function(made.stdout.strip(), "--strategies")("photographs") == "loaded photographs"
+
+
+def test_an_error_names_a_carried_function_and_not_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "Loader.of_images.pickle"
+    file.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"^--strategies Loader.of_images: EOFError: Ran out of input$"):
+        find_function(f"pickled:{file}", "--strategies")
 
 
 def test_what_cannot_be_pickled_is_an_error_that_names_the_function(tmp_path: Path) -> None:

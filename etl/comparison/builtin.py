@@ -62,6 +62,7 @@ def loading_of(
         is_cold=workload.settings.cache == "cold",
         compute_seconds=compute_seconds(workload.settings.budget_seconds),
         can_rewind=True,
+        short_warm_up=not any(each.is_foreign for each in workload.candidates()),
         records=len(workload.records),
         is_ahead=candidate.is_ahead,
         mapped_nbytes=_mapped_nbytes(workload, candidate),

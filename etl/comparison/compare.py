@@ -13,11 +13,13 @@ from typing import Any
 from etl.comparison.phases import ComparisonProgress, run_comparison
 from etl.comparison.report import Report
 from etl.comparison.settings import Settings, parse_seconds
-from etl.functions import pickle_function
+from etl.functions import name_of_function, pickle_function
 from etl.strategies import default_names
 
 # A strategy: a name as on the command line, or a function or class that loads.
 Given = str | Callable[..., Any]
+# Characters of a function's name in the name of its file, which has at most 255 bytes.
+MAX_NAME = 50
 
 
 def compare(
@@ -106,14 +108,19 @@ class _Carried:
         """Return a name for `given` in other processes."""
         if isinstance(given, str):
             return given
+        return self._write(given, name_of_function(given))
+
+    def _write(self, function: Callable[..., Any], name: str) -> str:
         self._count += 1
-        return pickle_function(given, self._folder / f"{self._count}.pickle")
+        folder = self._folder / str(self._count)
+        folder.mkdir()
+        return pickle_function(function, folder / f"{name.replace('/', '_')[:MAX_NAME]}.pickle")
 
     def value(self, given: Any) -> str:
         """Return a name for a function that returns `given`, or for `given` itself if it is a function or a name."""
         if isinstance(given, str) or inspect.isroutine(given) or inspect.isclass(given):
             return self.function(given)
-        return self.function(lambda: given)
+        return self._write(lambda: given, type(given).__name__)
 
     def source(self, given: Any) -> tuple[str, str | None]:
         """Return the name of a source, and what reports call it; None for the same."""

@@ -9,6 +9,7 @@ import numpy as np
 from etl.comparison.sameness import EpochContent, Signatures
 from etl.measuring.arrays import Layout, digest_of, layout_of, merge_layouts, record_digests
 from etl.measuring.signatures import join_signatures, labels_of, signatures_of
+from etl.measuring.structure import record_count
 
 
 class EpochRecorder:
@@ -23,6 +24,7 @@ class EpochRecorder:
     def __init__(self) -> None:
         self.digests: list[str] = []
         self.records: list[str] = []
+        self._batch_sizes: list[int] = []
         self._layouts: list[Layout] | None = None
         self._signatures: list[np.ndarray] = []
         self._labels: list[np.ndarray | None] = []
@@ -30,6 +32,7 @@ class EpochRecorder:
     def add(self, batch: Any) -> None:
         """Add the next batch."""
         self.digests.append(digest_of(batch))
+        self._batch_sizes.append(record_count(batch))
         self.records += record_digests(batch)
         layouts = layout_of(batch)
         self._layouts = layouts if self._layouts is None else merge_layouts(self._layouts, layouts)
@@ -41,4 +44,4 @@ class EpochRecorder:
         labels = [each for each in self._labels if each is not None]
         has_labels = len(labels) == len(self._labels)
         Signatures(join_signatures(self._signatures), np.concatenate(labels) if has_labels else None).save(path)
-        return EpochContent(self.digests, self.records, self._layouts or [], len(self.records), path)
+        return EpochContent(self.digests, self.records, self._layouts or [], self._batch_sizes, path)

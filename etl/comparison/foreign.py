@@ -223,9 +223,18 @@ def _answer(
     policies: Sequence[Any],
 ) -> JsonValues:
     function = import_loader(loader.function)
+    asked: set[str] = set()
+    task = replace(
+        task,
+        open_path=functools.partial(_note, asked, "path", task),
+        open_source=functools.partial(_note, asked, "source", task),
+    )
     seed_everything(loader.seed)
     if action == "prepare":
-        return _prepare(loader, function, task)
+        try:
+            return replace(_prepare(loader, function, task), asked_for=sorted(asked))
+        finally:
+            end_processes()
     loading = Loading(
         make=functools.partial(open_loader, function, task),
         make_compute=functools.partial(_make_compute, loader, task, make_compute),
@@ -238,7 +247,8 @@ def _answer(
     )
     try:
         if action == "try":
-            return try_loader(loading, loader.batch_size, arguments["seconds"])
+            tried = try_loader(loading, loader.batch_size, arguments["seconds"])
+            return replace(tried, asked_for=sorted(asked))
         if action == "check":
             with PrintedLines() as printed:
                 checked = check_epoch(loading, **arguments, looks_again=True)
@@ -247,6 +257,12 @@ def _answer(
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()
+
+
+def _note(asked: set[str], name: str, task: Task) -> Any:
+    """Note that a loader asks for an attribute of `task`, and return it."""
+    asked.add(name)
+    return getattr(task, name)
 
 
 def _prepare(loader: ForeignLoader, function: Callable[..., Any], task: Task) -> WrittenStore:

@@ -84,6 +84,8 @@ class Loading:
         Batches that are taken of each epoch; None for all.
     can_rewind : bool
         True if an epoch can be abandoned and begun again, with `set_epoch`. Other loaders load whole epochs.
+    short_warm_up : bool
+        Warm up with a few batches, not with a whole epoch. It must be the same for all that are compared.
     records : int or None
         Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
     is_ahead : bool
@@ -99,6 +101,7 @@ class Loading:
     compute_seconds: float
     batches: int | None = None
     can_rewind: bool = False
+    short_warm_up: bool = False
     records: int | None = None
     is_ahead: bool = False
     mapped_nbytes: int = 0
@@ -296,9 +299,9 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
                 if compute is None and trains:
                     compute = loading.make_compute(batch)
                 absent += sum(absent_pages(each) for each in map(memory_of, views_in(batch)) if each.ndim == 1)
-                if compute is not None and len(content.digests) < CHECKED_STEPS:
+                content.add(batch)  # before a step of the user, which may change the batch
+                if compute is not None and len(content.digests) <= CHECKED_STEPS:
                     compute.step(batch)
-                content.add(batch)
                 del batch
         if not content.digests:
             raise ValueError("its epoch has no batches")
@@ -425,7 +428,7 @@ def warm_up(epochs: Epochs, loading: Loading) -> tuple[Compute, list[Any]]:
             if number < WARM_UP_BATCHES:
                 compute.step(batch)
                 layouts.append(layout_of(batch))
-            elif loading.can_rewind:
+            elif loading.short_warm_up:
                 break
         del batch
     if all(each == layouts[0] for each in layouts):

@@ -128,6 +128,7 @@ class _Comparison:
         self._lost = 0.0
         self._trials: dict[Candidate, SplitSeconds] = {}
         self._untried: set[Candidate] = set()
+        self._tried_records = 0
         self._randomness: str | None = None
         self._profile: Profile
 
@@ -206,6 +207,7 @@ class _Comparison:
         if not foreign:
             return
         workload.select(min(TRIED_RECORDS, len(workload.source)))
+        self._tried_records = len(workload.records)
         workload.link_records()
         for number, candidate in enumerate(foreign):
             self._progress("try", number, len(foreign))
@@ -216,8 +218,11 @@ class _Comparison:
                 workload.tried[candidate] = processes.try_loader(candidate, seconds)
             if candidate in self._failed:
                 continue
+            asked = workload.asked_for[candidate] = set(workload.tried[candidate].asked_for)
             if prepared is not None:
-                workload.prepare_seconds_per_record[candidate] = prepared.seconds / max(1, len(workload.records))
+                asked |= set(prepared.asked_for)
+                records = len(workload.records if workload.gets_selected(candidate) else workload.source)
+                workload.prepare_seconds_per_record[candidate] = prepared.seconds / max(1, records)
             if isinstance(workload.source, ForeignSource):
                 self._count_records(candidate, workload.source)
         self._raise_if_all_failed()
@@ -244,13 +249,13 @@ class _Comparison:
         for number, candidate in enumerate(workload.tried):
             self._progress("write", number, len(workload.tried))
             prepared = self._prepared.get(candidate)
-            if prepared is None or prepared.records == len(workload.records):
+            if self._tried_records == len(workload.records):
                 continue
-            if not workload.restrict(candidate):
+            if workload.restrict(candidate):
+                with self._left_out(candidate, "when it prepared its files"):
+                    self._prepare_loader(processes, candidate)
+            elif prepared is not None:
                 self._prepared[candidate] = replace(prepared, records=len(workload.source))
-                continue
-            with self._left_out(candidate, "when it prepared its files"):
-                self._prepare_loader(processes, candidate)
 
     def _prepare_loader(self, processes: Processes, candidate: Candidate) -> WrittenStore | None:
         """Run the `prepare` of a loader of the user and keep its cost; return None if it has none."""
@@ -318,6 +323,11 @@ class _Comparison:
             with self._left_out(candidate, "when its epoch was checked"):
                 self._checks[candidate] = processes.check(candidate, compute_threads, trains)
         self._raise_if_all_failed()
+        source = self._workload.source
+        if isinstance(source, ForeignSource) and self._settings.epoch_batches is None:
+            # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
+            source.count = max(each.content.samples for each in self._checks.values())
+            self._workload.select(source.count)
 
     def _measure(self, processes: Processes) -> ComparisonRounds:
         def show(done: int) -> None:

@@ -97,6 +97,8 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
         at_once = slowdowns(workload, profile, threads) is not None
         epoch = batches * (max(load, compute) if at_once else load + compute)
         warm_up = (1 + WARM_UP_BATCHES) * load + WARM_UP_BATCHES * compute
+        if workload.tried:
+            warm_up += batches * load
         alone = max(MIN_STEPS * compute, compute_seconds(workload.settings.budget_seconds))
         total += rounds * (PROCESS_SECONDS + warm_up + alone + epoch)
         total += loads * batches * load + CHECKED_STEPS * compute

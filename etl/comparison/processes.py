@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
+# The common server may take this long to import everything but the modules of loaders of the user.
+IMPORT_SECONDS = 120.0
 # An answer of a loader of the user may take this long, and at least so many times the budget.
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
 # The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
@@ -73,6 +76,7 @@ class Processes:
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
         self._workload = workload
         self._affinity = sorted(affinity)
+        self._numbers = itertools.count()
         self._common: list[Candidate] = []
         self._is_common_tried = True
         self._servers = FreshServers(self._start)
@@ -157,7 +161,7 @@ class Processes:
         trains : bool
             Train on the first batches.
         """
-        arrays_file = str(self._workload.folder / f"{self._workload.name(candidate)}.npz")
+        arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}.npz")
         arguments = {"compute_threads": compute_threads} if self._interpreter(candidate) is None else {}
         return self._ask("check", CheckedEpoch, candidate, trains=trains, arrays_file=arrays_file, **arguments)
 
@@ -218,7 +222,9 @@ class Processes:
         return self._workload.settings.pythons.get(self._workload.name(candidate))
 
     def _start(self) -> Server:
-        return self._start_here(self._common, ANSWER_SECONDS)
+        # A module of the user may wait forever when it is imported.
+        timeout = IMPORT_SECONDS + self._foreign_seconds if self._common else ANSWER_SECONDS
+        return self._start_here(self._common, timeout)
 
     def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:
         """Start a server of this Python that imports the modules of `loaders`."""

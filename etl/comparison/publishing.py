@@ -52,6 +52,7 @@ def make_report(measured: Measurements) -> Report:
     conditions = Conditions(
         affinity=measured.affinity,
         memory_nbytes=measured.memory_nbytes,
+        batch_size=settings.batch_size,
         cache=settings.cache,
         simulated_seconds=settings.simulated_seconds,
         waits_for_steps=settings.waits_for_steps,
@@ -283,9 +284,8 @@ def _round_contradictions(report: Report, result: StrategyResult) -> Iterator[st
     if len(set(numbers)) < len(numbers) or not numbers or max(numbers) >= report.rounds:
         yield f"it has rounds {numbers} of {report.rounds}"
     walls = [measured.wall_seconds for measured in result.rounds]
-    if walls and not _between(
-        result.parts.wall_seconds, min(walls), max(walls) * _max_scaling(report, result.measured_records)
-    ):
+    scaling = _max_scaling(report, result.measured_records)
+    if walls and not _between(result.parts.wall_seconds, min(walls) * min(1, scaling), max(walls) * max(1, scaling)):
         yield (
             f"its wall time is {result.parts.wall_seconds} s for {report.source_records} records, but {min(walls)} to "
             f"{max(walls)} s for {result.measured_records} in single rounds"
@@ -306,7 +306,8 @@ def _ratio_contradictions(report: Report, result: StrategyResult) -> Iterator[st
         yield f"its ratio has {ratio.count} rounds, but {len(paired)} were measured together with {reference.name}"
         return
     # The times of both are scaled to the whole source, from different numbers of records.
-    scaled = max(_max_scaling(report, each.measured_records) for each in (result, reference))
+    scalings = [_max_scaling(report, each.measured_records) for each in (result, reference)]
+    scaled = max(*scalings, *(1 / each for each in scalings))
     for value in (ratio.estimate, ratio.low, ratio.high):
         if value is not None and not _between(value, min(paired) / scaled, max(paired) * scaled):
             yield (f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds, not {value}")
@@ -321,7 +322,8 @@ def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:
 def _max_scaling(report: Report, measured_records: int) -> float:
     """Return the largest possible ratio of the time of an epoch to the time of `measured_records`.
 
-    The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches.
+    The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches. It is
+    below 1 if more records were measured than the source has.
     """
     size = max(1, min(report.batch_size, measured_records))
     measured_batches, batches = measured_records / size, report.source_records / size

@@ -12,7 +12,7 @@ from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import slowdowns, wall_seconds
 from etl.comparison.report import Noise, Parts, Presaving, RoundFigures, SplitTrial, StageResult, Timeline
 from etl.comparison.rules import misplaced_pages
-from etl.comparison.sameness import Sameness, compare_amounts, compare_epochs, is_shuffled
+from etl.comparison.sameness import EpochContent, Sameness, compare_amounts, compare_epochs, is_shuffled
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, Sample, WrittenStore
 from etl.comparison.trials import SplitSeconds
 from etl.comparison.workload import Workload
@@ -110,14 +110,26 @@ class Measurements:
         """Return how far the records of `candidate` are those of the reference."""
         reference = self.compared[0]
         epoch, expected, name = self.checks[candidate], self.checks[reference], self.name(reference)
-        is_part = self.workload.batches_of(candidate) is not None or not self.workload.gets_selected(candidate)
-        if is_part and epoch.content.samples != expected.content.samples:
-            same = compare_amounts(epoch.content, expected.content, name)
+        if not self.workload.gets_selected(candidate):
+            same = self._compare_part(candidate, expected.content, name)
         else:
             same = compare_epochs(epoch.content, expected.content, name, self._source_order())
         if same.displacement is not None:
-            return replace(same, is_shuffled=is_shuffled(same.displacement, self.workload.settings.batch_size))
+            samples, batch_size = epoch.content.samples, self.workload.settings.batch_size
+            shuffled = is_shuffled(same.displacement, batch_size, samples)
+            return replace(same, is_shuffled=epoch.reshuffles if shuffled is None else shuffled)
         return replace(same, is_shuffled=epoch.reshuffles)
+
+    def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
+        """Compare a loader of the user that cannot be given fewer records: only the amount, since they are others."""
+        workload = self.workload
+        batches, wanted = (
+            workload.tried[candidate].epoch_batches,
+            -(-len(workload.source) // workload.settings.batch_size),
+        )
+        if batches is not None and abs(batches - wanted) > 1:
+            return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
+        return compare_amounts(self.checks[candidate].content, expected, name)
 
     def _source_order(self) -> list[str] | None:
         """Return the digests of the records in the order of the source; None if no strategy of this package ran."""
@@ -370,8 +382,8 @@ def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
     misplaced = misplaced_pages(_samples(measured, candidate))
     if misplaced and "cache" not in unchecked:
         return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.workload.settings.cache}"]
-    if "samples" in unchecked:
+    if "samples" in unchecked or measured.randomness is not None:
         return []
-    same = measured.sameness(candidate)
-    is_lenient = measured.compared[0].is_foreign or measured.randomness is not None
-    return [] if same.level == "identical" or is_lenient else [same.reason]
+    own = next((each for each in measured.compared if not each.is_foreign), measured.compared[0])
+    same = compare_epochs(measured.checks[candidate].content, measured.checks[own].content, measured.name(own))
+    return [] if same.level == "identical" else [same.reason]

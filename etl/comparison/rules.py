@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from etl.comparison.candidates import Threads
 from etl.comparison.report import Check, Parts
-from etl.comparison.sameness import Sameness
+from etl.comparison.sameness import Sameness, compare_epochs
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
 from etl.measuring.statistics import MIN_ROUNDS
 
@@ -74,6 +74,8 @@ class Conditions:
         CPUs that every process was bound to.
     memory_nbytes : int
         Memory limit.
+    batch_size : int
+        Records of a batch.
     cache : str
         Requested state of the page cache: "warm" or "cold".
     simulated_seconds : float or None
@@ -90,6 +92,7 @@ class Conditions:
 
     affinity: Sequence[int]
     memory_nbytes: int
+    batch_size: int
     cache: str
     simulated_seconds: float | None
     waits_for_steps: bool
@@ -138,19 +141,27 @@ _Found = tuple[str, dict[str, str]]
 
 
 def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
-    first = next(iter(evidence.values()))
+    own, first = _first_own(evidence), next(iter(evidence.values()))
     broken = {}
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
-        same, samples = each.sameness, each.check.content.samples
-        counts = {sample.epoch.samples for sample in each.samples.values()} - {samples}
-        may_differ = each.is_foreign or first.is_foreign or conditions.randomness is not None
-        if same.level is None or (same.level != "identical" and not may_differ):
-            broken[name] = same.reason
+        content = each.check.content
+        counts = {sample.epoch.samples for sample in each.samples.values()} - {content.samples}
+        others = {*content.batch_sizes[:-1]} - {conditions.batch_size}
+        if each.sameness.level is None:
+            broken[name] = each.sameness.reason
+        elif (
+            not each.is_foreign
+            and conditions.randomness is None
+            and content.digests != evidence[own].check.content.digests
+        ):
+            broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
+        elif others or content.batch_sizes[-1] > conditions.batch_size:
+            broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {conditions.batch_size:,}"
         elif counts:
-            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {samples}"
-        elif shuffled and same.is_shuffled is False:
-            broken[name] = f"it does not shuffle, and other strategies do: {same.describe_order()}"
+            broken[name] = f"{counts.pop()} samples in a timed epoch instead of {content.samples}"
+        elif shuffled and each.sameness.is_shuffled is False:
+            broken[name] = f"it does not shuffle, and other strategies do: {each.sameness.describe_order()}"
     seen = (
         f"compared 128-bit digests of the shape, dtype and bytes of {len(first.check.content.digests)} batches, in an "
         "untimed epoch before the rounds"
@@ -161,21 +172,32 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     return f"{seen}; {', '.join(levels)}" if levels else seen, broken
 
 
+def _first_own(evidence: Mapping[str, Evidence]) -> str:
+    """Return the name of the first strategy of this package, with which the others of it must be identical.
+
+    Return that of the reference if there is none.
+    """
+    return next((name for name, each in evidence.items() if not each.is_foreign), next(iter(evidence)))
+
+
 def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     if conditions.simulated_seconds is not None:
         each_step = f"a simulated device takes {conditions.simulated_seconds * 1e3:g} ms per batch for every strategy"
         return f"{each_step}; {_steps(conditions)}", {}
     reference, first = next(iter(evidence.items()))
+    own = _first_own(evidence)
     broken = {}
     on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
     tolerance = DEVICE_SCORE_TOLERANCE if on_device else 0.0
     for name, each in evidence.items():
         if each.check.weights != first.check.weights:
             broken[name] = f"its initial weights are not those of {reference}"
-        elif each.sameness.level != "identical":
+        compared_with = reference if each.is_foreign else own
+        expected = evidence[compared_with].check
+        if each.check.content.digests != expected.content.digests:
             continue  # other samples, another loss
-        elif not _same_loss(each.check.score, first.check.score, tolerance):
-            broken[name] = f"its loss is {each.check.score}, but the loss of {reference} is {first.check.score}"
+        if not _same_loss(each.check.score, expected.score, tolerance):
+            broken[name] = f"its loss is {each.check.score}, but the loss of {compared_with} is {expected.score}"
     exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}" if on_device else "bit for bit"
     if first.check.score is None:
         return (

@@ -42,6 +42,8 @@ MAX_MEAN_DISTANCE = 0.035
 RIVAL_FACTOR = 2.0
 # Different records within the distance that are considered as partners of each record.
 MAX_CANDIDATES = 32
+# In epochs of fewer batches, the order of shuffled records may be close to that of the source by chance.
+MIN_SHUFFLED_BATCHES = 6
 # Directions in which the reference varies most: distances along these alone are never longer, and find candidates fast.
 PRINCIPAL_AXES = 12
 
@@ -58,8 +60,8 @@ class EpochContent(JsonValues):
         `record_digests` of all records, in the order in which they came.
     layouts : list of Layout
         `layout_of` the batches, merged: the dtypes and shapes of a record.
-    samples : int
-        Records.
+    batch_sizes : list of int
+        Records of each batch.
     signatures : text or None
         A .npz with `signatures`, `signatures_of` all records, and, unless they have none, `labels`, `labels_of` them.
         None if only bytes and amounts are compared.
@@ -68,8 +70,13 @@ class EpochContent(JsonValues):
     digests: list[str]
     records: list[str]
     layouts: list[Layout]
-    samples: int
+    batch_sizes: list[int]
     signatures: str | None = None
+
+    @property
+    def samples(self) -> int:
+        """Records of the epoch."""
+        return sum(self.batch_sizes)
 
 
 @dataclass(frozen=True)
@@ -186,18 +193,19 @@ def displacement(order: Sequence[str], source_order: Sequence[str]) -> float | N
     return _mean_move(_places(order, source_order).items())
 
 
-def is_shuffled(displacement: float, batch_size: int) -> bool:
-    """Return whether records are further from their place in the source than one batch, on average."""
-    return displacement >= batch_size
+def is_shuffled(displacement: float, batch_size: int, records: int) -> bool | None:
+    """Return whether records are further from their place in the source than one batch, on average.
 
+    Return None if so few records are no sign of anything: shuffled ones move by a third of their number.
 
-def repeats_its_order(first: EpochContent, second: EpochContent) -> bool | None:
-    """Return whether two epochs of a loader came in the same order: then it does not shuffle.
-
-    Where the source order is unknown, this tells. Return None if the epochs have different records, such as those of
-    random transforms.
+    Parameters
+    ----------
+    displacement : float
+        Mean number of records between where a record came and its place in the source.
+    batch_size, records : int
+        Records of a batch and of the epoch.
     """
-    return first.records == second.records if sorted(first.records) == sorted(second.records) else None
+    return displacement >= batch_size if records >= MIN_SHUFFLED_BATCHES * batch_size else None
 
 
 def describe_layouts(layouts: Iterable[Layout]) -> str:

@@ -55,11 +55,24 @@ class Profile(JsonValues):
 
 @dataclass(frozen=True)
 class WrittenStore(JsonValues):
-    """Cost of a store, or of what a loader prepares: seconds to write it, bytes of its files, and its records."""
+    """Cost of a store, or of what a loader of the user prepares.
+
+    Attributes
+    ----------
+    seconds : float
+        Time to write it.
+    nbytes : int
+        Bytes of its files.
+    records : int
+        Records in it.
+    asked_for : list of str
+        Of "path" and "source", what the loader's `prepare` asked for.
+    """
 
     seconds: float
     nbytes: int
     records: int
+    asked_for: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,8 @@ class TriedLoader(JsonValues):
         Compute alone, per batch.
     device : str
         Device of compute.
+    asked_for : list of str
+        Of "path" and "source", what it asked for.
     shares_server : bool
         True if the processes that measure it can be forked from the server of all strategies.
     """
@@ -115,6 +130,7 @@ class TriedLoader(JsonValues):
     has_selected_records: bool
     compute_seconds: float
     device: str
+    asked_for: list[str] = field(default_factory=list)
     shares_server: bool = False
 
 

@@ -162,8 +162,11 @@ class Settings:
                 "--step replaces the model and its compute, so --model and --compute have no effect with it"
             )
         for name in self.pythons:
-            if name not in [label_of(each) for each in self.strategies]:
+            candidate = next((Candidate.parse(each) for each in self.strategies if label_of(each) == name), None)
+            if candidate is None:
                 raise ValueError(f"--python {name}=...: no strategy is called {name}")
+            if not candidate.is_foreign:
+                raise ValueError(f"--python {name}=...: only a loader of your own runs in another Python")
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
             raise ValueError(
                 f"--compute {self.compute} trains nothing, so --model and --backend have no effect with it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import random
 import sys
 from collections.abc import Callable, MutableMapping
@@ -114,9 +115,9 @@ def _do_nothing(batch: Any) -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the random numbers of Python and numpy, and of torch if it is loaded or can be."""
+    """Seed the random numbers of Python and numpy, and of torch if it is installed."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that a user's code may use
-    torch = sys.modules.get("torch")
-    if torch is not None:
+    if importlib.util.find_spec("torch") is not None:
+        torch = importlib.import_module("torch")  # loaded or not: a step of the user may load it later
         torch.manual_seed(seed)

@@ -91,7 +91,7 @@ class Workload:
         self.cpus = cpus
         self.tried: dict[Candidate, TriedLoader] = {}
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
-        self._folders: dict[Candidate, Path] = {}
+        self.asked_for: dict[Candidate, set[str]] = {}
         source = self._open_source()
         self.pipeline: Pipeline = open_pipeline(settings.pipeline, source, settings.size, settings.decoder)
         self.source = source
@@ -317,7 +317,7 @@ class Workload:
 
     def foreign_folder(self, candidate: Candidate) -> Path:
         """Return the folder for files of a loader of the user."""
-        return self._folders.setdefault(candidate, self.folder / "strategies" / self.name(candidate))
+        return self.folder / "strategies" / str(self.candidates().index(candidate))
 
     def restrict(self, candidate: Candidate) -> bool:
         """Begin anew in an empty folder if the records of this loader of the user have changed since its try.
@@ -326,7 +326,7 @@ class Workload:
         """
         if not self.gets_selected(candidate):
             return False
-        shutil.rmtree(self._folders.pop(candidate))
+        shutil.rmtree(self.foreign_folder(candidate), ignore_errors=True)
         return True
 
     @property
@@ -363,12 +363,12 @@ class Workload:
     def gets_selected(self, candidate: Candidate) -> bool:
         """Return False for a loader of the user that cannot be given fewer records than the source has.
 
-        Only a folder of images can be replaced by one with fewer files. Other loaders were seen to load those records
-        that they were given when they were tried, or not.
+        A folder of images can be replaced by one with fewer files, and `source` by some of its records. A loader that
+        asked for neither when it was tried may still have loaded the number of records that it was given.
         """
         if not self.is_partial or isinstance(self.source, ImageFolder) or candidate not in self.tried:
             return True
-        return self.tried[candidate].has_selected_records
+        return "source" in self.asked_for[candidate] or self.tried[candidate].has_selected_records
 
     @property
     def _selected_batches(self) -> int:
@@ -493,9 +493,12 @@ class Subset:
     def __init__(self, source: Any, count: int, seed: int) -> None:
         self.source = source
         self.name = source_name(source)
-        every = np.arange(len(source))
-        chosen = np.random.default_rng(seed).choice(every, count, replace=False) if count < len(every) else every
-        self.indices = np.sort(chosen)
+        every: np.ndarray = np.arange(len(source))
+        if count < len(every):
+            every = np.random.default_rng(seed).permutation(len(every))
+            if isinstance(source, ImageFolder):
+                every = _one_of_each_first(every, source.labels)
+        self.indices = np.sort(every[:count])
         for name in ("classes", "ragged"):
             if hasattr(source, name):
                 setattr(self, name, getattr(source, name))
@@ -528,6 +531,12 @@ class Subset:
         return f"record {number}, {describe(number)}" if describe is not None else f"record {number}"
 
 
+def _one_of_each_first(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return `order` with one record of each class first: loaders number the classes of the folders that they find."""
+    _, firsts = np.unique(labels[order], return_index=True)
+    return np.concatenate([order[firsts], np.delete(order, firsts)])
+
+
 class _Chosen:
     """Some records of a data set of the user, with whatever else it has.
 
@@ -551,6 +560,10 @@ class _Chosen:
         return self._dataset[int(self._indices[index])]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__getitems__" and "_dataset" in self.__dict__:
+            # A torch DataLoader asks for all items of a batch at once if the data set has this method.
+            get_items = self._dataset.__getitems__
+            return get_items and (lambda indices: get_items(self._indices[indices].tolist()))
         if name.startswith("_"):  # also while it is unpickled in a worker, when there is no data set yet
             raise AttributeError(name)
         return getattr(self._dataset, name)

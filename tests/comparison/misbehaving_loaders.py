@@ -97,8 +97,8 @@ def is_exhausted(path, batch_size, seed):
     return iter(good(path, batch_size, seed))
 
 
-def never_ends(path, batch_size, seed):
-    loader = good(path, batch_size, seed)
+def never_ends(path, batch_size, seed, epoch):
+    loader = good(path, batch_size, seed + epoch)
     while True:
         yield from loader
 

@@ -18,6 +18,7 @@ from tests.comparison_workloads import make_sample
 CONDITIONS = Conditions(
     affinity=[0, 1],  # two CPUs for all
     memory_nbytes=10**9,
+    batch_size=40,
     cache="warm",
     simulated_seconds=None,
     waits_for_steps=False,
@@ -25,6 +26,7 @@ CONDITIONS = Conditions(
     randomness=None,
     unchecked=(),
 )
+CONTENT = EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", (4,))], [40, 40, 20])
 PARTS = Parts(2.0, 1.0, 0.2, 0.79, 0.001)
 # Records of a shuffled epoch of 100 are about 33 from their place in the source.
 IDENTICAL = Sameness("identical", displacement=33.0, is_shuffled=True)
@@ -45,7 +47,7 @@ def evidence(
 ) -> Evidence:
     """Return evidence in which nothing is wrong, unless `sameness` or a field of its `CheckedEpoch` is given."""
     seen = CheckedEpoch(
-        content=EpochContent(["aa", "bb", "cc"], ["a0", "a1", "b0", "b1", "c0"], [("float32", [4])], 100),
+        content=replace(CONTENT, digests=["aa", "bb", "cc" if sameness.level == "identical" else "xx"]),
         reshuffles=None,
         score=2.25,
         weights="5eed",
@@ -98,7 +100,21 @@ def test_sound_evidence_holds_all_eight_rules_and_each_has_evidence() -> None:
 
 @pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT, DIFFERENT], ids=lambda each: str(each.level))
 def test_a_strategy_of_this_package_must_load_identical_samples(sameness: Sameness) -> None:
-    assert_broken("samples", sameness.reason, checks(evidence(sameness=sameness)))
+    reason = sameness.reason if sameness.level is None else "the division into batches differs from that of raw"
+    assert_broken("samples", reason, checks(evidence(sameness=sameness)))
+
+
+def test_strategies_of_this_package_must_be_identical_with_each_other_whatever_the_reference_is() -> None:
+    mine, raw = evidence(is_foreign=True), evidence(sameness=SAME_AMOUNT)
+    saved = evidence(sameness=SAME_AMOUNT, content=replace(CONTENT, digests=["aa", "yy", "cc"]))
+    samples = next(each for each in check_rules({"mine": mine, "raw": raw, "saved": saved}, CONDITIONS))
+    assert samples.rule == "samples"
+    assert samples.broken_by == {"saved": "the division into batches differs from that of raw"}
+
+
+def test_batches_of_another_size_are_other_steps() -> None:
+    larger = evidence(is_foreign=True, content=replace(CONTENT, digests=["aa", "bb"], batch_sizes=[50, 50]))
+    assert_broken("samples", "it has batches of 50 records, not 40", checks(larger))
 
 
 @pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))

@@ -54,6 +54,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"compute": "simulated:5ms", "backend": "cpu"}, "--compute simulated:5ms trains nothing"),
     ({"pythons": {"mine": "python3.11"}}, "--python mine=...: no strategy is called mine"),
+    ({"pythons": {"raw": "python3.11"}}, "--python raw=...: only a loader of your own runs in another Python"),
     (
         {"strategies": ("mine=loaders:load",), "pythons": {"load": "python3.11"}},
         "--python load=...: no strategy is called load",
@@ -97,7 +98,7 @@ def test_simulated_compute_is_in_seconds_and_training_has_none() -> None:
 def test_settings_come_back_from_json_as_they_were() -> None:
     settings = Settings(
         "table.csv",
-        strategies=("raw", "presaved"),
+        strategies=("raw", "presaved", "mine=loaders:load"),
         formats=("npy", "hdf5"),
         batch_size=7,
         table_options={"label": "kind", "features": ["a", "b"]},
@@ -105,7 +106,7 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         memory_nbytes=10**9,
         pipeline="data:pipeline",
         step="train:make_step",
-        pythons={"raw": "python3.11"},
+        pythons={"mine": "python3.11"},
         search=("site",),
         epoch_batches=3,
         check_epoch=True,

@@ -178,3 +178,26 @@ def test_a_subset_goes_to_worker_processes_as_it_is() -> None:
     copy = pickle.loads(pickle.dumps(subset))
     assert copy.indices.tolist() == subset.indices.tolist()
     assert [copy[index]["label"] for index in range(4)] == [subset[index]["label"] for index in range(4)]
+
+
+class Batched:
+    """A data set that can return all items of a batch at once."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError("asked for one item")
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        assert all(type(each) is int for each in indices)
+        return [100 * each for each in indices]
+
+
+def test_a_subset_returns_a_batch_at_once_if_the_data_set_can() -> None:
+    torch = pytest.importorskip("torch")
+    subset = Subset(range(10), 4, 0)
+    chosen = pickle.loads(pickle.dumps(subset.of(Batched())))
+    batches = torch.utils.data.DataLoader(chosen, batch_size=3)
+    assert [item for batch in batches for item in batch.tolist()] == (100 * subset.indices).tolist()
+    assert not hasattr(subset.of(range(10)), "__getitems__")
