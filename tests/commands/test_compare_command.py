@@ -302,7 +302,7 @@ def test_a_cold_comparison_has_every_strategy_read_the_disk(
     probe.write_bytes(bytes(100))
     if drop_from_page_cache([probe, *(each for each in folder.rglob("*") if each.is_file())]):
         pytest.skip("files here are kept in memory")
-    two_rounds = ("--rounds", "2", "--budget", "2s", "--records", "12", "--batch-size", "4", "--size", "32")
+    two_rounds = ("--rounds", "2", "--budget", "2s", "--records", "24", "--batch-size", "4", "--size", "32")
     strategies = "raw,async-raw,process-raw,presaved,async-presaved"
     formats = ("--formats", ",".join(presave.formats())) if source == "photographs" else ()
     report = compare(tmp_path, str(folder), *two_rounds, *formats, "--strategies", strategies, "--cache", "cold")
