@@ -55,6 +55,8 @@ MIN_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
 # Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
 CHECKED_STEPS = 2
 TIMELINE_BATCHES = 8
+# Files are read into the page cache up to this often: the kernel may drop some of their pages meanwhile.
+READS = 3
 HARNESS_BATCHES = 50
 # If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
 RESIDENT_NBYTES = 256 << 20
@@ -153,9 +155,12 @@ class Epochs:
         if not self._loading.is_cold:
             self.rewind()
             outside = pages_outside(files)
-            if outside or not all(map(reports_pages, files)):
+            if not all(map(reports_pages, files)):
                 read_into_page_cache(files)
-                outside = pages_outside(files)
+            for _ in range(READS):
+                if outside:
+                    read_into_page_cache(files)
+                    outside = pages_outside(files)
             return outside
         self.release()
         self.loader = self._loading.make()
@@ -377,8 +382,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         if with_etl_alone:
             outside += epochs.begin()
             etl_alone = run_epoch(epochs, None)
-        if not loading.is_cold:
-            outside += pages_outside(loading.files)
+        # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
         affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
     # The loader is closed, so nothing else runs beside compute.
     return Sample(

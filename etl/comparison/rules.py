@@ -279,8 +279,12 @@ def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
         misplaced = misplaced_pages(each.samples)
         if misplaced:
             broken[name] = f"{misplaced:,} pages of its files were not {wanted} the page cache"
-    how = "read" if conditions.cache == "warm" else "dropped with posix_fadvise"
-    seen = f"{conditions.cache}: before each epoch its files were {how}, and every page was checked with mincore"
+    how = (
+        "sample its files were read"
+        if conditions.cache == "warm"
+        else "epoch its files were dropped with posix_fadvise"
+    )
+    seen = f"{conditions.cache}: before each {how}, and every page was checked with mincore"
     unreported = max(sample.unreported_files for each in evidence.values() for sample in each.samples.values())
     if unreported:
         seen += f", which does not report on {unreported:,} files that belong to another user"

@@ -38,6 +38,8 @@ from tests import comparison_reports
 
 BATCH_SIZE, PREFETCH_FACTOR = 8, 2
 MODULE = "benchmarks.peers.__main__"
+# Peers whose libraries the tests have.
+HERE = ("torch_dataloader", "numpy_memmap", "hdf5")
 PEER_FILES = Path(table.__file__).parent
 
 
@@ -52,24 +54,35 @@ def peers(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def run(peers: Any, *more: str) -> int:
     """Run the command for one round in this interpreter."""
-    code: int = peers.main(
-        ["--python", sys.executable, "--rounds", "1", "--photographs", "40", "--batch-size", str(BATCH_SIZE), *more]
-    )
+    code: int = peers.main(["--rounds", "1", "--photographs", "40", "--batch-size", str(BATCH_SIZE), *more])
     return code
 
 
 @pytest.fixture(scope="module")
 def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], str]:
-    """Return the exit code, the reports and the output of a comparison of all loaders that can run here."""
+    """Return the exit code, the reports and the output of a comparison of all loaders that can run here.
+
+    There are two more: one cannot be installed, and the other is in no module.
+    """
     for library in ("cv2", "simplejpeg"):
         pytest.importorskip(library, reason="the fast extra is not installed")
     folder, output = tmp_path_factory.mktemp("peers"), io.StringIO()
+
+    def refuse(peer: str, folder: Path) -> str:
+        raise NotInstalled(f"no wheel of {peer}")
+
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module(MODULE)
         patch.setattr(module, "find_photographs", lambda count: photographs)
         patch.setattr(module, "FOLDER", folder)
         patch.setattr(module, "wide_console", lambda: Console(file=output, width=300))
-        code = run(module, "--only", "torch_dataloader,numpy_memmap,hdf5", "--json", str(folder / "reports.json"))
+        patch.setattr(module, "make_environment", refuse)
+        rows = [row for row in ROWS if row.peer in ("fair_etl", *HERE)]
+        patch.setattr(module, "ROWS", (*rows, Row("no wheel", RAW, "dali", "Load"), Row("no class", RAW, "spdl", "No")))
+        pythons = [
+            option for peer in ("fair_etl", "spdl", *HERE) for option in ("--python", f"{peer}={sys.executable}")
+        ]
+        code = run(module, *pythons, "--json", str(folder / "reports.json"))
     return code, json.loads((folder / "reports.json").read_text()), output.getvalue()
 
 
@@ -79,8 +92,7 @@ def test_loaders_do_the_work_of_ours_and_obey_every_rule(task: str, compared: tu
     assert code == 0
     ours, *others = reports[task]["strategies"]
     assert ours["name"] == OURS
-    here = ("torch_dataloader", "numpy_memmap", "hdf5")
-    assert [each["name"] for each in others] == [row.name for row in ROWS if row.task == task and row.peer in here]
+    assert [each["name"] for each in others] == [row.name for row in ROWS if row.task == task and row.peer in HERE]
     for each in (ours, *others):
         assert each["disqualified"] == []
         assert each["is_foreign"]
@@ -101,25 +113,15 @@ def test_every_loader_has_a_row_in_the_table_of_its_task(compared: tuple[int, di
 
 
 def test_peers_that_cannot_be_installed_or_imported_are_in_the_table_with_the_reason(
-    peers: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    compared: tuple[int, dict[str, Any], str],
 ) -> None:
-    def refuse(peer: str, folder: Path) -> str:
-        raise NotInstalled(f"no wheel of {peer}")
-
-    monkeypatch.setattr(peers, "make_environment", refuse)
-    monkeypatch.setattr(
-        peers, "ROWS", (ROWS[0], Row("no wheel", RAW, "dali", "LoadRaw"), Row("no library", RAW, "spdl", "NoSuch"))
-    )
-    here = [f"{name}={sys.executable}" for name in ("fair_etl", "spdl")]
-    options = [option for each in here for option in ("--python", each)]
-    assert peers.main([*options, "--task", "raw", "--rounds", "1", "--photographs", "40"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = compared[2].splitlines()
     (refused,) = [line for line in lines if line.startswith("│ no wheel ")]
     assert "n/a" in refused
     assert "no wheel of dali" in refused
-    (failed,) = [line for line in lines if line.startswith("│ no library ")]
+    (failed,) = [line for line in lines if line.startswith("│ no class ")]
     assert "failed, see below" in failed
-    assert any(line.startswith("no library failed: ") and "benchmarks.peers.spdl:NoSuch: " in line for line in lines)
+    assert any(line.startswith("no class failed: ") and "benchmarks.peers.spdl:No: " in line for line in lines)
 
 
 def test_after_an_interruption_complete_rounds_are_shown_and_no_other_task_begins(
@@ -132,7 +134,7 @@ def test_after_an_interruption_complete_rounds_are_shown_and_no_other_task_begin
         return dataclasses.replace(report, stopped_early=True)
 
     monkeypatch.setattr(peers, "run_comparison", interrupted)
-    assert run(peers) == 130
+    assert run(peers, "--python", sys.executable) == 130
     assert len(begun) == 1
     assert f"│ {OURS} " in capsys.readouterr().out
 
@@ -144,7 +146,7 @@ def test_an_interruption_before_the_first_round_shows_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(peers, "run_comparison", interrupted)
-    assert run(peers) == 130
+    assert run(peers, "--python", sys.executable) == 130
     assert capsys.readouterr().out == ""
 
 

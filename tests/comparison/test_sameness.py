@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl.comparison.sameness import (
@@ -179,6 +179,7 @@ def test_signatures_that_cannot_be_compared_are_no_partners(
     assert reason in find_partners(epoch, reference).reason
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_partners_are_found_in_any_order_with_any_duplicates(data: st.DataObject) -> None:
     distinct = data.draw(st.integers(1, 12))

@@ -83,7 +83,7 @@ def test_what_only_a_model_can_show_is_not_looked_at() -> None:
 
 
 def test_waits_for_data_are_found_around_a_step() -> None:
-    found = finding(examine(iterator=Batches(seconds=0.02), step=pause, batches=4), "loading")
+    found = finding(examine(iterator=Batches(seconds=0.1), step=lambda batch: time.sleep(0.1), batches=4), "loading")
     assert found.severity is Severity.SERIOUS
     assert "AsyncIterator" in str(found.remedy)
 
