@@ -226,8 +226,12 @@ class _Comparison:
             if isinstance(workload.source, ForeignSource):
                 self._count_records(candidate, workload.source)
         self._raise_if_all_failed()
-        if isinstance(workload.source, ForeignSource):
+        if isinstance(workload.source, ForeignSource):  # all of it has been prepared, though its size was unknown
             workload.select(len(workload.source))
+            self._tried_records = len(workload.records)
+            self._prepared = {
+                each: replace(prepared, records=self._tried_records) for each, prepared in self._prepared.items()
+            }
 
     def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
         """Take over the records of an epoch that a loader of the user has told, of a source that only it can read."""
