@@ -69,7 +69,7 @@ def _samples_by_function(tree: dict[str, Any]) -> dict[str, int]:
 
 def test_the_profile_shows_where_each_worker_spent_its_time(photographs: Path, tmp_path: Path, address: str) -> None:
     samples = 0
-    for attempt in range(3):  # half a second of work, sampled every 10 ms: on a busy machine all samples may miss it
+    for attempt in range(10):  # half a second of work, sampled every 10 ms: on a busy machine all samples may miss it
         store, profile = tmp_path / f"{attempt}.store", tmp_path / f"{attempt}.json"
         call = ["presave", str(photographs), str(store), "--size", "512", "--shard-mb", "2"]
         assert main([*call, "--scheduler", address, "--profile", str(profile)]) == 0

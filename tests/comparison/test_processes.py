@@ -238,7 +238,7 @@ def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures
         first = processes.check(RAW, 1, trains=True)
         assert servers() == before  # a process that has computed is not used again
         second = processes.check(RAW, 1, trains=True)
-    assert first.content == second.content
+    assert first.content == replace(second.content, signatures=first.content.signatures)
     assert first.content.samples == 200
 
 
