@@ -43,7 +43,7 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
-	$(BIN)/python -m pytest $(WORKERS) $(NOTE_SKIPS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) $(NOTE_SKIPS) --dist loadfile --no-loadscope-reorder -m "not slow"
 	$(BIN)/python -m pytest $(LONG) $(NOTE_SKIPS) -m slow
 	@$(BIN)/python -m tests.skips $(SKIPS)
 

@@ -137,7 +137,7 @@ def open_loader(cell: Cell, data: Data) -> Iterator[Iterable[Any]]:
     try:
         yield opened
     finally:
-        close = getattr(opened, "close", None)
+        close = getattr(opened, "close", None)  # as `etl.strategies.close_loader`, which older commits lack
         if callable(close):
             close()
 

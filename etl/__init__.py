@@ -32,8 +32,14 @@ if TYPE_CHECKING:
     from etl.stages.presets import cifar10_pipeline, digits_pipeline, image_pipeline
     from etl.strategies.task import Task
     from etl.training.backends import Backend, backend
-    from etl.training.fit import FitResult, fit
+    from etl.training.checkpoint import Checkpoint
+    from etl.training.early_stopping import EarlyStopping
+    from etl.training.fit import FitResult, RankResult, fit
+    from etl.training.inference import ParallelInference
     from etl.training.listeners import Iteration, Listener, Performance, PerformanceListener
+    from etl.training.parallel import fit_parallel
+    from etl.training.ranks import RankError
+    from etl.training.request_queue import QueueFullError
 
 # The module of each public name. They are imported on first use: a program that only takes a `Task` needs none of the
 # packages that iterators need.
@@ -54,9 +60,15 @@ _MODULES = {
     "etl.stages.pipeline": ("Pipeline",),
     "etl.stages.presets": ("cifar10_pipeline", "digits_pipeline", "image_pipeline"),
     "etl.strategies.task": ("Task",),
+    "etl.training.checkpoint": ("Checkpoint",),
+    "etl.training.early_stopping": ("EarlyStopping",),
+    "etl.training.parallel": ("fit_parallel",),
+    "etl.training.ranks": ("RankError",),
     "etl.training.backends": ("Backend", "backend"),
-    "etl.training.fit": ("FitResult", "fit"),
+    "etl.training.fit": ("FitResult", "RankResult", "fit"),
+    "etl.training.inference": ("ParallelInference",),
     "etl.training.listeners": ("Iteration", "Listener", "Performance", "PerformanceListener"),
+    "etl.training.request_queue": ("QueueFullError",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -100,12 +112,20 @@ __all__ = [
     "Backend",
     "backend",
     "fit",
+    "fit_parallel",
     "FitResult",
+    "RankResult",
+    "RankError",
+    "EarlyStopping",
+    "Checkpoint",
     "models",
     "Listener",
     "Iteration",
     "PerformanceListener",
     "Performance",
+    # serving
+    "ParallelInference",
+    "QueueFullError",
     # surroundings
     "runtime",
     "doctor",
@@ -117,11 +137,19 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'etl' has no attribute {name!r}")
-    found = (
-        importlib.import_module(f"etl.{name}") if module == "etl" else getattr(importlib.import_module(module), name)
-    )
+    found = _import(f"etl.{name}") if module == "etl" else getattr(_import(module), name)
     globals()[name] = found
     return found
+
+
+def _import(module: str) -> Any:
+    if module == "etl.strategies.task":  # used where `presave` cannot be imported
+        return importlib.import_module(module)
+    from presave import forks
+
+    # A child that is forked while another thread imports would wait forever for the lock of that import.
+    with forks.held_off():
+        return importlib.import_module(module)
 
 
 def __dir__() -> list[str]:

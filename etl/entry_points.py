@@ -7,6 +7,7 @@ from typing import Any
 
 SOURCES = "etl.sources"
 STRATEGIES = "etl.strategies"
+KINDS = {SOURCES: "source", STRATEGIES: "strategy"}
 
 
 def registered(group: str) -> dict[str, EntryPoint]:
@@ -22,7 +23,7 @@ def load(group: str, name: str) -> Any:
     ValueError
         If there is no such entry point, several packages have one, or importing it fails.
     """
-    kind = group.removeprefix("etl.").removesuffix("s").replace("strategie", "strategy")
+    kind = KINDS[group]
     found = sorted({each.value for each in entry_points(group=group, name=name)})
     if not found:
         known = ", ".join(registered(group)) or "none"

@@ -7,7 +7,7 @@ import inspect
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,11 @@ def search_working_folder() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
+def search_folders(folders: Iterable[str]) -> None:
+    """Let this process import modules of `folders` that are nowhere else."""
+    sys.path.extend(each for each in folders if each not in sys.path)
+
+
 def name_of_function(function: Callable[..., Any]) -> str:
     """Return the name of `function` for messages; that of its class if it has none."""
     return str(getattr(function, "__qualname__", type(function).__name__))
@@ -128,8 +133,7 @@ def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Callable[
     for each in required:
         if each.name not in arguments:
             raise ValueError(
-                f"{getattr(function, '__qualname__', function)} has a parameter {each.name!r}; it can ask for "
-                f"{', '.join(arguments)}"
+                f"{name_of_function(function)} has a parameter {each.name!r}; it can ask for {', '.join(arguments)}"
             )
     values: dict[str, Any] = {}
     positional: list[Any] = []

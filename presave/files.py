@@ -5,10 +5,13 @@ Checksums are XXH3 with 128 bits, which runs at memory speed and finds any accid
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
@@ -36,10 +39,23 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
     OSError
         If the file cannot be written.
     """
+    with replacing(path, durable=durable, mode=mode) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[BinaryIO]:
+    """Yield a file to write, which takes the place of `path` as a whole when the block ends without an error.
+
+    Parameters
+    ----------
+    path, durable, mode
+        See `write_atomically`.
+    """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -49,6 +65,15 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def usual_mode(path: Path) -> int:
+    """Return the mode of the file at `path`, or the mode that a new file would get."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def flush(path: Path) -> None:

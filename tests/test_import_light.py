@@ -1,13 +1,35 @@
-"""What importing the packages loads, and what it does not."""
+"""Importing the packages loads little, and a fork meanwhile does no harm."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 LIMIT_SECONDS = 120
+# A fork at each of twenty moments while another thread imports an iterator; the child uses it, too.
+PROGRAM = """
+import faulthandler, os, threading, time
+import presave, torch, etl
+
+for moment in range(20):
+    program = os.fork()
+    if program == 0:
+        thread = threading.Thread(target=lambda: etl.AsyncIterator)
+        thread.start()
+        time.sleep(moment * 0.01)
+        child = os.fork()
+        if child == 0:
+            faulthandler.dump_traceback_later(20, exit=True)
+            etl.AsyncIterator
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        thread.join()
+        os._exit(status != 0)
+    assert os.waitpid(program, 0)[1] == 0, f"the child forked at moment {moment} hung"
+"""
 
 
 @pytest.mark.parametrize(
@@ -24,3 +46,16 @@ def test_importing_a_package_loads_nothing_heavy_and_nothing_above_it(module: st
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS
     )
     assert not unwanted & set(done.stdout.split())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_child_forked_during_the_first_use_of_a_name_can_use_it_too() -> None:
+    # With one BLAS thread, or numpy has others as soon as it is imported.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

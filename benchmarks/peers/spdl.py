@@ -57,6 +57,9 @@ class LoadRaw:
             yield batch, labels
             self.batches.give_back(batch)
 
+    def close(self) -> None:
+        self.pipeline.stop()
+
 
 class LoadMemmap:
     @staticmethod
@@ -90,3 +93,6 @@ class LoadMemmap:
         for batch, labels in self.pipeline.get_iterator():
             yield batch, labels
             self.batches.give_back(batch)
+
+    def close(self) -> None:
+        self.pipeline.stop()

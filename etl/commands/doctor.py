@@ -115,7 +115,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
         Shows progress; see `examine`.
     """
     from etl.comparison.candidates import Candidate
-    from etl.comparison.compute import model_for
+    from etl.comparison.training import model_for
     from etl.comparison.workload import Workload
     from etl.doctor import examine
     from etl.doctor.examination import backend_or_cpu

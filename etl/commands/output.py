@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from rich.text import Text
 from etl.arguments import printable
 from etl.tables import encodable, output_size, print_table
 from presave.errors import explain_disk_error
-from presave.files import write_atomically
+from presave.files import usual_mode, write_atomically
 
 # An error may quote a field of many megabytes.
 MAX_ERROR_LENGTH = 4_000
@@ -98,18 +96,9 @@ def save_text(path: Path, text: str) -> None:
             path.write_bytes(data)
         else:
             target = path.resolve()  # a link stays a link
-            write_atomically(target, data, mode=_mode(target))
+            write_atomically(target, data, mode=usual_mode(target))
     except OSError as error:
         raise explain_disk_error(error, path, f"{len(data):,} bytes were being written to {path}") from error
-
-
-def _mode(path: Path) -> int:
-    """Return the mode of the file at `path`, or the mode that a new file would get."""
-    if path.exists():
-        return stat.S_IMODE(path.stat().st_mode)
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def show_error(text: str) -> None:

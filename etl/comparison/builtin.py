@@ -1,4 +1,4 @@
-"""The comparison's own strategies in the process that measures them. Imports torch."""
+"""The comparison's own strategies in the process that measures them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from typing import Any
 
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.compute import is_on_device, make_compute
+from etl.comparison.epochs import Epochs, Loading, first_batches, partial_epoch
 from etl.comparison.loader_clocks import WatchedLoader
-from etl.comparison.measure import (
-    TIMELINE_BATCHES,
-    Epochs,
-    Loading,
-    compute_seconds,
-    first_batches,
-    loop_spans,
-    partial_epoch,
-    warm_up,
-)
+from etl.comparison.measure import TIMELINE_BATCHES, compute_seconds, loop_spans, warm_up
 from etl.comparison.samples import Spans, Trial, Trials, WrittenStore
 from etl.comparison.trials import seconds_per_batch, take_trials
 from etl.comparison.workload import Workload, source_files

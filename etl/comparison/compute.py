@@ -1,93 +1,24 @@
-"""Compute for each batch: a training step of a model, of the user, or of a simulated device. Imports torch."""
+"""Compute for each batch: a training step of a model, of the user, or of a simulated device.
+
+torch takes seconds to import, and a simulated device does without it.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-import xxhash
-
-from etl import models
 from etl.comparison.settings import Settings
 from etl.comparison.steps import Compute, Simulated, UserStep
-from etl.comparison.workload import ForeignSource, Workload
+from etl.comparison.workload import Workload
 from etl.functions import find_function
-from etl.loading.batch import Batch, as_batch
-from etl.measuring.clock import Step
-from etl.measuring.device import OneInFlight
-from etl.training.backends import Backend
-from etl.training.backends import backend as find_backend
-from etl.training.backends.tensors import as_array, map_batch
-from etl.training.fit import TrainingStep, cross_entropy, squared_error
 
-LEARNING_RATE = 0.01
-# In the folder of the stores: the number of outputs, for all processes of the comparison.
-OUTPUTS_FILE = "outputs"
+# torch._dynamo is listed because torch.optim would import it when the first optimizer is made.
+TRAINING_MODULES = ("torch", "torch._dynamo", "etl.comparison.training")
 
 
-class Training:
-    """A model that is trained with one step of stochastic gradient descent per batch.
-
-    On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, with its initial weights. It is moved to the device and trained in place.
-    backend : Backend
-        Device of compute.
-    dtype : str
-        Dtype of the weights.
-    labels : array
-        Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
-    waits : bool
-        Wait for the device after every step.
-
-    Attributes
-    ----------
-    step : callable
-        The function that the clock calls with each batch.
-    device : str
-        Device of compute.
-    no_op : callable
-        A step that does nothing.
-    weights : str
-        Digest of the initial weights.
-    """
-
-    def __init__(
-        self, model: torch.nn.Module, backend: Backend, dtype: str, labels: np.ndarray, waits: bool = False
-    ) -> None:
-        self._backend = backend
-        backend.place(model, dtype).train()
-        self.weights = _digest(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-        loss = cross_entropy if labels.dtype.kind in "iu" else squared_error
-        self._step = TrainingStep(model, optimizer, loss)
-        self._score: Any = None
-        self.device = str(backend.device)
-        self.step: Step = self._train
-        self.no_op: Step = _do_nothing
-        if backend.device.type != "cpu":
-            self.step, self.no_op = (
-                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
-                for each in (self._train, _do_nothing)
-            )
-
-    def _train(self, batch: Any) -> None:
-        self._score = self._step(self._backend.put(as_batch(batch)))
-
-    @property
-    def score(self) -> float | None:
-        """Loss of the last batch; None before the first."""
-        return None if self._score is None else float(self._score)
-
-
-def _do_nothing(batch: Batch) -> None:
-    pass
+def modules_of(settings: Settings) -> tuple[str, ...]:
+    """Return the modules that compute needs."""
+    return TRAINING_MODULES if settings.simulated_seconds is None else ()
 
 
 def make_compute(workload: Workload, batch: Any) -> Compute:
@@ -110,80 +41,18 @@ def make_compute(workload: Workload, batch: Any) -> Compute:
         return Simulated(settings.simulated_seconds, settings.waits_for_steps)
     if settings.step is not None:
         return UserStep(find_function(settings.step, "--step"), workload.task(), settings.waits_for_steps)
-    arrays = _as_arrays(batch)
-    model = model_for(workload, arrays)
-    labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
-    return Training(model, find_backend(settings.backend), settings.dtype, labels, settings.waits_for_steps)
+    from etl.comparison.training import make_training
 
-
-def _as_arrays(batch: Any) -> Batch:
-    """Return `batch` with numpy arrays, of which only shape and dtype matter."""
-    return map_batch(as_batch(batch), lambda array: as_array(torch.as_tensor(array).cpu()))
-
-
-def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
-    """Return the model of `workload`, for batches like `batch`.
-
-    Raises
-    ------
-    ValueError
-        If there are no labels to train on, or the model cannot be made.
-    """
-    settings = workload.settings
-    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
-    if labels is None:
-        raise ValueError(
-            f"{settings.title} has no labels to train on: say which column holds them with --label, or compare with "
-            "--compute simulated:20ms"
-        )
-    features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
-    return make_model(settings, features.shape[1:], _outputs(workload, labels))
-
-
-def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
-    """Return the model that `settings` names, with the initial weights of its seed.
-
-    The name is that of a built-in model, or "package.module:function". Such a function is called with `input_shape` and
-    `outputs`, or without arguments if it takes none, and returns the model.
-
-    Parameters
-    ----------
-    settings : Settings
-        Settings of the comparison.
-    input_shape : tuple of int
-        Shape of a record's features.
-    outputs : int
-        Number of outputs.
-
-    Raises
-    ------
-    ValueError
-        If there is no such model or function, the function raises, or what it returns is not a module with parameters
-        to train.
-    """
-    name = settings.model or default_model(input_shape)
-    if ":" not in name:
-        return models.create(name, input_shape, outputs, settings.seed)
-    make = find_function(name, "--model")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(settings.seed)
-        try:
-            model = make() if not _takes_arguments(make) else make(input_shape, outputs)
-        except Exception as error:
-            raise ValueError(
-                f"--model {name}: {type(error).__name__}: {error}; it is called with the shape of a record, "
-                f"{input_shape}, and the number of outputs, {outputs}, or without arguments if it takes none"
-            ) from error
-    if not isinstance(model, torch.nn.Module):
-        raise ValueError(f"--model {name}: the function returned a {type(model).__name__}, not a torch.nn.Module")
-    if not any(each.requires_grad for each in model.parameters()):
-        raise ValueError(f"--model {name}: the model has no parameters to train")
-    return model
+    return make_training(workload, batch)
 
 
 def is_on_device(settings: Settings) -> bool:
     """Return whether training runs on a device other than the CPU."""
-    return settings.simulated_seconds is None and find_backend(settings.backend).device.type != "cpu"
+    if settings.simulated_seconds is not None:
+        return False
+    from etl.training.backends import backend
+
+    return backend(settings.backend).device.type != "cpu"
 
 
 def default_model(input_shape: tuple[int, ...]) -> str:
@@ -193,41 +62,3 @@ def default_model(input_shape: tuple[int, ...]) -> str:
     if len(input_shape) == 2:
         return "lstm"
     return "residual" if min(input_shape[-2:]) >= 32 else "lenet"
-
-
-def _outputs(workload: Workload, labels: np.ndarray) -> int:
-    if labels.dtype.kind not in "iu":
-        return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
-    records = workload.source
-    classes = getattr(records, "classes", None)
-    if classes is not None:
-        return len(classes)
-    if isinstance(records, ForeignSource):
-        raise ValueError(
-            f"the number of classes of {workload.settings.title} is unknown, since only the loader can read it; give "
-            "--step, or --compute simulated:20ms"
-        )
-    # The largest label is found by a pass over the whole source. The first process does this for all others.
-    known = workload.folder / OUTPUTS_FILE
-    if not known.exists():
-        known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))
-    return int(known.read_text())
-
-
-def _takes_arguments(function: Callable[..., Any]) -> bool:
-    kinds = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    parameters = inspect.signature(function).parameters.values()
-    positional = [each for each in parameters if each.kind in kinds]
-    return len(positional) >= 2 or any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in positional)
-
-
-def _digest(model: torch.nn.Module) -> str:
-    digest = xxhash.xxh3_128()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from etl.comparison.measure import Loading, check_epoch, compute_seconds, take_sample, try_loader
-from etl.comparison.samples import WrittenStore
+from etl.comparison.epochs import Loading
+from etl.comparison.measure import check_epoch, compute_seconds, take_sample, try_loader
+from etl.comparison.samples import FirstTry, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
-from etl.functions import find_function
+from etl.functions import find_function, search_folders
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 # Time that the processes of a loader have to end after the loader was closed.
 ENDING_SECONDS = 3.0
+STRATEGIES_OPTION = "--strategies"
 # Characters of a printed line that the report quotes.
 MAX_PRINTED = 80
 
@@ -171,6 +174,16 @@ def _missing(name: str) -> Any:
     )
 
 
+@contextmanager
+def loader_errors() -> Iterator[None]:
+    """Turn whatever a loader of the user raises into a `LoaderError`."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise LoaderError(describe_error(error)) from error
+
+
+@loader_errors()
 def answer(
     loader: ForeignLoader,
     task: Task,
@@ -179,7 +192,9 @@ def answer(
     arguments: Mapping[str, Any],
     policies: Sequence[Any],
 ) -> JsonValues:
-    """Do one of "prepare", "try", "check" and "measure" with `loader`, in this process.
+    """Do one of "first_try", "try", "check" and "measure" with `loader`, in this process.
+
+    "first_try" prepares the loader's files. A loader that has nothing to prepare is tried at once.
 
     Parameters
     ----------
@@ -196,33 +211,7 @@ def answer(
     policies : sequence
         Active runtime policies, whose effect is audited.
     """
-    with loader_errors():
-        return _answer(loader, task, make_compute, action, arguments, policies)
-
-
-@contextmanager
-def loader_errors() -> Iterator[None]:
-    """Turn whatever a loader of the user raises into a `LoaderError`."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        raise LoaderError(describe_error(error)) from error
-
-
-def import_loader(name: str) -> Callable[..., Any]:
-    """Return the loader of the user that `name` refers to."""
-    return find_function(name, "--strategies")
-
-
-def _answer(
-    loader: ForeignLoader,
-    task: Task,
-    make_compute: Callable[[Any], Compute] | None,
-    action: str,
-    arguments: Mapping[str, Any],
-    policies: Sequence[Any],
-) -> JsonValues:
-    function = import_loader(loader.function)
+    function = find_function(loader.function, STRATEGIES_OPTION)
     asked: set[str] = set()
     task = replace(
         task,
@@ -230,9 +219,10 @@ def _answer(
         open_source=functools.partial(_note, asked, "source", task),
     )
     seed_everything(loader.seed)
-    if action == "prepare":
+    prepare = find_prepare(function)
+    if action == "first_try" and prepare is not None:
         try:
-            return replace(_prepare(loader, function, task), asked_for=sorted(asked))
+            return FirstTry(replace(_run(prepare, loader, task), asked_for=sorted(asked)), None)
         finally:
             end_processes()
     loading = Loading(
@@ -246,9 +236,10 @@ def _answer(
         is_ahead=True,
     )
     try:
-        if action == "try":
+        if action in ("first_try", "try"):
             tried = try_loader(loading, loader.batch_size, arguments["seconds"])
-            return replace(tried, asked_for=sorted(asked))
+            tried = replace(tried, asked_for=sorted(asked))
+            return tried if action == "try" else FirstTry(None, tried)
         if action == "check":
             with PrintedLines() as printed:
                 checked = check_epoch(loading, **arguments, looks_again=True)
@@ -265,11 +256,8 @@ def _note(asked: set[str], name: str, task: Task) -> Any:
     return getattr(task, name)
 
 
-def _prepare(loader: ForeignLoader, function: Callable[..., Any], task: Task) -> WrittenStore:
+def _run(prepare: Callable[[Task], Any], loader: ForeignLoader, task: Task) -> WrittenStore:
     """Run the loader's `prepare`, and return its cost."""
-    prepare = find_prepare(function)
-    if prepare is None:
-        return WrittenStore(0.0, 0, 0)
     files = [Path(each) for each in loader.files]
     if loader.cache == "cold":
         drop_from_page_cache(files)
@@ -311,6 +299,7 @@ def end_processes() -> list[str]:
 
     The helpers of `multiprocessing` are left out: they end with this process.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error for a worker that is killed
     _, left = psutil.wait_procs(started_processes(), timeout=ENDING_SECONDS)
     names = [command_of(each) for each in left]
     for each in left:
@@ -326,11 +315,11 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     No process is forked for a measurement. It would lack the threads that libraries start when they are imported, and
     skip exit handlers, in which some libraries remove their shared memory.
     """
-    sys.path.extend(each for each in request["search"] if each not in sys.path)
+    search_folders(request["search"])
     # Before the import, since some libraries then start as many threads as they may use CPUs.
     os.sched_setaffinity(0, request["affinity"])
     with loader_errors():
-        import_loader(request["function"])
+        find_function(request["function"], STRATEGIES_OPTION)
 
     def respond(asked: Request) -> Answer:
         loader, arguments = ForeignLoader.from_json(asked["loader"]), asked["arguments"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +13,10 @@ from typing import Any
 
 from etl.comparison import foreign
 from etl.comparison.candidates import Candidate
+from etl.comparison.compute import is_on_device, make_compute, modules_of
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload, WorkloadState
+from etl.functions import find_function, search_folders
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
@@ -22,25 +24,28 @@ from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 from etl.training.backends import import_torch
 
-# Imported before forking, since imports can take longer than a measurement. torch._dynamo is listed because torch.optim
-# would import it when the first optimizer is made.
-MODULES = ("torch", "torch._dynamo", "etl.comparison.builtin", "etl.comparison.profile")
+# Imported before forking, since imports can take longer than a measurement.
+MODULES = ("etl.comparison.builtin", "etl.comparison.profile")
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Make the workload that `Workload.as_dict` described, and import all that measuring needs, in random order."""
-    sys.path.extend(each for each in request["search"] if each not in sys.path)
+    search_folders(request["search"])
     workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
+    compute_modules = modules_of(workload.settings)
+    if not compute_modules and request["functions"] and importlib.util.find_spec("torch") is not None:
+        compute_modules = ("torch",)  # which is seeded for every loader of the user
     try:
-        import_in_drawn_order(MODULES)
+        import_in_drawn_order((*MODULES, *compute_modules))
     except ModuleNotFoundError:
-        import_torch()  # if torch is missing, this raises an error that says how to install it
+        if compute_modules:
+            import_torch()  # if it is missing, this raises an error that says how to install it
         raise
     load_kernels()
     for function in request["functions"]:
         # One that fails here fails again when it is measured, and then it is known which one it was.
         with contextlib.suppress(foreign.LoaderError), foreign.loader_errors():
-            foreign.import_loader(function)
+            find_function(function, foreign.STRATEGIES_OPTION)
 
     def answer(asked: Request) -> Answer:
         with ExitStack() as in_force:
@@ -52,7 +57,6 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
     """Do what `asked` names, and return the result."""
     from etl.comparison import builtin, profile
-    from etl.comparison.compute import is_on_device, make_compute
     from etl.comparison.measure import check_epoch, take_loading_sample, take_sample
 
     # Every strategy gets the same CPUs.

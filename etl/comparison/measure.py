@@ -5,18 +5,15 @@ The environment of another library's loader needs no more than numpy, psutil and
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etl.comparison.epoch_content import EpochRecorder
+from etl.comparison.epoch_content import EpochRecorder, may_hold
+from etl.comparison.epochs import Epochs, Loading, partial_epoch
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, TriedLoader
 from etl.comparison.steps import Compute
 from etl.measuring.arrays import (
@@ -32,20 +29,12 @@ from etl.measuring.arrays import (
 )
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
-from etl.measuring.page_cache import (
-    absent_pages,
-    drop_from_page_cache,
-    pages_outside,
-    read_into_page_cache,
-    release_pages,
-    reports_pages,
-)
+from etl.measuring.page_cache import absent_pages, reports_pages
 from etl.measuring.process_tree import PeakMemory, read_nbytes
 from etl.measuring.structure import record_count
+from etl.strategies.foreign import close_loader
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 
 # Batches before a sample, so that allocators, caches and thread pools are as in the middle of an epoch.
@@ -55,8 +44,6 @@ MIN_STEPS, COMPUTE_SECONDS, COMPUTE_SHARE = 1, 0.3, 1 / 400
 # Few steps are enough to compare losses: equal weights trained on equal batches have equal losses after any number.
 CHECKED_STEPS = 2
 TIMELINE_BATCHES = 8
-# Files are read into the page cache up to this often: the kernel may drop some of their pages meanwhile.
-READS = 3
 HARNESS_BATCHES = 50
 # If shapes may differ between batches, compute alone is timed on the first batches that fit in this.
 RESIDENT_NBYTES = 256 << 20
@@ -64,139 +51,6 @@ RESIDENT_NBYTES = 256 << 20
 ENDLESS = 2
 
 Policies = Sequence["HeapPolicy | GcPolicy | ThreadPolicy"]
-
-
-@dataclass(frozen=True)
-class Loading:
-    """One way to load, in the process that loads.
-
-    Attributes
-    ----------
-    make : callable
-        Returns a new loader: an iterable of batches, one epoch an iteration. It is closed if it has `close`.
-    make_compute : callable
-        Returns the compute for batches like the one that it is called with.
-    files : list of Path
-        Files that an epoch reads.
-    is_cold : bool
-        True if every epoch reads its files from the disk.
-    compute_seconds : float
-        Compute alone is timed for at least this long.
-    batches : int or None
-        Batches that are taken of each epoch; None for all.
-    can_rewind : bool
-        True if an epoch can be abandoned and begun again, with `set_epoch`. Other loaders load whole epochs.
-    short_warm_up : bool
-        Warm up with a few batches, not with a whole epoch. It must be the same for all that are compared.
-    records : int or None
-        Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
-    is_ahead : bool
-        True if loading does not happen in the training loop, or if it is unknown where it happens.
-    mapped_nbytes : int
-        Bytes of memory-mapped files that an epoch reads: the system does not count them as reads.
-    """
-
-    make: Callable[[], Iterable[Any]]
-    make_compute: Callable[[Any], Compute]
-    files: list[Path]
-    is_cold: bool
-    compute_seconds: float
-    batches: int | None = None
-    can_rewind: bool = False
-    short_warm_up: bool = False
-    records: int | None = None
-    is_ahead: bool = False
-    mapped_nbytes: int = 0
-
-
-class Epochs:
-    """A context manager around a loader, which prepares the page cache before each epoch.
-
-    Parameters
-    ----------
-    loading : Loading
-        The way to load.
-    """
-
-    def __init__(self, loading: Loading) -> None:
-        self._loading = loading
-        self.loader = loading.make()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over the next epoch, as far as it is measured."""
-        if self._loading.batches is None:
-            return iter(self.loader)
-        return first_batches(self.loader, self._loading.batches)
-
-    def rewind(self) -> None:
-        """Return to the beginning of epoch 0, if the loader can."""
-        if self._loading.can_rewind:
-            self.loader.set_epoch(0)  # type: ignore[attr-defined]
-
-    def begin(self) -> int:
-        """Begin the next timed epoch at once: return to epoch 0 or, if epochs are cold, do what `prepare` does."""
-        if self._loading.is_cold:
-            return self.prepare()
-        self.rewind()
-        return 0
-
-    def prepare(self) -> int:
-        """Prepare the next epoch: read its files into the page cache or, for cold epochs, drop them from it.
-
-        Return the number of pages for which this failed.
-        """
-        files = self._loading.files
-        if not self._loading.is_cold:
-            self.rewind()
-            outside = pages_outside(files)
-            if not all(map(reports_pages, files)):
-                read_into_page_cache(files)
-            for _ in range(READS):
-                if outside:
-                    read_into_page_cache(files)
-                    outside = pages_outside(files)
-            return outside
-        self.release()
-        self.loader = self._loading.make()
-        return drop_from_page_cache(files)
-
-    def release(self) -> None:
-        """If epochs are cold, close the loader, its store and its workers until `prepare` makes a new one.
-
-        While this process maps the files, no process can drop their pages from the page cache.
-        """
-        if self._loading.is_cold:
-            self.close()
-            release_pages()
-
-    def close(self) -> None:
-        """Close the loader, or drop it if it has no `close`."""
-        close = getattr(self.loader, "close", None)
-        self.loader = ()
-        if callable(close):
-            close()
-        gc.collect()
-
-
-def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
-    """Yield the first `count` batches of the next epoch of `loader`, and abandon the rest."""
-    batches = iter(loader)
-    try:
-        for number, batch in enumerate(batches, start=1):
-            yield batch
-            del batch
-            if number == count:
-                return
-    finally:
-        close = getattr(batches, "close", None)
-        if callable(close):
-            close()
 
 
 def try_loader(loading: Loading, batch_size: int, seconds: float) -> TriedLoader:
@@ -232,9 +86,7 @@ def try_loader(loading: Loading, batch_size: int, seconds: float) -> TriedLoader
                 count += 1
             del batch
         rest = time.perf_counter() - since
-        close = getattr(batches, "close", None)
-        if callable(close):
-            close()
+        close_loader(batches)
         del batches
         read_ahead = _read_ahead(epochs.loader)
     compute = loading.make_compute(copied)
@@ -247,7 +99,7 @@ def try_loader(loading: Loading, batch_size: int, seconds: float) -> TriedLoader
         has_ended=ended,
         epoch_batches=count if ended else length,
         read_ahead=read_ahead,
-        has_selected_records=_has_records(count if ended else length, loading.records, batch_size),
+        has_selected_records=_may_have_selected(count if ended else length, loading.records, batch_size),
         compute_seconds=seconds_of_step(compute.step, [copied], loading.compute_seconds),
         device=compute.device,
     )
@@ -261,11 +113,11 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _has_records(batches: int | None, records: int | None, batch_size: int) -> bool:
-    """Return True if `batches` hold `records`, with or without an incomplete last batch."""
+def _may_have_selected(batches: int | None, records: int | None, batch_size: int) -> bool:
+    """Return True if an epoch of `batches` may have the selected `records`; False if either is unknown."""
     if batches is None or records is None:
         return False
-    return batches in (records // batch_size, -(-records // batch_size))
+    return may_hold(batches, records, batch_size, len(os.sched_getaffinity(0)))
 
 
 def _read_ahead(loader: Any) -> int:
@@ -372,16 +224,17 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
     with Epochs(loading) as epochs:
         outside = 0 if loading.is_cold else epochs.prepare()
         compute, resident = warm_up(epochs, loading)
-        # Epochs follow each other without a pause, in which a loader that reads ahead of its epochs would get a start.
+        # A loader that reads ahead of its epochs gets a start in a pause between them, and while the epoch before
+        # computes. So only the counters are read between them, and loading alone does not come after compute.
+        etl_alone: EpochTimes | None = None
+        if with_etl_alone:
+            outside += epochs.begin()
+            etl_alone = run_epoch(epochs, None)
         outside += epochs.begin()
         read = read_nbytes()
         with NoiseWatch() as noise:
             times = run_epoch(epochs, compute.step)
         read = read_nbytes() - read
-        etl_alone: EpochTimes | None = None
-        if with_etl_alone:
-            outside += epochs.begin()
-            etl_alone = run_epoch(epochs, None)
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
         affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
     # The loader is closed, so nothing else runs beside compute.
@@ -454,19 +307,6 @@ def _resident_batches(epochs: Epochs, loading: Loading) -> list[Any]:
             copies.append(copy_of(batch))
             del batch
     return copies
-
-
-@contextmanager
-def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
-    """Yield the batches of an epoch that may be abandoned before its end; then return to epoch 0."""
-    batches: Any = iter(epochs)
-    try:
-        yield batches
-    finally:
-        close = getattr(batches, "close", None)
-        if callable(close):
-            close()
-        epochs.rewind()
 
 
 def loop_spans(times: EpochTimes, is_ahead: bool) -> Spans:

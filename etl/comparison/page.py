@@ -222,7 +222,11 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 sizes("peak memory", "of the process and its children", lambda r: r.peak_memory_nbytes),
                 sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
                 words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
-                words("loading threads", "or worker processes", lambda r: str(r.loading_threads)),
+                words(
+                    "loading threads",
+                    "or worker processes; a loader of your own chooses them itself",
+                    lambda r: NOT_MEASURED if r.is_foreign else str(r.loading_threads),
+                ),
             ],
         ),
         MetricGroup(
@@ -241,8 +245,8 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 ),
                 words(
                     "order",
-                    "mean distance in records between a record's place in the source and in the epoch",
-                    lambda r: NOT_MEASURED if r.sameness is None else r.sameness.describe_order() or NOT_MEASURED,
+                    "mean distance in records from their place in the source; if it is unknown, that of the next epoch",
+                    lambda r: NOT_MEASURED if r.sameness is None else r.sameness.order or NOT_MEASURED,
                 ),
                 words("records measured", "of one epoch", lambda r: f"{r.measured_records:,}"),
                 words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),

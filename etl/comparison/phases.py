@@ -22,8 +22,9 @@ from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
 from etl.comparison.samples import CheckedEpoch, Profile, Spans, WrittenStore
 from etl.comparison.settings import Settings
+from etl.comparison.subset import ForeignSource
 from etl.comparison.trials import SplitSeconds, choose_split
-from etl.comparison.workload import ForeignSource, Workload
+from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
@@ -137,13 +138,13 @@ class _Comparison:
             self._refuse_to_freeze()
             self._profile = self._take_profile(processes)
             compute_seconds = self._profile.compute_seconds
-            if compute_seconds:
+            if compute_seconds and self._settings.simulated_seconds is None:
                 self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
             self._try_loaders(processes)
             used = time.monotonic() - self._began - self._lost
             left = self._settings.budget_seconds - used - CLOSING_SECONDS
             left -= self._trial_seconds() * len(self._with_splits())
-            self._workload.select(choose_records(self._workload, self._profile, left))
+            self._workload.select(choose_records(self._workload, self._profile, left, processes.start_seconds))
             self._prepare(processes)
             self._write_stores(processes)
             # Every split is predicted before any is tried.
@@ -211,11 +212,9 @@ class _Comparison:
         workload.link_records()
         for number, candidate in enumerate(foreign):
             self._progress("try", number, len(foreign))
-            prepared = None
             with self._left_out(candidate, "when it was first tried"):
-                prepared = self._prepare_loader(processes, candidate)
                 seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
-                workload.tried[candidate] = processes.try_loader(candidate, seconds)
+                prepared, workload.tried[candidate] = processes.try_loader(candidate, seconds)
             if candidate in self._failed:
                 continue
             asked = workload.asked_for[candidate] = set(workload.tried[candidate].asked_for)
@@ -223,6 +222,7 @@ class _Comparison:
                 asked |= set(prepared.asked_for)
                 records = len(workload.records if workload.gets_selected(candidate) else workload.source)
                 workload.prepare_seconds_per_record[candidate] = prepared.seconds / max(1, records)
+                self._prepared[candidate] = replace(prepared, records=records)
             if isinstance(workload.source, ForeignSource):
                 self._count_records(candidate, workload.source)
         self._raise_if_all_failed()
@@ -250,24 +250,17 @@ class _Comparison:
         """Let the loaders of the user prepare their files for the selected records, unless they have them."""
         workload = self._workload
         workload.link_records()
+        if self._tried_records == len(workload.records):
+            return
         for number, candidate in enumerate(workload.tried):
             self._progress("write", number, len(workload.tried))
-            prepared = self._prepared.get(candidate)
-            if self._tried_records == len(workload.records):
-                continue
-            if workload.restrict(candidate):
+            restricted, prepared = workload.restrict(candidate), self._prepared.get(candidate)
+            if restricted and prepared is not None:
                 with self._left_out(candidate, "when it prepared its files"):
-                    self._prepare_loader(processes, candidate)
-            elif prepared is not None:
-                self._prepared[candidate] = replace(prepared, records=len(workload.source))
-
-    def _prepare_loader(self, processes: Processes, candidate: Candidate) -> WrittenStore | None:
-        """Run the `prepare` of a loader of the user and keep its cost; return None if it has none."""
-        prepared = processes.prepare(candidate)
-        if not prepared.seconds:
-            return None
-        self._prepared[candidate] = replace(prepared, records=len(self._workload.records))
-        return self._prepared[candidate]
+                    prepared = processes.prepare(candidate)
+            if prepared is not None:
+                records = len(workload.records if restricted else workload.source)
+                self._prepared[candidate] = replace(prepared, records=records)
 
     def _raise_if_all_failed(self) -> None:
         if not any(map(self._can_run, self._candidates)):
@@ -332,6 +325,7 @@ class _Comparison:
             # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
             source.count = max(each.content.samples for each in self._checks.values())
             self._workload.select(source.count)
+            self._prepared = {each: replace(one, records=source.count) for each, one in self._prepared.items()}
 
     def _measure(self, processes: Processes) -> ComparisonRounds:
         def show(done: int) -> None:

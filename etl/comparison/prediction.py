@@ -15,14 +15,14 @@ from etl.measuring.statistics import MIN_ROUNDS
 # The first batch includes the start-up, so the time per batch comes from the others.
 MIN_MEASURED_BATCHES = 5
 ROUNDS_WANTED = MIN_ROUNDS
-# Seconds to fork a process, make a model and look up files, and seconds to start a server, which imports torch.
-PROCESS_SECONDS, SERVER_SECONDS = 0.4, 3.0
+# Seconds to fork a process, make a model and look up files.
+PROCESS_SECONDS = 0.4
 
 # Slowdown of loading during compute, and of compute during loading, as factors.
 Slowdowns = tuple[float, float]
 
 
-def choose_records(workload: Workload, profile: Profile, seconds_left: float) -> int:
+def choose_records(workload: Workload, profile: Profile, seconds_left: float, start_seconds: float) -> int:
     """Return how many records to measure.
 
     Parameters
@@ -33,6 +33,8 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float) ->
         Profile of the raw pipeline.
     seconds_left : float
         Time for everything that comes after the profile.
+    start_seconds : float
+        Time to start the server of a round.
 
     Returns
     -------
@@ -50,15 +52,17 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float) ->
         whole = max(1, wanted // settings.batch_size) * settings.batch_size
         return available if wanted >= available else min(whole, available)
     most = available // settings.batch_size
-    if most <= MIN_MEASURED_BATCHES or seconds_needed(workload, profile, most + 1) <= seconds_left:
+    if most <= MIN_MEASURED_BATCHES or seconds_needed(workload, profile, most + 1, start_seconds) <= seconds_left:
         return available
     # Time grows with the number of batches, so bisect: a source may have millions of batches.
     numbers = range(MIN_MEASURED_BATCHES, most + 1)
-    with_room = bisect_right(numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, batches))
+    with_room = bisect_right(
+        numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, batches, start_seconds)
+    )
     return numbers[max(0, with_room - 1)] * settings.batch_size
 
 
-def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
+def seconds_needed(workload: Workload, profile: Profile, batches: int, start_seconds: float) -> float:
     """Estimate the seconds that a comparison takes after its profile.
 
     Parameters
@@ -69,13 +73,15 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int) -> float:
         Profile of the raw pipeline.
     batches : int
         Batches of an epoch.
+    start_seconds : float
+        Time to start the server of a round.
     """
     size = workload.settings.batch_size
     rounds = workload.settings.rounds or ROUNDS_WANTED
     loads = min(rounds, workload.settings.etl_alone_rounds)
     chosen = workload.candidates()
     loading_only = [each for each in workload.stage_candidates() if each not in chosen]
-    total = rounds * SERVER_SECONDS
+    total = rounds * start_seconds
     for stage in {each.stage for each in (*chosen, *loading_only) if each.is_presaved}:
         all_stages, left = stage_seconds(profile, None), stage_seconds(profile, stage)
         formats = len(workload.settings.formats) if stage == workload.presave_stage else 1
@@ -126,8 +132,7 @@ def _foreign_seconds(tried: TriedLoader, batches: int, rounds: int, loads: int, 
     # The check has two epochs. A sample has one to warm up and one that is timed; the first rounds have one more.
     check = PROCESS_SECONDS + 2 * epoch
     samples = rounds * (PROCESS_SECONDS + 2 * epoch + compute) + loads * epoch
-    starts = 0.0 if tried.shares_server else (rounds + 2) * SERVER_SECONDS
-    return batches * prepare + check + samples + starts
+    return batches * prepare + check + samples + (rounds + 2) * tried.start_seconds
 
 
 def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, profile: Profile) -> float:

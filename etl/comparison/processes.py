@@ -15,6 +15,7 @@ import etl
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.samples import (
     CheckedEpoch,
+    FirstTry,
     LoadingSample,
     Profile,
     Sample,
@@ -82,6 +83,8 @@ class Processes:
         self._is_common_tried = True
         self._servers = FreshServers(self._start)
         self._alone: dict[Candidate, FreshServers] = {}
+        self.start_seconds = 0.0
+        """Seconds to start the common server; 0 until it was started."""
 
     def renew(self) -> None:
         """Start a new server, with a newly randomized memory layout."""
@@ -108,7 +111,9 @@ class Processes:
 
     def profile(self) -> Profile:
         """Return the profile of the raw pipeline."""
-        return self._ask("profile", Profile)
+        profile = self._ask("profile", Profile)
+        self.start_seconds = self._servers.start_seconds
+        return profile
 
     def write(self, format: str, stage: str, jobs: int) -> WrittenStore:
         """Write a store, and return its cost.
@@ -124,26 +129,26 @@ class Processes:
         """
         return self._ask("write", WrittenStore, format=format, stage=stage, jobs=jobs)
 
-    def prepare(self, candidate: Candidate) -> WrittenStore:
-        """Let a loader of the user prepare its files, and return their cost: all 0 if it needs none."""
-        if candidate not in self._workload.tried:
-            self._alone[candidate] = self._own_server(candidate)
-        return self._ask("prepare", WrittenStore, candidate)
+    def prepare(self, candidate: Candidate) -> WrittenStore | None:
+        """Let a loader of the user prepare its files again, and return their cost."""
+        return self._ask("first_try", FirstTry, candidate, seconds=0.0).prepared
 
-    def try_loader(self, candidate: Candidate, seconds: float) -> TriedLoader:
-        """Load with a loader of the user for `seconds`, and compute. `prepare` must have been called.
+    def try_loader(self, candidate: Candidate, seconds: float) -> tuple[WrittenStore | None, TriedLoader]:
+        """Let a loader of the user prepare its files, if it does that; then load with it for `seconds`, and compute.
 
         From then on it is measured in processes of the common server, if that can still fork with its module imported.
         """
-        servers = self._alone[candidate]
-        tried = self._ask("try", TriedLoader, candidate, seconds=seconds)
+        servers = self._alone[candidate] = self._own_server(candidate)
+        first = self._ask("first_try", FirstTry, candidate, seconds=seconds)
+        tried = first.tried or self._ask("try", TriedLoader, candidate, seconds=seconds)
         shares = servers.can_fork and self._interpreter(candidate) is None
         if shares:
+            self.start_seconds = max(self.start_seconds, servers.start_seconds)
             self._common.append(candidate)
             self._alone.pop(candidate).close()
             self._servers.close()
             self._is_common_tried = False  # the next one imports this loader, too
-        return replace(tried, shares_server=shares)
+        return first.prepared, replace(tried, start_seconds=0.0 if shares else servers.start_seconds)
 
     def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
         """Return the seconds per batch of short trials with each CPU split, which take about `seconds` in all."""

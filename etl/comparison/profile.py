@@ -1,4 +1,4 @@
-"""The profile of the raw pipeline, from which the time of every strategy is predicted. Imports torch."""
+"""The profile of the raw pipeline, from which the time of every strategy is predicted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from etl.comparison.loader_clocks import RecordRun, StageClock
 from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile
 from etl.comparison.workload import Workload, source_files
+from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 from etl.stages.fields import flatten
-from etl.training.backends.tensors import map_batch
 
 # Measurements take turns, so that a slow second of the machine affects all of them. Together they take at most this
 # share of the time budget, and each turn at most this long.
@@ -39,7 +39,7 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
     prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
     prepare(files)
     with workload.raw() as raw:
-        first = map_batch(next(iter(raw)), np.array)
+        first = copy_of(next(iter(raw)))
         batch = workload.collate(first)
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)

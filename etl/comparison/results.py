@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.epoch_content import may_hold
 from etl.comparison.prediction import slowdowns, wall_seconds
 from etl.comparison.report import Noise, Parts, Presaving, RoundFigures, SplitTrial, StageResult, Timeline
 from etl.comparison.rules import misplaced_pages
@@ -98,6 +99,11 @@ class Measurements:
         """Candidates that have samples, in the requested order. The first is the reference."""
         return [each for each in self.workload.candidates() if self.samples.get(each)]
 
+    @property
+    def own(self) -> Candidate | None:
+        """The first strategy of this package that was compared; None if there is none."""
+        return next((each for each in self.compared if not each.is_foreign), None)
+
     def name(self, candidate: Candidate) -> str:
         """Return the candidate's name in reports."""
         return self.workload.name(candidate)
@@ -122,21 +128,18 @@ class Measurements:
 
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a loader of the user that cannot be given fewer records: only the amount, since they are others."""
-        workload = self.workload
-        batches, wanted = (
-            workload.tried[candidate].epoch_batches,
-            -(-len(workload.source) // workload.settings.batch_size),
-        )
-        if batches is not None and abs(batches - wanted) > 1:
+        batches = self.workload.tried[candidate].epoch_batches
+        records, batch_size = len(self.workload.source), self.workload.settings.batch_size
+        if batches is not None and not may_hold(batches, records, batch_size, self.workload.cpus):
+            wanted = -(-records // batch_size)
             return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)
 
     def _source_order(self) -> list[str] | None:
         """Return the digests of the records in the order of the source; None if no strategy of this package ran."""
-        own = next((each for each in self.compared if not each.is_foreign), None)
-        if own is None:
+        if self.own is None:
             return None
-        digests, order = self.checks[own].content.records, self.workload.epoch_order()
+        digests, order = self.checks[self.own].content.records, self.workload.epoch_order()
         return [digests[place] for place in np.argsort(order).tolist()]
 
     def written(self, candidate: Candidate) -> WrittenStore | None:
@@ -203,9 +206,7 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
     """Return the wall time of an epoch of the whole source, and its parts."""
 
     def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
-        return central_estimate(
-            samples, scale, lambda sample: scale.epoch_seconds(split(sample.epoch), sample.epoch.samples)
-        )
+        return central_estimate(samples, scale, lambda sample: scale.of(sample, split))
 
     alone = central_estimate(samples, scale, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
@@ -219,9 +220,7 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
 
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
-    return central_estimate(
-        samples, scale, lambda sample: scale.epoch_seconds(sample.epoch.host_wait, sample.epoch.samples)
-    )
+    return central_estimate(samples, scale, lambda sample: scale.of(sample, lambda epoch: epoch.host_wait))
 
 
 def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: Callable[[Sample], float]) -> float:
@@ -384,6 +383,6 @@ def _faults(measured: Measurements, candidate: Candidate) -> list[str]:
         return [f"{misplaced:,} pages of its files were not in the state of --cache {measured.workload.settings.cache}"]
     if "samples" in unchecked or measured.randomness is not None:
         return []
-    own = next((each for each in measured.compared if not each.is_foreign), measured.compared[0])
+    own = measured.own or measured.compared[0]
     same = compare_epochs(measured.checks[candidate].content, measured.checks[own].content, measured.name(own))
     return [] if same.level == "identical" else [same.reason]

@@ -151,7 +151,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     for name, each in evidence.items():
         content = each.check.content
         counts = {sample.epoch.samples for sample in each.samples.values()} - {content.samples}
-        others = {*content.batch_sizes[:-1]} - {conditions.batch_size}
+        incomplete = sum(size < conditions.batch_size for size in content.batch_sizes)
         if each.sameness.level is None:
             broken[name] = each.sameness.reason
         elif (
@@ -160,8 +160,13 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
             and content.digests != evidence[own].check.content.digests
         ):
             broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
-        elif others or content.batch_sizes[-1] > conditions.batch_size:
+        elif max(content.batch_sizes) > conditions.batch_size:
             broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {conditions.batch_size:,}"
+        elif incomplete > max(1, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
+            broken[name] = (
+                f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {conditions.batch_size:,} "
+                "records; the last of each worker may"
+            )
         elif counts:
             broken[name] = f"{counts.pop()} samples in a timed epoch instead of {content.samples}"
         elif shuffled and each.sameness.is_shuffled is False:

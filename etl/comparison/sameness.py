@@ -113,10 +113,17 @@ class Sameness(JsonValues):
     def describe_order(self) -> str:
         """Return how far records are from their place in the source; empty if nothing is known."""
         if self.displacement is not None:
-            return f"{self.displacement:,.1f} records from their place in the source on average"
+            return f"{self.order} records from their place in the source on average"
+        return self.order and f"{self.order} in every epoch"
+
+    @property
+    def order(self) -> str:
+        """The mean displacement of records; if it is unknown, whether the order changes; empty if that is unknown."""
+        if self.displacement is not None:
+            return f"{self.displacement:,.1f}"
         if self.is_shuffled is None:
             return ""
-        return "another order in every epoch" if self.is_shuffled else "the same order in every epoch"
+        return "another order" if self.is_shuffled else "the same order"
 
 
 def compare_epochs(

@@ -116,8 +116,8 @@ class TriedLoader(JsonValues):
         Device of compute.
     asked_for : list of str
         Of "path" and "source", what it asked for.
-    shares_server : bool
-        True if the processes that measure it can be forked from the server of all strategies.
+    start_seconds : float
+        Seconds to start a process of its own; 0 if it can be forked from the server of all strategies.
     """
 
     first_seconds: float
@@ -131,7 +131,23 @@ class TriedLoader(JsonValues):
     compute_seconds: float
     device: str
     asked_for: list[str] = field(default_factory=list)
-    shares_server: bool = False
+    start_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FirstTry(JsonValues):
+    """Result of the first process of a loader of the user: one of the two, since `prepare` has a process of its own.
+
+    Attributes
+    ----------
+    prepared : WrittenStore or None
+        Cost of what it prepared; None if there is nothing to prepare.
+    tried : TriedLoader or None
+        Its first try; None if it had to prepare its files first.
+    """
+
+    prepared: WrittenStore | None
+    tried: TriedLoader | None
 
 
 @dataclass(frozen=True)
@@ -217,7 +233,7 @@ class Sample(JsonValues):
     affinity : list of int
         CPUs that the process was bound to.
     torch_threads : int
-        Compute threads.
+        Compute threads; 0 if torch was not loaded.
     device : str
         Device of compute.
     misplaced_pages, unreported_files : int

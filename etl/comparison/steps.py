@@ -81,7 +81,8 @@ class UserStep:
     weights: str | None = None
 
     def __init__(self, make_step: Callable[..., Any], task: Task, waits: bool) -> None:
-        seed_everything(task.seed)
+        # Not the loader's seed, since the step is made in mid-epoch: seeded again, an epoch would be the same again.
+        seed_everything(task.seed + 1)
         self._user = task.call(make_step)
         if not callable(self._user):
             raise ValueError(f"--step returned a {type(self._user).__name__}; it must return a function of a batch")
@@ -119,5 +120,6 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that a user's code may use
     if importlib.util.find_spec("torch") is not None:
-        torch = importlib.import_module("torch")  # loaded or not: a step of the user may load it later
+        # Loaded now even if the user's code loads it later: then it would begin with a seed of its own.
+        torch = importlib.import_module("torch")
         torch.manual_seed(seed)

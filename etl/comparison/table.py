@@ -66,7 +66,8 @@ def show_report(report: Report, console: Console) -> None:
 def report_text(report: Report) -> str:
     """Return what `show_report` prints, without colours."""
     text = io.StringIO()
-    show_report(report, Console(file=text, width=TEXT_WIDTH, color_system=None))
+    # In a notebook, rich would show the tables itself.
+    show_report(report, Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False))
     return text.getvalue()
 
 

@@ -23,7 +23,7 @@ from etl.training.backends import backend as find_backend
 if TYPE_CHECKING:
     import torch
 
-    from etl.training.fit import Loss
+    from etl.training.step import Loss
 
 SCHEMA_VERSION = 1
 # Called with the current activity, the number of checks that are done, and the number of all checks.

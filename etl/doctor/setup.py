@@ -14,7 +14,8 @@ import torch
 from etl.iterators.foreign import as_iterator
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
-from etl.training.fit import Loss, TrainingStep, cross_entropy, place_model, squared_error
+from etl.training.fit import place_model
+from etl.training.step import Loss, TrainingStep, cross_entropy, squared_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self

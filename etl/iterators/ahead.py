@@ -8,6 +8,7 @@ from typing import Any
 from etl.iterators.foreign import as_iterator
 from etl.iterators.iterator import BatchIterator
 from etl.loading.batch_plan import State
+from etl.loading.sampler import Uneven
 
 
 class AheadIterator(BatchIterator):
@@ -44,6 +45,14 @@ class AheadIterator(BatchIterator):
     def epoch(self) -> int:
         return self._epoch
 
+    @property
+    def rank(self) -> int:
+        return self._iterator.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._iterator.world_size
+
     def __len__(self) -> int:
         return len(self._iterator)
 
@@ -59,6 +68,13 @@ class AheadIterator(BatchIterator):
         self._end_epoch()
         self._iterator.load_state_dict(state)
         self._align()
+
+    def _shard(self, rank: int, world_size: int, uneven: Uneven) -> BatchIterator:
+        """Return the shard of the wrapped iterator, at the position of this one."""
+        part = self._iterator.shard(rank, world_size, uneven)
+        if self._has_read_ahead:  # perhaps into the next epoch
+            part.set_epoch(self._epoch)
+        return part
 
     def close(self) -> None:
         self._end_epoch()

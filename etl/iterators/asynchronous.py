@@ -202,10 +202,8 @@ class AsyncIterator(AheadIterator):
         return super().state_dict() if self._after is None else self._source.state_after(self._after)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> AsyncIterator:
-        part = self._iterator.shard(rank, world_size, uneven)
-        part.set_epoch(self.epoch)  # the wrapped iterator may have read ahead into the next one
         return AsyncIterator(
-            part,
+            self._shard(rank, world_size, uneven),
             self._prefetch_size,
             workers=self._workers,
             threads=self._threads,

@@ -111,9 +111,7 @@ class DeviceIterator(AheadIterator):
         rank, world_size, uneven
             See `BatchIterator.shard`.
         """
-        part = self._iterator.shard(rank, world_size, uneven)
-        part.set_epoch(self._epoch)
-        shard = DeviceIterator(part, self._backend)
+        shard = DeviceIterator(self._shard(rank, world_size, uneven), self._backend)
         shard._finish = self._finish
         return shard
 

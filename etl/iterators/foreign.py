@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -93,6 +94,26 @@ class ForeignIterator(BatchIterator):
         told = (getattr(each, "epoch", None) for each in (self._batches, *self._settable))
         return next((epoch for epoch in told if isinstance(epoch, int)), self._epoch)
 
+    @property
+    def rank(self) -> int:
+        return self._part()[0]
+
+    @property
+    def world_size(self) -> int:
+        return self._part()[1]
+
+    @property
+    def reads_everything(self) -> bool:
+        """True if it is a DataLoader that certainly yields all records of its data set, whatever the rank is."""
+        data = sys.modules.get("torch.utils.data")
+        if data is None or not isinstance(self._batches, data.DataLoader):
+            return False
+        kinds = (data.RandomSampler, data.SequentialSampler)
+        return type(self._batches.sampler) in kinds and type(self._batches.batch_sampler) in (
+            data.BatchSampler,
+            type(None),
+        )
+
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type] # a TypeError if it has none
 
@@ -136,6 +157,18 @@ class ForeignIterator(BatchIterator):
         if close is not None:
             close()
 
+    def _part(self) -> tuple[int, int]:
+        """Return the rank and the number of ranks of a sampler or data set that tells them, such as a
+        `DistributedSampler`.
+        """
+        for each in _parts(self._batches):
+            rank = getattr(each, "rank", None)
+            for name in ("num_replicas", "world_size"):
+                world_size = getattr(each, name, None)
+                if isinstance(rank, int) and isinstance(world_size, int):
+                    return rank, world_size
+        return 0, 1
+
     def _no_state(self) -> str:
         return (
             f"the position in an epoch of a {self._name} is unknown: save the number of the epoch, and call "
@@ -147,11 +180,16 @@ def _with_set_epoch(batches: Any) -> list[Any]:
     """Return `batches` if it has a `set_epoch`, and otherwise those of its parts that have one."""
     if callable(getattr(batches, "set_epoch", None)):
         return [batches]
-    found: list[Any] = []
+    return [part for part in _parts(batches)[1:] if callable(getattr(part, "set_epoch", None))]
+
+
+def _parts(batches: Any) -> list[Any]:
+    """Return `batches` and those parts of it that may choose records, each once."""
+    found = [batches]
     for path in EPOCH_PARTS:
         part = batches
         for name in path.split("."):
             part = getattr(part, name, None)
-        if callable(getattr(part, "set_epoch", None)) and not any(part is each for each in found):
+        if part is not None and not any(part is each for each in found):
             found.append(part)
     return found

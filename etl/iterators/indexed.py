@@ -73,6 +73,14 @@ class IndexedIterator(BatchIterator):
         return self._epoch
 
     @property
+    def rank(self) -> int:
+        return self._sampler.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._sampler.world_size
+
+    @property
     def loader(self) -> Loader:
         """The loader of the records, for threads and processes to share."""
         return self._loader
@@ -204,7 +212,8 @@ class IndexedIterator(BatchIterator):
         part = copy.copy(self)
         part._pool = BufferPool(self._pool.reuse)
         part._sampler = dataclasses.replace(self._sampler, rank=rank, world_size=world_size, uneven=uneven)
-        part.set_epoch(self._epoch)
+        part._running, part._filler = None, None
+        part._position = part._resume_at
         return part
 
     def close(self) -> None:

@@ -38,6 +38,16 @@ class BatchIterator(Protocol):
     def epoch(self) -> int:
         """The running epoch; between epochs, the next one."""
 
+    @property
+    def rank(self) -> int:
+        """The rank whose part of each epoch this is; 0 unless it is a shard."""
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share each epoch; 1 unless this is a shard."""
+        return 1
+
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch; for a shard, those of its rank."""
 
@@ -62,7 +72,8 @@ class BatchIterator(Protocol):
         """
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> BatchIterator:
-        """Return an iterator over the part of each epoch that belongs to `rank`; it starts at the same epoch.
+        """Return an iterator over the part of each epoch that belongs to `rank`. It starts at the same epoch, or at the
+        state that was loaded.
 
         All ranks get the same number of batches, unless `uneven` is "allow". Ranks that train together, as under
         `DistributedDataParallel`, wait for each other in every step: if one got a batch more, it would wait for ever.

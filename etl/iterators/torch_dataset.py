@@ -65,6 +65,16 @@ class TorchDataset(IterableDataset[Any]):
         yield from map(self._as_tensors, self.iterator)
 
     @property
+    def rank(self) -> int:
+        """The rank of its iterator."""
+        return self.iterator.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share each epoch with its iterator."""
+        return self.iterator.world_size
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next loop begins, or resumes."""
         return self.iterator.epoch + (self._begun == self.iterator.epoch)

@@ -315,6 +315,8 @@ class FreshServers:
         self._server: Server | None = None
         self.can_fork = False
         """True if the last server could serve several sessions."""
+        self.start_seconds = 0.0
+        """Seconds until the last server was ready."""
 
     def renew(self) -> None:
         """Start another server, and wait until it is ready."""
@@ -355,8 +357,10 @@ class FreshServers:
     def _ready(self) -> Iterator[Server]:
         try:
             if self._server is None:
+                started = time.monotonic()
                 self._server = self._start()
                 self._server.wait_until_ready()
+                self.start_seconds = time.monotonic() - started
             yield self._server
         except BaseException:
             self.close()

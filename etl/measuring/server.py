@@ -110,7 +110,7 @@ def serve(name: str) -> None:
     faulthandler.enable(2)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     pipe, answers = _claim_pipes()
-    _end_with_parent()
+    end_with_parent()
     ends = select.poll()
     ends.register(pipe, select.POLLIN)
     if any(event & select.POLLHUP for _, event in ends.poll(0)):  # the client had ended before
@@ -148,7 +148,7 @@ def serve(name: str) -> None:
             server = os.getpid()
             child = os.fork()
             if child == 0:
-                _end_with_parent()
+                end_with_parent()
                 if os.getppid() != server:  # it had ended before
                     os._exit(1)
                 # The child must not clean up what belongs to the server, only what it made itself.
@@ -183,7 +183,7 @@ def _run_session(
     return ENDED
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Let the kernel kill this process when its parent ends: code that hangs would never see the end of the pipe."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

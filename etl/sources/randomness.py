@@ -76,7 +76,7 @@ def _read(source: RecordSequence, indices: list[int], seed: int) -> dict[int, di
     for index in indices:
         try:
             found[index] = _arrays(source[index])
-        except Exception:  # noqa: BLE001, S112 - whoever loads the record reports its error
+        except Exception:  # noqa: BLE001, S112 - the error is reported when the record is loaded
             continue
     return found
 

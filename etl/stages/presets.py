@@ -75,7 +75,7 @@ def open_pipeline(name: str | None, source: Any, size: int, decoder: str) -> Pip
 
     Stores are tied to the pipeline that wrote them. A stage of a class is identified by its class, its fields and its
     `version`; a stage that is a function by its module and name, its `version`, and the variables that it captures.
-    Code is not compared: whoever changes what a stage does, changes its `version`, too.
+    Code is not compared: if what a stage does changes, its `version` must change, too.
 
     Parameters
     ----------

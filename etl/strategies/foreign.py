@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from etl.functions import name_of_function
 from etl.strategies.task import Task
 
 
@@ -30,9 +31,16 @@ def open_loader(function: Callable[..., Any], task: Task) -> Iterable[Any]:
         return _Generator(function, task)
     loader = task.call(function)
     if inspect.isclass(loader) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-        raise ValueError(f"{_name(function)} returned a {type(loader).__name__}, not an iterable of batches")
+        raise ValueError(f"{name_of_function(function)} returned a {type(loader).__name__}, not an iterable of batches")
     iterable: Iterable[Any] = loader
     return iterable
+
+
+def close_loader(loader: object) -> None:
+    """Close a loader, or an epoch of one, if it has `close`."""
+    close = getattr(loader, "close", None)
+    if callable(close):
+        close()
 
 
 def find_prepare(function: Callable[..., Any]) -> Callable[[Task], Any] | None:
@@ -60,7 +68,3 @@ class _Generator:
         task, self._task = self._task, self._task.at_epoch(self._task.epoch + 1)
         batches: Iterator[Any] = task.call(self._function)
         return batches
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))

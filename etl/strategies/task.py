@@ -31,7 +31,7 @@ class Task:
     pipeline : Pipeline
         Stages that turn a record of `source` into training arrays.
     batch_size : int
-        Records in a batch. The last batch of an epoch may have fewer.
+        Records in a batch. The last batch of each worker may have fewer.
     dtype : str
         Dtype of the features, such as "float32".
     seed : int

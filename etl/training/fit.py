@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -18,18 +17,55 @@ from etl.loading.batch import Batch, as_batch
 from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend, import_torch
-from etl.training.backends import backend as find_backend
 from etl.training.listeners import Iteration, Listener
+from etl.training.progress import ENDED, LISTENING, LOADING, TRAINING
+from etl.training.ranks import join
+from etl.training.step import Loss, TrainingStep, cross_entropy
+from etl.training.synchronisation import synchronise
+from etl.training.training import Training
 
 if TYPE_CHECKING:
     import torch
 
-Loss = Callable[[Any, Any], Any]
+    OptimizerMaker = Callable[[torch.nn.Module], torch.optim.Optimizer]
+
 _END: Any = object()
 _ITERABLE_AGAIN = (
     "an iterator, such as a generator, ends once and for all: pass an iterable that begins again, such as a "
     "DataLoader, a list or an object whose __iter__ is a generator function"
 )
+
+
+@dataclass
+class RankResult:
+    """The work of one rank in a fit.
+
+    Attributes
+    ----------
+    rank : int
+        The rank.
+    device : str
+        Its device.
+    samples : int
+        Samples that it trained on, including `repeated`.
+    repeated : int
+        Those that a shard repeats so that all ranks get the same number of batches.
+    etl_seconds : float
+        Sum of its waits for a batch.
+    compute_seconds : float
+        Sum of its training steps, with their waits for other ranks. On a device, steps that are still in flight count
+        only if a listener needs times.
+    seconds : float
+        Duration, including start-up and every wait.
+    """
+
+    rank: int = 0
+    device: str = "cpu"
+    samples: int = 0
+    repeated: int = 0
+    etl_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -39,15 +75,21 @@ class FitResult:
     Attributes
     ----------
     scores : list of float
-        Loss of every iteration.
+        Loss of every iteration. With several ranks, the mean of their losses wherever their models were made equal.
     epochs : int
-        Number of epochs.
+        Number of whole epochs.
     samples : int
-        Number of samples trained on, including those that a shard repeats.
+        Number of samples that this rank trained on, including those that a shard repeats.
     seconds : float
-        Duration, including start-up and every wait.
+        Duration on this rank, including start-up and every wait.
     settings : list of Audit
         One report for each runtime setting that was asked for.
+    ranks : list of RankResult
+        What each rank has done.
+    stopped : str or None
+        Why a listener has stopped the training.
+    state : dict or None
+        From `fit_parallel`: the state of the trained model, with tensors on the CPU.
     """
 
     scores: list[float] = field(default_factory=list)
@@ -55,6 +97,14 @@ class FitResult:
     samples: int = 0
     seconds: float = 0.0
     settings: list[Audit] = field(default_factory=list)
+    ranks: list[RankResult] = field(default_factory=list)
+    stopped: str | None = None
+    state: dict[str, Any] | None = None
+
+    @property
+    def total_samples(self) -> int:
+        """Samples that all ranks have trained on, without those that are repeated."""
+        return sum(each.samples - each.repeated for each in self.ranks)
 
 
 def fit(
@@ -62,16 +112,18 @@ def fit(
     iterator: BatchIterator | Iterable[Any],
     *,
     backend: Backend | str = "auto",
-    optimizer: str | torch.optim.Optimizer = "sgd",
+    optimizer: str | torch.optim.Optimizer | OptimizerMaker = "sgd",
     learning_rate: float | None = None,
     loss: Loss | None = None,
     listeners: Sequence[Listener] = (),
-    epochs: int = 1,
+    epochs: int | None = 1,
     gc: GcPolicy | str | None = None,
     heap: HeapPolicy | str | None = None,
     threads: ThreadPolicy | int | None = None,
+    averaging_frequency: int = 1,
+    report_score_after_averaging: bool = True,
 ) -> FitResult:
-    """Train a model.
+    """Train a model, alone or as one of several ranks.
 
     Parameters
     ----------
@@ -83,9 +135,9 @@ def fit(
         Yields the batches of one epoch each time it is iterated: an iterator of etl; or any other iterable, such as a
         torch DataLoader. See the notes on both.
     backend : Backend or str
-        "auto", "cpu" or "cuda".
-    optimizer : str or torch.optim.Optimizer
-        "sgd", "adam", or an optimizer made by the caller.
+        "auto", "cpu", "cuda" or, for another CUDA device than the current one, "cuda:1".
+    optimizer : str, torch.optim.Optimizer or callable
+        "sgd", "adam", an optimizer made by the caller, or a function that makes one for `model`.
     learning_rate : float, optional
         For "sgd" and "adam"; 0.01 by default.
     loss : callable, optional
@@ -94,19 +146,26 @@ def fit(
         shape `(batch, steps, classes)`.
     listeners : sequence of Listener
         Called after every iteration.
-    epochs : int
-        Number of epochs.
+    epochs : int or None
+        Number of epochs; None to train until a listener, such as `EarlyStopping`, stops the training.
     gc : GcPolicy or str, optional
         Garbage collection during the fit, such as "freeze".
     heap : HeapPolicy or str, optional
         The allocator during the fit, such as "retain".
     threads : ThreadPolicy or int, optional
         Compute threads during the fit.
+    averaging_frequency : int
+        With several ranks: 1 averages the gradients of every iteration. A higher number averages the parameters every
+        so many iterations, counted in each epoch, and at its end.
+    report_score_after_averaging : bool
+        With several ranks: the score of an iteration after which the models are equal is the mean of their scores,
+        rather than this rank's.
 
     Returns
     -------
     FitResult
         Losses, counts, duration, and an audit of each runtime setting. The audits are not part of the duration.
+        With several ranks, what each of them has done.
 
     Raises
     ------
@@ -115,9 +174,11 @@ def fit(
     ValueError
         If an argument is invalid; if there are several epochs and the iterator is exhausted after one; if a batch has
         another form than those in the notes; if an epoch has no batches; if labels have a mask and the loss does not
-        accept `mask`.
+        accept `mask`; if the batches are the part of another rank, or a DataLoader's own sampler gives all records to
+        every rank.
     RuntimeError
-        If the backend is not available.
+        If the backend is not available, or has fewer devices than there are ranks on this machine; if another rank
+        fails.
 
     Warns
     -----
@@ -139,40 +200,83 @@ def fit(
     As the training loop, `fit` passes the number of each epoch to `set_epoch` of the iterable. If it has none, the
     number is passed to its sampler, batch sampler and data set, so that a `DistributedSampler` shuffles anew. The first
     number is the `epoch` of one of these, or 0; after the last epoch it is set to the next one.
+
+    If torch's process group is initialised, or torchrun has started this process, it trains as one of several ranks.
+    `iterator` is divided among them by `shard`, unless it is this rank's part already; any other iterable must be, and
+    so a DataLoader needs a `DistributedSampler`. The model is wrapped in torch's `DistributedDataParallel` unless it is
+    wrapped already, and all ranks begin with the model of rank 0. "cuda" is the device of the rank's number. The
+    models of all ranks are equal when `fit` returns. An error in one rank becomes an error in all.
+
+    Source: ParallelWrapper in "Deeplearning4j With GPUs", and for its averaging the Deeplearning4j documentation.
     """
     torch = import_torch()
-    epochs = whole_number("epochs", epochs, least=1)
-    source = as_iterator(iterator)
-    if epochs > 1 and is_exhausted_by_iterating(iterator):
+    epochs = None if epochs is None else whole_number("epochs", epochs, least=1)
+    averaging_frequency = whole_number("averaging_frequency", averaging_frequency, least=1)
+    if epochs is None and not any(getattr(each, "may_stop", False) for each in listeners):
+        raise ValueError("epochs is None, but no listener would end the training: pass etl.EarlyStopping, or epochs")
+    whole = as_iterator(iterator)
+    if epochs != 1 and is_exhausted_by_iterating(iterator):
         raise ValueError(f"epochs is {epochs}, but {describe(iterator)} is exhausted after one; {_ITERABLE_AGAIN}")
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
     policies = _policies(gc, heap, threads)
-    chosen = find_backend(backend) if isinstance(backend, str) else backend
+    # A checkpoint has what the other listeners have made of the same iteration.
+    listeners = sorted(listeners, key=lambda listener: getattr(listener, "runs_last", False))
+    ranks, chosen = join(backend)
+    ranks.check_equal(
+        "epochs, averaging_frequency, report_score_after_averaging and listeners that work together",
+        (epochs, averaging_frequency, report_score_after_averaging, _working_together(listeners)),
+    )
+    source = ranks.share(whole)
+    ranks.check_equal("number of batches", None if ranks.is_alone else _count_batches(source))
     place_model(model, source, chosen).train()
     update = make_optimizer(model)
-    step = TrainingStep(model, update, loss or cross_entropy)
-    waits = any(listener.needs_times for listener in listeners)
-    result = FitResult()
-    scores: list[Any] = []
+    synchronisation = synchronise(model, update, ranks, averaging_frequency)
+    step = TrainingStep(synchronisation.module, update, loss or cross_entropy)
+    training = Training(model, update, source, chosen, ranks, synchronisation, step, epochs, listeners)
+    loop = _Loop(training, report_score_after_averaging)
     started = time.perf_counter()
-    with ExitStack() as in_force:
-        for policy in policies:
-            in_force.enter_context(policy)
-        with ExitStack() as started_listeners:
-            for listener in listeners:
-                listener.fit_started()
-                started_listeners.callback(listener.fit_ended)
-            for _ in range(epochs):
-                _run_epoch(source, step, chosen, listeners, waits, scores, result)
-                result.epochs += 1
+    try:
+        with ExitStack() as in_force:
+            for policy in policies:
+                in_force.enter_context(policy)
+            loop.run()
             chosen.synchronize()
-        result.seconds = time.perf_counter() - started
-        result.settings = [policy.audit() for policy in policies]
-    result.scores = torch.stack(scores).tolist() if scores else []
-    for audit in result.settings:
+            loop.own.seconds = time.perf_counter() - started
+            settings = [policy.audit() for policy in policies]
+        training.progress.set(ENDED)
+        results = ranks.gather(loop.own)
+    except BaseException as error:
+        training.fail(error)
+        raise
+    finally:
+        training.close()
+        if source is not whole:
+            whole.set_epoch(source.epoch)
+            source.close()
+    for audit in settings:
         if audit.is_inert:
             warnings.warn(f"a runtime setting is not in force: {audit.alarm}", stacklevel=2)
-    return result
+    return FitResult(
+        scores=torch.stack(loop.scores).tolist() if loop.scores else [],
+        epochs=loop.epochs,
+        samples=loop.own.samples,
+        seconds=loop.own.seconds,
+        settings=settings,
+        ranks=results,
+        stopped=training.stopped,
+    )
+
+
+def _working_together(listeners: Sequence[Listener]) -> list[str]:
+    return [type(each).__name__ for each in listeners if hasattr(each, "training_started")]
+
+
+def _count_batches(batches: BatchIterator) -> int | None:
+    """Return the number of batches of an epoch; None if it is not known."""
+    try:
+        return len(batches)
+    except (TypeError, AttributeError, NotImplementedError):
+        return None
 
 
 def place_model(model: torch.nn.Module, iterator: Any, backend: Backend) -> torch.nn.Module:
@@ -191,128 +295,117 @@ def place_model(model: torch.nn.Module, iterator: Any, backend: Backend) -> torc
     return model.to(backend.device) if dtype is None else backend.place(model, dtype)
 
 
-class TrainingStep:
-    """One step of training on a batch of tensors: forward, loss, backward, update. Returns the detached loss.
+class _Loop:
+    """The loop of a training."""
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, on its device.
-    optimizer : torch.optim.Optimizer
-        Updates the model's parameters.
-    loss : callable
-        `loss(output, labels)`; accepts `mask` if labels have one.
-    """
+    def __init__(self, training: Training, reports_mean: bool) -> None:
+        self._training = training
+        self._listeners: Sequence[Listener] = training.listeners
+        self._reports_mean = reports_mean
+        self._waits = any(listener.needs_times for listener in self._listeners)
+        self.own = RankResult(training.ranks.rank, str(training.backend.device))
+        self.scores: list[Any] = []
+        self.epochs = 0
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._loss = loss
-        self._model_takes_mask = _takes_mask(model.forward)
-        self._loss_takes_mask = _takes_mask(getattr(loss, "forward", loss))
+    def run(self) -> None:
+        """Train, and run the listeners, those that have started until the end, whatever happens."""
+        training = self._training
+        with ExitStack() as started_listeners:
+            try:
+                for listener in self._listeners:
+                    _call(listener, "training_started", training)
+                for listener in self._listeners:
+                    listener.fit_started()
+                    started_listeners.callback(listener.fit_ended)
+                while not training.is_over:
+                    self._run_epoch()
+            except BaseException:
+                # Known to `fit_ended`, which must not wait for other ranks then.
+                training.failed = True
+                raise
 
-    def __call__(self, batch: Batch) -> torch.Tensor:
-        inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
-        keywords = {"mask": batch.features_mask} if self._model_takes_mask and batch.features_mask is not None else {}
-        masked = {} if batch.labels_mask is None else {"mask": batch.labels_mask}
-        if masked and not self._loss_takes_mask:
-            raise ValueError("labels are padded, and the loss takes no `mask`: use loss(output, labels, mask=None)")
-        self._optimizer.zero_grad(set_to_none=True)
-        loss: torch.Tensor = self._loss(self._model(*inputs, **keywords), batch.labels, **masked)
-        loss.backward()
-        self._optimizer.step()
-        return loss.detach()
+    def _run_epoch(self) -> None:
+        training, before = self._training, len(self.scores)
+        iterator, epoch = training.iterator, training.iterator.epoch
+        is_resumed = not self.scores and training.position not in (None, (epoch, 0))
+        is_whole = False
+        # Calling iter() counts as loading, because many iterators read their first batches there.
+        asked = ended = time.perf_counter()
+        training.progress.set(LOADING, epoch)
+        batches: Any = iter(iterator)
+        try:
+            # A stop after the last batch of an epoch lets the epoch end.
+            while training.stopped is None or self._is_at_end(epoch):
+                with announced_by_loop():
+                    item = next(batches, _END)
+                loaded = time.perf_counter()
+                if item is _END:
+                    is_whole = True
+                    break
+                number = len(self.scores) - before
+                training.progress.set(TRAINING, epoch, number)
+                batch = as_batch(item)
+                del item
+                score = self._step(batch)
+                done = time.perf_counter()
+                iteration = Iteration(
+                    number=len(self.scores),
+                    epoch=epoch,
+                    samples=len(batch),
+                    etl_seconds=loaded - asked,
+                    compute_seconds=done - loaded,
+                    seconds=done - ended,
+                    score=score,
+                    device=self.own.device,
+                )
+                self._count(iteration, batch)
+                ended = done
+                training.progress.set(LISTENING, epoch, number)
+                for listener in self._listeners:
+                    listener.iteration_done(iteration)
+                batch_boundary()
+                training.progress.set(LOADING, epoch, number + 1)
+                asked = time.perf_counter()
+        finally:
+            close_epoch(batches, iterator)
+        # The rest of a resumed epoch may have none, for more ranks or larger batches.
+        if len(self.scores) == before and not is_resumed:
+            raise ValueError(f"epoch {epoch} has no batches, so there is nothing to train on; {_ITERABLE_AGAIN}")
+        training.synchronisation.end_epoch()
+        training.are_models_equal = True
+        if is_whole:
+            self.epochs += 1
+            training.epochs_done += 1
+            for listener in self._listeners:
+                _call(listener, "epoch_done", epoch)
+
+    def _is_at_end(self, epoch: int) -> bool:
+        position = self._training.position
+        return position is not None and position[0] != epoch
+
+    def _step(self, batch: Batch) -> Any:
+        training = self._training
+        score = training.step(training.backend.put(batch))
+        training.are_models_equal = training.synchronisation.after_step()
+        if self._reports_mean and training.are_models_equal:
+            score = training.ranks.mean(score)
+        if self._waits:
+            training.backend.synchronize()
+        return score
+
+    def _count(self, iteration: Iteration, batch: Batch) -> None:
+        self.scores.append(iteration.score)
+        self.own.samples += iteration.samples
+        self.own.repeated += 0 if batch.repeated is None else int(batch.repeated.sum())
+        self.own.etl_seconds += iteration.etl_seconds
+        self.own.compute_seconds += iteration.compute_seconds
 
 
-def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the mean cross entropy.
-
-    Parameters
-    ----------
-    output : tensor of shape (batch, classes), or (batch, steps, classes) with a mask
-        Logits.
-    labels : integer tensor of shape (batch,) or (batch, steps)
-        Class numbers.
-    mask : tensor of shape (batch, steps), optional
-        Nonzero for the steps that count.
-    """
-    entropy = import_torch().nn.functional.cross_entropy
-    loss: torch.Tensor = entropy(output, labels) if mask is None else entropy(output[mask != 0], labels[mask != 0])
-    return loss
-
-
-def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the mean squared error.
-
-    Parameters
-    ----------
-    output : tensor
-        Predictions, reshaped to the shape of `labels`.
-    labels : tensor of any shape
-        Targets.
-    mask : tensor of the shape of `labels`, optional
-        Nonzero for the values that count.
-    """
-    error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
-    return error.mean() if mask is None else error[mask != 0].mean()
-
-
-def _takes_mask(function: Callable[..., Any]) -> bool:
-    # Wrappers such as DistributedDataParallel accept any keyword and pass it on.
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # compiled functions may have none
-        return False
-    return any(each.name == "mask" or each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def _run_epoch(
-    iterator: BatchIterator,
-    step: TrainingStep,
-    backend: Backend,
-    listeners: Sequence[Listener],
-    waits: bool,
-    scores: list[Any],
-    result: FitResult,
-) -> None:
-    epoch, before = iterator.epoch, len(scores)
-    # Calling iter() counts as loading, because many iterators read their first batches there.
-    asked = ended = time.perf_counter()
-    batches: Any = iter(iterator)
-    try:
-        while True:
-            with announced_by_loop():
-                item = next(batches, _END)
-            loaded = time.perf_counter()
-            if item is _END:
-                break
-            batch = as_batch(item)
-            del item
-            score = step(backend.put(batch))
-            if waits:
-                backend.synchronize()
-            done = time.perf_counter()
-            scores.append(score)
-            result.samples += len(batch)
-            iteration = Iteration(
-                number=len(scores) - 1,
-                epoch=epoch,
-                samples=len(batch),
-                etl_seconds=loaded - asked,
-                compute_seconds=done - loaded,
-                seconds=done - ended,
-                score=score,
-                device=str(backend.device),
-            )
-            ended = done
-            for listener in listeners:
-                listener.iteration_done(iteration)
-            batch_boundary()
-            asked = time.perf_counter()
-    finally:
-        close_epoch(batches, iterator)
-    if len(scores) == before:
-        raise ValueError(f"epoch {epoch} has no batches, so there is nothing to train on; {_ITERABLE_AGAIN}")
+def _call(listener: Listener, method: str, *arguments: Any) -> None:
+    """Call a method that a listener may have."""
+    function = getattr(listener, method, None)
+    if function is not None:
+        function(*arguments)
 
 
 def _policies(
@@ -328,8 +421,8 @@ def _policies(
 
 
 def _optimizer_maker(
-    optimizer: str | torch.optim.Optimizer, learning_rate: float | None
-) -> Callable[[torch.nn.Module], torch.optim.Optimizer]:
+    optimizer: str | torch.optim.Optimizer | OptimizerMaker, learning_rate: float | None
+) -> OptimizerMaker:
     """Return a function that makes the optimizer once the model is on its device.
 
     Arguments are checked now, before the model is moved.
@@ -339,7 +432,7 @@ def _optimizer_maker(
             raise ValueError(
                 f"learning_rate={learning_rate} has no effect on an optimizer that has its own; leave it out"
             )
-        return lambda _: optimizer
+        return lambda model: optimizer(model) if callable(optimizer) else optimizer
     torch = import_torch()
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
     if optimizer not in kinds:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import whole_number
 from etl.runtime.gc_watch import Collections, CollectionWatch
+
+if TYPE_CHECKING:
+    from etl.training.training import Training
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class Iteration:
 
 class Listener(Protocol):
     """The protocol of a listener.
+
+    Two more methods are run if it has them: `training_started(training)`, before `fit_started`, with the
+    `etl.training.training.Training` that it can stop, which needs `may_stop = True` if `epochs` is None; and
+    `epoch_done(epoch)`, after every whole epoch. One with `state_dict` and `load_state_dict` is part of a checkpoint.
+    Listeners run in the order given, those with `runs_last = True` after the others.
 
     Attributes
     ----------
@@ -113,6 +121,9 @@ class PerformanceListener:
         ETL: 0.08 ms; iteration 20; iteration time: 17.31 ms; samples/sec: 1848.6; batches/sec: 57.77; score: 0.722934;
         GC: [gen0: 2 (0.41 ms)], [gen1: 0 (0.00 ms)], [gen2: 0 (0.00 ms)]
 
+    With several ranks, rank 0 writes the lines of all of them, each beginning with its rank, and their total rates.
+    Every report then waits for all ranks.
+
     Parameters
     ----------
     frequency : int
@@ -141,7 +152,7 @@ class PerformanceListener:
     Attributes
     ----------
     last : Performance or None
-        The latest report.
+        The latest report of this rank.
     """
 
     needs_times = True
@@ -177,6 +188,11 @@ class PerformanceListener:
         self._on_report = on_report
         self._collections = CollectionWatch()
         self._window: list[Iteration] = []
+        self._training: Training | None = None
+
+    def training_started(self, training: Training) -> None:
+        """Note the ranks."""
+        self._training = training
 
     def fit_started(self) -> None:
         """Start counting garbage collections."""
@@ -191,11 +207,13 @@ class PerformanceListener:
 
     def fit_ended(self) -> None:
         """Report the iterations since the last report, and stop counting garbage collections."""
+        has_failed = self._training is not None and self._training.failed
         try:
-            if self._window:
+            if self._window and not (has_failed and self._ranks > 1):
                 self._report()
         finally:
             self._collections.stop()
+            self._training = None  # nor does it keep the model alive
 
     def _report(self) -> None:
         window, self._window = self._window, []
@@ -214,9 +232,26 @@ class PerformanceListener:
             device=last.device,
         )
         self.last = performance
-        self._output(self._line(performance))
+        self._write(performance)
         if self._on_report is not None:
             self._on_report(performance)
+
+    @property
+    def _ranks(self) -> int:
+        return 1 if self._training is None else self._training.ranks.world_size
+
+    def _write(self, performance: Performance) -> None:
+        if self._training is None or self._ranks == 1:
+            self._output(self._line(performance))
+            return
+        everyone = self._training.ranks.gather(performance)
+        if self._training.ranks.rank != 0:
+            return
+        for rank, each in enumerate(everyone):
+            self._output(f"rank {rank}: {self._line(each)}")
+        samples = sum(each.samples_per_second for each in everyone)
+        batches = sum(each.batches_per_second for each in everyone)
+        self._output(f"all {self._ranks} ranks: samples/sec: {samples:.1f}; batches/sec: {batches:.2f}")
 
     def _line(self, performance: Performance) -> str:
         collections = ", ".join(

@@ -230,23 +230,34 @@ def test_a_process_that_fails_prints_no_traceback(tmp_path: Path) -> None:
     assert done.stderr == "etl: nowhere does not exist; write it with presave.write or `etl presave`\n"
 
 
-@pytest.mark.parametrize(
-    "call", [["doctor"], ["doctor", "photographs"], ["compare", "photographs", "--compute", "simulated:1ms"]], ids=str
-)
-def test_without_torch_one_line_says_how_to_install_it(call: list[str], photographs: Path, tmp_path: Path) -> None:
-    """A module of that name on the path hides torch from every process of the command."""
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
-    (tmp_path / "photographs").symlink_to(photographs)
-    done = subprocess.run(
+def run_without_torch(call: list[str], photographs: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command; a module of that name on the path hides torch from all of its processes."""
+    (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    (folder / "photographs").symlink_to(photographs)
+    return subprocess.run(
         [sys.executable, "-m", "etl", *call],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
         capture_output=True,
         text=True,
         check=False,
         timeout=LIMIT_SECONDS,
     )
+
+
+@pytest.mark.parametrize("call", [["doctor"], ["doctor", "photographs"], ["compare", "photographs"]], ids=str)
+def test_without_torch_one_line_says_how_to_install_it(call: list[str], photographs: Path, tmp_path: Path) -> None:
+    done = run_without_torch(call, photographs, tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("etl: ")
     assert line.endswith("training needs torch: pip install 'fair-etl[torch]'")
+
+
+def test_strategies_are_compared_without_torch_if_compute_is_simulated(photographs: Path, tmp_path: Path) -> None:
+    few = ["--records", "24", "--batch-size", "4", "--size", "32", "--rounds", "1", "--budget", "2s"]
+    call = ["compare", "photographs", "--compute", "simulated:1ms", "--strategies", "raw,async-presaved", *few]
+    done = run_without_torch(call, photographs, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torch" not in done.stderr
+    assert "async-presaved" in done.stdout

@@ -28,22 +28,7 @@ from tests.report_schema import SCHEMA, make_schema
 from tests.user_modules import user_module
 
 # The fewest records and rounds that give a report.
-QUICK = (
-    "--rounds",
-    "1",
-    "--budget",
-    "2s",
-    "--records",
-    "24",
-    "--batch-size",
-    "4",
-    "--size",
-    "32",
-    "--threads",
-    "1",
-    "--budget",
-    "2s",
-)
+QUICK = "--rounds=1", "--records=24", "--batch-size=4", "--size=32", "--threads=1", "--budget=2s"
 
 
 @pytest.fixture(scope="module")
@@ -302,10 +287,10 @@ def test_a_cold_comparison_has_every_strategy_read_the_disk(
     probe.write_bytes(bytes(100))
     if drop_from_page_cache([probe, *(each for each in folder.rglob("*") if each.is_file())]):
         pytest.skip("files here are kept in memory")
-    two_rounds = ("--rounds", "2", "--budget", "2s", "--records", "24", "--batch-size", "4", "--size", "32")
     strategies = "raw,async-raw,process-raw,presaved,async-presaved"
     formats = ("--formats", ",".join(presave.formats())) if source == "photographs" else ()
-    report = compare(tmp_path, str(folder), *two_rounds, *formats, "--strategies", strategies, "--cache", "cold")
+    cold = ("--cache", "cold", "--compute", "simulated:1ms")
+    report = compare(tmp_path, str(folder), *QUICK, *formats, "--strategies", strategies, *cold)
     cache = next(check for check in report["checks"] if check["rule"] == "cache")
     assert cache["broken_by"] == {}
     assert cache["held"]
@@ -325,7 +310,8 @@ def test_a_file_that_another_program_keeps_in_memory_disqualifies_a_cold_strateg
     photographs: Path, tmp_path: Path
 ) -> None:
     photo = str(next(photographs.rglob("*.jpg")))
-    arguments = (*QUICK, "--records", "40", "--strategies", "raw,presaved", "--cache", "cold")
+    cold = ("--cache", "cold", "--compute", "simulated:1ms")
+    arguments = (*QUICK, "--records", "40", "--strategies", "raw,presaved", *cold)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING, photo], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:

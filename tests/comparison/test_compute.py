@@ -13,9 +13,11 @@ import pytest
 import torch
 
 import etl
-from etl.comparison.compute import Simulated, Training, default_model, make_compute, make_model
+from etl.comparison.compute import Simulated, default_model, make_compute
 from etl.comparison.settings import Settings
-from etl.comparison.workload import Subset, Workload
+from etl.comparison.subset import Subset
+from etl.comparison.training import Training, make_model
+from etl.comparison.workload import Workload
 from tests.comparison_workloads import COLUMNS, make_workload
 
 SHAPE, OUTPUTS = (3,), 2

@@ -169,9 +169,9 @@ def test_a_loader_of_the_user_has_its_level_and_order_beside_its_ratio_and_no_pr
     assert row_of(html, "samples") == ["–", "close (0.014)", "same amount", "same records"]  # noqa: RUF001
     assert row_of(html, "order") == [
         "–",  # noqa: RUF001
-        "170.4 records from their place in the source on average",
-        "another order in every epoch",
-        "0.0 records from their place in the source on average",
+        "170.4",
+        "another order",
+        "0.0",
     ]
     assert row_of(html, "records measured") == ["512", "512", "512", "640"]
     assert row_of(html, "predicted wall, s") == ["6.52", "–", "–", "–"]  # noqa: RUF001

@@ -18,6 +18,7 @@ from etl.comparison.prediction import (
 from tests.comparison_workloads import make_profile, make_split, make_workload
 
 LOAD, COMPUTE = 1e-3, 4e-3
+START = 2.0
 STEPS = 20_000
 
 
@@ -121,13 +122,13 @@ BUDGETS = (-5.0, 0.0, *range(30, 120, 2), 1e6)
 def test_never_fewer_than_the_least_batches_and_never_more_than_the_source(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
     for seconds in BUDGETS:
-        chosen = choose_records(workload, make_profile(), seconds)
+        chosen = choose_records(workload, make_profile(), seconds, START)
         assert MIN_MEASURED_BATCHES * 10 <= chosen <= 200
 
 
 def test_more_time_gives_more_records_and_with_enough_all_of_them(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    chosen = [choose_records(workload, make_profile(load=5e-3), seconds) for seconds in BUDGETS]
+    chosen = [choose_records(workload, make_profile(load=5e-3), seconds, START) for seconds in BUDGETS]
     assert chosen == sorted(chosen)
     assert len(set(chosen)) > 5
     assert chosen[-1] == 200
@@ -136,38 +137,43 @@ def test_more_time_gives_more_records_and_with_enough_all_of_them(tmp_path: Path
 def test_whole_batches_are_chosen_so_that_one_more_would_not_fit(tmp_path: Path) -> None:
     workload, profile = make_workload(tmp_path), make_profile(load=5e-3)
     for seconds in BUDGETS:
-        chosen = choose_records(workload, profile, seconds)
+        chosen = choose_records(workload, profile, seconds, START)
         if MIN_MEASURED_BATCHES * 10 < chosen < 200:
             assert chosen % 10 == 0
-            assert seconds_needed(workload, profile, chosen // 10) <= seconds
-            assert seconds_needed(workload, profile, chosen // 10 + 1) > seconds
+            assert seconds_needed(workload, profile, chosen // 10, START) <= seconds
+            assert seconds_needed(workload, profile, chosen // 10 + 1, START) > seconds
 
 
 def test_a_source_with_fewer_batches_than_the_minimum_is_measured_completely(tmp_path: Path) -> None:
-    assert choose_records(make_workload(tmp_path, rows=57), make_profile(), 0.0) == 57
-    assert choose_records(make_workload(tmp_path, rows=4), make_profile(), 0.0) == 4
+    assert choose_records(make_workload(tmp_path, rows=57), make_profile(), 0.0, START) == 57
+    assert choose_records(make_workload(tmp_path, rows=4), make_profile(), 0.0, START) == 4
 
 
 def test_a_partial_last_batch_belongs_to_the_whole_source(tmp_path: Path) -> None:
-    assert choose_records(make_workload(tmp_path, rows=203), make_profile(), 1e6) == 203
+    assert choose_records(make_workload(tmp_path, rows=203), make_profile(), 1e6, START) == 203
 
 
 @pytest.mark.parametrize(("asked", "chosen"), [(30, 30), (200, 200), (5000, 200)])
 def test_the_requested_number_of_records_is_measured_if_the_source_has_them(
     tmp_path: Path, asked: int, chosen: int
 ) -> None:
-    assert choose_records(make_workload(tmp_path, records=asked), make_profile(), 0.0) == chosen
+    assert choose_records(make_workload(tmp_path, records=asked), make_profile(), 0.0, START) == chosen
 
 
 def test_more_rounds_leave_room_for_fewer_records(tmp_path: Path) -> None:
     profile = make_profile(load=5e-3)
-    few = choose_records(make_workload(tmp_path, rounds=3), profile, 80.0)
-    many = choose_records(make_workload(tmp_path, rounds=12), profile, 80.0)
+    few = choose_records(make_workload(tmp_path, rounds=3), profile, 60.0, START)
+    many = choose_records(make_workload(tmp_path, rounds=12), profile, 60.0, START)
     assert many < few
+
+
+def test_a_process_that_starts_slowly_leaves_room_for_fewer_records(tmp_path: Path) -> None:
+    workload, profile = make_workload(tmp_path), make_profile(load=5e-3)
+    assert choose_records(workload, profile, 60.0, 3.0) < choose_records(workload, profile, 60.0, 0.1)
 
 
 def test_the_estimate_grows_with_the_batches(tmp_path: Path) -> None:
     workload, profile = make_workload(tmp_path), make_profile()
-    needed = [seconds_needed(workload, profile, batches) for batches in range(6, 40)]
+    needed = [seconds_needed(workload, profile, batches, START) for batches in range(6, 40)]
     assert needed == sorted(needed)
     assert needed[0] < needed[-1]

@@ -249,6 +249,68 @@ def test_a_source_that_the_server_cannot_open_is_an_error_at_its_start(tmp_path:
         processes.profile()
 
 
+NO_TORCH = """
+import sys
+
+import etl
+
+def check(record):
+    assert "torch" not in sys.modules
+    return record
+
+def pipeline():
+    return etl.Pipeline([check])
+"""
+
+
+def test_simulated_compute_does_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_torch.py").write_text(NO_TORCH)
+    monkeypatch.chdir(tmp_path)
+    workload = make_workload(tmp_path, pipeline="no_torch:pipeline", compute="simulated:1ms", budget_seconds=2.0)
+    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+        assert processes.profile().device == "none"
+        assert processes.start_seconds > 0
+        assert processes.measure(RAW, with_etl_alone=True).torch_threads == 0
+
+
+TRIED = """
+import os, pathlib
+
+import numpy as np
+
+def note(name):
+    with open("notes", "a") as notes:
+        print(name, os.getpid(), file=notes)
+
+class Plain:
+    def __iter__(self):
+        note("load")
+        return iter([(np.zeros((10, 4), np.float32), np.zeros(10, int))] * 20)
+
+class Prepared(Plain):
+    @staticmethod
+    def prepare(folder):
+        note("prepare")
+        pathlib.Path(folder, "records").write_text("all")
+"""
+
+
+@pytest.mark.parametrize(("name", "noted"), [("Plain", ["load"]), ("Prepared", ["prepare", "load"])])
+def test_what_a_loader_prepares_is_prepared_in_a_process_of_its_own(
+    name: str, noted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tried_loaders.py").write_text(TRIED)
+    monkeypatch.chdir(tmp_path)
+    workload = make_workload(tmp_path, strategies=(f"mine=tried_loaders:{name}",), compute="simulated:1ms")
+    with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
+        prepared, tried = processes.try_loader(workload.candidates()[0], 0.5)
+    assert (prepared and prepared.nbytes) == (3 if name == "Prepared" else None)
+    assert (tried.batches, tried.samples, tried.start_seconds) == (20, 200, 0.0)
+    names, numbers = zip(*map(str.split, Path("notes").read_text().splitlines()), strict=True)
+    assert list(names) == noted
+    assert len(set(numbers)) == len(noted)
+
+
 def test_another_python_searches_the_folders_of_the_user_and_no_packages_of_this_one(tmp_path: Path) -> None:
     user = [str(tmp_path), str(tmp_path / "modules")]
     site = [sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(tmp_path / "lib" / "site-packages")]

@@ -193,3 +193,12 @@ def test_host_wait_is_shown_once_it_differs_from_the_stall_by_one_percent() -> N
     for more, shown in ((0.043, False), (0.045, True), (-0.045, True)):
         result = changed(1, host_wait_seconds=0.648 + more)
         assert result.parent.shows_host_wait() is shown
+
+
+def test_the_text_of_a_report_is_text_in_a_notebook_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = comparison_reports.photographs()
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "async-presaved" in str(report)
+    assert capsys.readouterr().out == ""

@@ -118,6 +118,18 @@ def test_batches_of_another_size_are_other_steps() -> None:
     assert_broken("samples", "it has batches of 50 records, not 40", checks(larger))
 
 
+def test_each_worker_may_end_with_an_incomplete_batch() -> None:
+    def sized(*batch_sizes: int) -> Evidence:
+        content = replace(CONTENT, digests=[str(size) for size in batch_sizes], batch_sizes=list(batch_sizes))
+        return evidence(is_foreign=True, sameness=REORDERED, content=content)
+
+    assert checks(sized(40, 20, 40))["samples"].held
+    assert checks(sized(40, 10, 40, 10))["samples"].held
+    assert_broken("samples", "2 of its 2 batches have fewer than 40 records", checks(sized(20, 20)))
+    found = checks(sized(40, 20, 20, 20))
+    assert_broken("samples", "3 of its 4 batches have fewer than 40 records; the last of each worker may", found)
+
+
 @pytest.mark.parametrize("sameness", [REORDERED, CLOSE, SAME_AMOUNT], ids=lambda each: str(each.level))
 def test_a_loader_of_the_user_may_be_on_any_level_and_the_evidence_names_it(sameness: Sameness) -> None:
     found = checks(evidence(is_foreign=True, sameness=sameness))["samples"]

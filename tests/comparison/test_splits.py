@@ -21,6 +21,7 @@ from etl.comparison.processes import Processes
 from etl.comparison.recommendation import make_notes
 from etl.comparison.results import Measurements, splits_of
 from etl.comparison.settings import Settings
+from etl.comparison.subset import Subset
 from etl.comparison.trials import (
     MAX_TRIALS,
     MIN_TRIAL_BATCHES,
@@ -29,7 +30,7 @@ from etl.comparison.trials import (
     seconds_per_batch,
     take_trials,
 )
-from etl.comparison.workload import Subset, Workload
+from etl.comparison.workload import Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
 from etl.measuring.processes import MeasurementError

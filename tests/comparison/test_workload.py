@@ -11,7 +11,8 @@ import pytest
 import etl
 from etl.comparison.candidates import Candidate
 from etl.comparison.settings import Settings
-from etl.comparison.workload import Subset, Workload, all_files
+from etl.comparison.subset import Subset
+from etl.comparison.workload import Workload, all_files
 from etl.loading.lengths import source_lengths
 from etl.sources.record import record_error
 from tests.comparison_workloads import make_workload

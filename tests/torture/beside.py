@@ -258,9 +258,11 @@ def _session(leader: int) -> Iterator[psutil.Process]:
 
 def main() -> None:
     """Serve the requests on stdin; files are made in the folder that is named on the command line."""
-    # Imported before forking.
+    # Imported before forking. The names of `etl` are not: it imports them on first use, which others fork beside.
     import torch.utils.data  # noqa: F401
     from joblib.externals import loky  # noqa: F401
+
+    import presave  # noqa: F401
 
     assert len(list(Path("/proc/self/task").iterdir())) == 1, (
         "a fork would inherit locks of the threads of these imports"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -31,6 +32,9 @@ class StandIn:
     """Replaces `CudaBackend`, which needs a device; these tests are about selection only."""
 
     name = "cuda"
+
+    def __init__(self, index: int | None = None) -> None:
+        self.index = index
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,22 @@ def test_a_backend_asked_for_by_name_is_taken_whatever_the_priorities(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("etl.training.backends.cuda.CudaBackend", StandIn)
     assert etl.backend(name).name == name
+
+
+def test_a_device_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("etl.training.backends.cuda.CudaBackend", StandIn)
+    chosen: Any = etl.backend("cuda:1")
+    assert (chosen.name, chosen.index) == ("cuda", 1)
+    with pytest.raises(RuntimeError, match="backend 'cuda:2' was asked for, but there are 2 CUDA devices"):
+        etl.backend("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["cpu:0", "cuda:", "cuda:-1", "cuda:one", "auto:1"])
+def test_a_number_that_is_none_or_of_another_device_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown backend '{name}'"):
+        etl.backend(name)
 
 
 @pytest.mark.parametrize("value", ["high", "", "1.5", "0x10"])

@@ -55,7 +55,7 @@ class Backend(Protocol):
 
 
 def backend(name: str = "auto") -> Backend:
-    """Return a backend: "cpu", "cuda" for the current CUDA device, or the choice of "auto".
+    """Return a backend: "cpu", "cuda" for the current CUDA device, "cuda:1" for another, or the choice of "auto".
 
     "auto" compares the environment variables BACKEND_PRIORITY_CPU and BACKEND_PRIORITY_GPU (0 if not set) and takes the
     backend with the higher integer. If they are equal, it takes "cuda" if there is a device, and otherwise "cpu".
@@ -65,21 +65,40 @@ def backend(name: str = "auto") -> Backend:
     ValueError
         If the name is unknown, or a variable is not an integer.
     RuntimeError
-        If the backend that was asked for, or preferred by the variables, is not available.
+        If the backend that was asked for, or preferred by the variables, is not available, or there are fewer devices.
     """
-    if name not in ("auto", *NAMES):
-        raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(NAMES)}")
     torch = import_torch()
-    chosen, reason = _choose(torch.cuda.is_available()) if name == "auto" else (name, "asked for")
-    if chosen == "cuda":
+    kind, index, reason = choose_device(name)
+    if kind == "cuda":
         if not torch.cuda.is_available():
-            raise RuntimeError(f"backend 'cuda' was {reason}, but torch {torch.__version__} finds no CUDA device here")
+            raise RuntimeError(
+                f"backend {kind!r} was {reason}, but torch {torch.__version__} finds no CUDA device here"
+            )
+        if index is not None and index >= torch.cuda.device_count():
+            raise RuntimeError(f"backend {name!r} was {reason}, but there are {torch.cuda.device_count()} CUDA devices")
         from etl.training.backends.cuda import CudaBackend
 
-        return CudaBackend()
+        return CudaBackend(index)
     from etl.training.backends.cpu import CpuBackend
 
     return CpuBackend()
+
+
+def choose_device(name: str) -> tuple[str, int | None, str]:
+    """Return the kind of device that `name` means, its index if `name` has one, and why it was chosen.
+
+    Parameters
+    ----------
+    name : str
+        As for `backend`, which lists the errors.
+    """
+    kind, colon, index = name.partition(":")
+    if (colon and (kind != "cuda" or not index.isdecimal())) or kind not in ("auto", *NAMES):
+        raise ValueError(f"unknown backend {name!r}; known: auto, {', '.join(NAMES)}, cuda:0, cuda:1 and so on")
+    if kind == "auto":
+        chosen, reason = _choose(import_torch().cuda.is_available())
+        return chosen, None, reason
+    return kind, int(index) if colon else None, "asked for"
 
 
 def import_torch() -> Any:

@@ -43,8 +43,15 @@ class _Sent:
 
 
 class CudaBackend:
-    """Compute on the current CUDA device.
+    """Compute on a CUDA device; by default on the current one.
 
+    Parameters
+    ----------
+    index : int, optional
+        Number of the device.
+
+    Notes
+    -----
     `put` copies a batch's arrays into pinned memory, and from there to the device on a second stream. The compute
     stream waits for the copy; the caller does not. `send` begins the copy before the batch is needed, so that it runs
     during the compute of the previous batch. It copies directly out of arrays whose memory is from `allocate`.
@@ -52,8 +59,8 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self) -> None:
-        self.device = torch.device("cuda", torch.cuda.current_device())
+    def __init__(self, index: int | None = None) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
         self._stream = torch.cuda.Stream(self.device)
         self._rings: dict[int, list[_Pinned]] = {}
         self._turn = 0
@@ -106,7 +113,7 @@ class CudaBackend:
 
     def _copy(self, source: torch.Tensor, position: int, stage: bool) -> torch.Tensor:
         if source.is_cuda:
-            return source
+            return source.to(self.device, non_blocking=True)  # itself, unless it is on another device
         if not stage and source.is_contiguous() and source.is_pinned():
             return source.to(self.device, non_blocking=True)
         pinned = self._buffer(position, source.nbytes)

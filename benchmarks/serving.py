@@ -1,0 +1,385 @@
+"""Compare ways of serving predictions to many threads: `python -m benchmarks.serving [--json FILE]`.
+
+The clients are threads of this process, as in a web server, and each asks for one record at a time. Throughput is that
+of clients that ask again as soon as they are answered. Latency is measured at given rates of arrival, from the moment
+when a request was due: one that waits for a free client has waited, too.
+
+All servers take turns in one process, in random order. Each has all compute threads of the process to share out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import queue
+import random
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import etl
+from benchmarks.console import print_table, wide_console
+from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
+from etl.training.inference import use_compute_threads
+
+# Shape of a record. The perceptron answers in a few hundredths of a millisecond, the convolutions in some milliseconds.
+SHAPES = {"mlp": (1, 28, 28), "lenet": (1, 28, 28), "residual": (3, 64, 64)}
+CLASSES = 10
+# Different records, so that a wrong answer would be seen.
+RECORDS = 64
+# Arrivals per second, as shares of what one model behind a lock answers at most.
+SHARES = (0.25, 0.5, 0.9, 1.5)
+# The server that others are compared with.
+REFERENCE = "lock"
+
+Answer = Callable[[np.ndarray], np.ndarray]
+# Makes what a client thread calls; it is called in that thread.
+Connect = Callable[[], Answer]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Resources of a server.
+
+    Attributes
+    ----------
+    threads : int
+        Compute threads.
+    workers : int
+        Threads of `etl.ParallelInference`.
+    """
+
+    threads: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """A measurement of one server.
+
+    Attributes
+    ----------
+    throughput : float
+        Answers per second.
+    latencies : list of float
+        Seconds to each answer.
+    """
+
+    throughput: float
+    latencies: list[float]
+
+    def quantile(self, share: float) -> float:
+        """Return the latency that `share` of the requests did not exceed, in milliseconds."""
+        return float(np.quantile(self.latencies, share)) * 1e3
+
+
+def predict(model: torch.nn.Module, features: np.ndarray) -> np.ndarray:
+    """Return the model's output as an array."""
+    with torch.inference_mode():
+        output: np.ndarray = model(torch.from_numpy(features)).numpy()
+    return output
+
+
+@contextlib.contextmanager
+def lock(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
+    """Serve with one model that a lock protects, and all compute threads."""
+    turn = threading.Lock()
+
+    def connect() -> Answer:
+        use_compute_threads(allowed.threads)
+
+        def answer(features: np.ndarray) -> np.ndarray:
+            with turn:
+                return predict(model, features)
+
+        return answer
+
+    yield connect
+
+
+@contextlib.contextmanager
+def model_per_thread(model: torch.nn.Module, _: Resources) -> Iterator[Connect]:
+    """Serve with a model for each client thread, and one compute thread for each."""
+
+    def connect() -> Answer:
+        use_compute_threads(1)
+        own = copy.deepcopy(model)
+        return lambda features: predict(own, features)
+
+    yield connect
+
+
+@contextlib.contextmanager
+def sequential(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
+    """Serve with `etl.ParallelInference`, one request at a time for each worker."""
+    with etl.ParallelInference(model, allowed.workers, "sequential", backend="cpu") as server:
+        yield lambda: server.output
+
+
+@contextlib.contextmanager
+def batched(model: torch.nn.Module, allowed: Resources) -> Iterator[Connect]:
+    """Serve with `etl.ParallelInference`, in batches."""
+    with etl.ParallelInference(model, allowed.workers, "batched", backend="cpu") as server:
+        yield lambda: server.output
+
+
+SERVERS: dict[str, Callable[[torch.nn.Module, Resources], contextlib.AbstractContextManager[Connect]]] = {
+    "lock": lock,
+    "model per thread": model_per_thread,
+    "sequential": sequential,
+    "batched": batched,
+}
+
+
+@contextlib.contextmanager
+def clients(count: int, connect: Connect, check: Check, work: Callable[[Answer], None]) -> Iterator[None]:
+    """Call `work(answer)` in each of `count` threads, from the start of the block, whose end waits for them.
+
+    Parameters
+    ----------
+    count : int
+        Number of threads.
+    connect : callable
+        Makes what a client calls.
+    check : Check
+        Asks each server once before the block.
+    work : callable
+        What a client does with what it calls.
+    """
+    begin = threading.Barrier(count + 1)
+
+    def client() -> None:
+        try:
+            answer = connect()
+            check(answer, 0)
+        except BaseException:
+            begin.abort()
+            raise
+        begin.wait()
+        work(answer)
+
+    with ThreadPoolExecutor(count) as pool:
+        running = [pool.submit(client) for _ in range(count)]
+        try:
+            begin.wait()
+            yield
+        finally:
+            errors = [error for each in running if (error := each.exception()) is not None]
+            for error in errors:
+                if not isinstance(error, threading.BrokenBarrierError):
+                    raise error
+
+
+def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: Check) -> Load:
+    """Let clients ask again as soon as they are answered.
+
+    Parameters
+    ----------
+    connect : callable
+        Makes what a client calls.
+    count : int
+        Number of client threads.
+    seconds : float
+        How long they ask.
+    check : Check
+        The requests, and whether answers are right.
+    """
+    latencies: list[float] = []
+    ends: list[float] = []
+
+    def work(answer: Answer) -> None:
+        now, until = time.perf_counter(), time.perf_counter() + seconds
+        number = 0
+        while now < until:
+            check(answer, number)
+            number += 1
+            before, now = now, time.perf_counter()
+            latencies.append(now - before)
+        ends.append(now)
+
+    with clients(count, connect, check, work):
+        began = time.perf_counter()
+    return Load(len(latencies) / (max(ends) - began), latencies)
+
+
+def at_a_rate(connect: Connect, count: int, seconds: float, check: Check, rate: float, seed: int) -> Load:
+    """Let requests arrive at random moments, `rate` of them a second on average.
+
+    Parameters
+    ----------
+    connect : callable
+        Makes what a client calls.
+    count : int
+        Number of client threads, which take requests in the order in which they arrive.
+    seconds : float
+        How long requests arrive.
+    check : Check
+        The requests, and whether answers are right.
+    rate : float
+        Arrivals a second.
+    seed : int
+        Decides the moments.
+    """
+    gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, int(rate * seconds)))
+    arrived: queue.SimpleQueue[tuple[float, int] | None] = queue.SimpleQueue()
+    latencies: list[float] = []
+
+    def work(answer: Answer) -> None:
+        while (request := arrived.get()) is not None:
+            due, number = request
+            check(answer, number)
+            latencies.append(time.perf_counter() - due)
+
+    with clients(count, connect, check, work):
+        began = time.perf_counter()
+        for number, due in enumerate(began + np.cumsum(gaps)):
+            left = due - time.perf_counter()
+            if left > 0:
+                time.sleep(left)
+            arrived.put((due, number))
+        for _ in range(count):
+            arrived.put(None)
+    return Load(len(latencies) / (time.perf_counter() - began), latencies)
+
+
+class Check:
+    """Requests, and whether their answers are right.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Gives the right answers.
+    shape : tuple of int
+        Shape of a record.
+    """
+
+    def __init__(self, model: torch.nn.Module, shape: tuple[int, ...]) -> None:
+        features = np.random.default_rng(0).standard_normal((RECORDS, *shape), dtype=np.float32)
+        self._features = [features[number : number + 1] for number in range(RECORDS)]
+        self._expected = [predict(model, each) for each in self._features]
+
+    def __call__(self, answer: Answer, number: int) -> None:
+        """Ask, and raise `AssertionError` if the answer is that to another request."""
+        found = answer(self._features[number % RECORDS])
+        # In a batch, sums may be rounded differently.
+        if not np.allclose(found, self._expected[number % RECORDS], rtol=1e-3, atol=1e-4):
+            raise AssertionError(f"request {number} got the answer of another")
+
+
+def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure all servers in turns; return rounds of throughput and of latencies, by server and rate.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The options of the command line.
+    say : callable
+        Called with what is going on.
+    """
+    shape = SHAPES[options.model]
+    model = etl.models.create(options.model, shape, CLASSES).eval()
+    check = Check(model, shape)
+    allowed = Resources(torch.get_num_threads(), options.workers)
+
+    def run(name: str, use: Callable[[Connect], Load]) -> Load:
+        try:
+            with SERVERS[name](model, allowed) as connect:
+                return use(connect)
+        finally:
+            torch.set_num_threads(allowed.threads)
+
+    def fast(connect: Connect) -> Load:
+        return as_fast_as_answered(connect, options.clients, options.seconds, check)
+
+    say("the most that one model behind a lock answers")
+    most = run(REFERENCE, fast).throughput
+    rates = [share * most for share in SHARES]
+    throughputs: dict[str, list[float]] = defaultdict(list)
+    quantiles: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for number in range(options.rounds):
+        for name in random.sample(list(SERVERS), len(SERVERS)):
+            say(f"round {number + 1} of {options.rounds}: {name}")
+            throughputs[name].append(run(name, fast).throughput)
+            for share, rate in zip(SHARES, rates, strict=True):
+
+                def arrive(connect: Connect, rate: float = rate, seed: int = number) -> Load:
+                    return at_a_rate(connect, options.clients, options.seconds, check, rate, seed)
+
+                load = run(name, arrive)
+                quantiles[name][f"{share:g}"].append((load.quantile(0.5), load.quantile(0.99)))
+    return {"model": options.model, "clients": options.clients, "rates": rates} | {
+        "throughputs": throughputs,
+        "quantiles": quantiles,
+    }
+
+
+def describe(found: dict[str, Any]) -> Table:
+    """Return the table of medians over the rounds."""
+    table = Table(title=f"{found['model']}: {found['clients']} clients, one record a request")
+    for heading in (
+        "server",
+        "answers/s",
+        f"of {REFERENCE}",
+        *(f"{rate:.0f}/s: p50, p99 ms" for rate in found["rates"]),
+    ):
+        table.add_column(heading, justify="left" if heading == "server" else "right")
+    reference = found["throughputs"][REFERENCE]
+    for name in SERVERS:
+        rounds = found["throughputs"][name]
+        ratio = ratio_interval([each / other for each, other in zip(rounds, reference, strict=True)])
+        spread = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+        latencies = [
+            ", ".join(f"{median(column):.1f}" for column in zip(*pairs, strict=True))
+            for pairs in found["quantiles"][name].values()
+        ]
+        table.add_row(name, f"{median(rounds):.0f}", f"{ratio.estimate:.2f}{spread}", *latencies)
+    return table
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--model", choices=SHAPES, default="residual", help="default: residual")
+    parser.add_argument("--clients", type=int, default=16, metavar="N", help="client threads (default: 16)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="of etl.ParallelInference (default: 2)")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, metavar="N", help=f"default: {MIN_ROUNDS}")
+    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each load (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rounds here")
+    options = parser.parse_args(arguments)
+    for name in ("clients", "workers", "rounds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    if not options.seconds > 0:
+        parser.error("--seconds must be above 0")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    options = parse(arguments)
+    with Console(stderr=True).status("preparing") as status:
+        found = measure(options, status.update)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    print_table(describe(found), wide_console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Epochs of one way to load, each with the page cache in the state that the comparison asks for.
+
+The environment of another library's loader needs no more than numpy, psutil and xxhash for this module.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etl.comparison.steps import Compute
+from etl.measuring.page_cache import (
+    drop_from_page_cache,
+    pages_outside,
+    read_into_page_cache,
+    release_pages,
+    reports_pages,
+)
+from etl.strategies.foreign import close_loader
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Files are read into the page cache up to this often: the kernel may drop some of their pages meanwhile.
+READS = 3
+
+
+@dataclass(frozen=True)
+class Loading:
+    """One way to load, in the process that loads.
+
+    Attributes
+    ----------
+    make : callable
+        Returns a new loader: an iterable of batches, one epoch an iteration. It is closed if it has `close`.
+    make_compute : callable
+        Returns the compute for batches like the one that it is called with.
+    files : list of Path
+        Files that an epoch reads.
+    is_cold : bool
+        True if every epoch reads its files from the disk.
+    compute_seconds : float
+        Compute alone is timed for at least this long.
+    batches : int or None
+        Batches that are taken of each epoch; None for all.
+    can_rewind : bool
+        True if an epoch can be abandoned and begun again, with `set_epoch`. Other loaders load whole epochs.
+    short_warm_up : bool
+        Warm up with a few batches, not with a whole epoch. It must be the same for all that are compared.
+    records : int or None
+        Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
+    is_ahead : bool
+        True if loading does not happen in the training loop, or if it is unknown where it happens.
+    mapped_nbytes : int
+        Bytes of memory-mapped files that an epoch reads: the system does not count them as reads.
+    """
+
+    make: Callable[[], Iterable[Any]]
+    make_compute: Callable[[Any], Compute]
+    files: list[Path]
+    is_cold: bool
+    compute_seconds: float
+    batches: int | None = None
+    can_rewind: bool = False
+    short_warm_up: bool = False
+    records: int | None = None
+    is_ahead: bool = False
+    mapped_nbytes: int = 0
+
+
+class Epochs:
+    """A context manager around a loader, which prepares the page cache before each epoch.
+
+    Parameters
+    ----------
+    loading : Loading
+        The way to load.
+    """
+
+    def __init__(self, loading: Loading) -> None:
+        self._loading = loading
+        self.loader = loading.make()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the next epoch, as far as it is measured."""
+        if self._loading.batches is None:
+            return iter(self.loader)
+        return first_batches(self.loader, self._loading.batches)
+
+    def rewind(self) -> None:
+        """Return to the beginning of epoch 0, if the loader can."""
+        if self._loading.can_rewind:
+            self.loader.set_epoch(0)  # type: ignore[attr-defined]
+
+    def begin(self) -> int:
+        """Begin the next timed epoch at once: return to epoch 0 or, if epochs are cold, do what `prepare` does."""
+        if self._loading.is_cold:
+            return self.prepare()
+        self.rewind()
+        return 0
+
+    def prepare(self) -> int:
+        """Prepare the next epoch: read its files into the page cache or, for cold epochs, drop them from it.
+
+        Return the number of pages for which this failed.
+        """
+        files = self._loading.files
+        if not self._loading.is_cold:
+            self.rewind()
+            outside = pages_outside(files)
+            if not all(map(reports_pages, files)):
+                read_into_page_cache(files)
+            for _ in range(READS):
+                if outside:
+                    read_into_page_cache(files)
+                    outside = pages_outside(files)
+            return outside
+        self.release()
+        self.loader = self._loading.make()
+        return drop_from_page_cache(files)
+
+    def release(self) -> None:
+        """If epochs are cold, close the loader, its store and its workers until `prepare` makes a new one.
+
+        While this process maps the files, no process can drop their pages from the page cache.
+        """
+        if self._loading.is_cold:
+            self.close()
+            release_pages()
+
+    def close(self) -> None:
+        """Close the loader, or drop it if it has no `close`."""
+        loader, self.loader = self.loader, ()
+        close_loader(loader)
+        del loader
+        gc.collect()  # a loader in a reference cycle may end its workers only now
+
+
+def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield the first `count` batches of the next epoch of `loader`, and abandon the rest."""
+    batches = iter(loader)
+    try:
+        for number, batch in enumerate(batches, start=1):
+            yield batch
+            del batch
+            if number == count:
+                return
+    finally:
+        close_loader(batches)
+
+
+@contextmanager
+def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
+    """Yield the batches of an epoch that may be abandoned before its end; then return to epoch 0."""
+    batches: Any = iter(epochs)
+    try:
+        yield batches
+    finally:
+        close_loader(batches)
+        epochs.rewind()

@@ -1,0 +1,284 @@
+"""`ParallelInference`: a model answers requests from any number of threads."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from etl.arguments import whole_number
+from etl.training.backends import Backend, import_torch
+from etl.training.backends import backend as find_backend
+from etl.training.request_queue import Request, RequestQueue, closed_error
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Self
+
+MODES = ("batched", "sequential")
+
+
+class ParallelInference:
+    """A server for predictions: each worker thread has a copy of the model, and requests are answered in batches.
+
+    It is a context manager: on leaving, all requests that wait are answered.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model. It is copied for each worker, in evaluation mode, and is itself left as it is.
+    workers : int
+        Threads that answer. They share the compute threads of the process: each has `torch.get_num_threads() //
+        workers`, and at least one.
+    mode : {"batched", "sequential"}
+        Answer as many requests at once as fit into a batch; or each by itself.
+    batch_limit : int
+        The most records in a batch. A request that has more is answered alone.
+    queue_limit : int
+        The most requests that wait for a worker. See `submit` for what happens to more.
+    max_wait_ms : float
+        The longest that a request waits for others to share its batch, in milliseconds, while a worker is idle.
+    backend : Backend or str
+        "auto", "cpu" or "cuda".
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    RuntimeError
+        If the backend is not available.
+
+    Notes
+    -----
+    Requests are only batched if the shapes of their records and their dtypes are equal. In a batch, the sums in a
+    matrix product may be rounded differently than for one record. A model that mixes records of a batch, even in
+    evaluation mode, needs `mode="sequential"`.
+
+    If a batch fails, its requests are answered one by one, so that only those that are wrong get an error.
+
+    Source: ParallelInference and "Inference: One Model per Thread" in the Deeplearning4j documentation. There, a batch
+    that is not full waits for ever, and callers hang after a shutdown.
+
+    Examples
+    --------
+        with etl.ParallelInference(model, workers=2) as server:
+            probabilities = server.output(image[None])
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        workers: int = 2,
+        mode: Literal["batched", "sequential"] = "batched",
+        batch_limit: int = 32,
+        queue_limit: int = 64,
+        max_wait_ms: float = 5.0,
+        backend: Backend | str = "auto",
+    ) -> None:
+        torch = import_torch()
+        workers = whole_number("workers", workers, least=1)
+        batch_limit = whole_number("batch_limit", batch_limit, least=1)
+        queue_limit = whole_number("queue_limit", queue_limit, least=1)
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        if not 0 <= max_wait_ms < float("inf"):
+            raise ValueError(f"max_wait_ms must be a finite number of at least 0, not {max_wait_ms!r}")
+        chosen = find_backend(backend) if isinstance(backend, str) else backend
+        alone = mode == "sequential"
+        self._owner = os.getpid()
+        self._queue = RequestQueue(1 if alone else batch_limit, queue_limit, 0.0 if alone else max_wait_ms / 1000)
+        models = [copy.deepcopy(model).to(chosen.device).eval() for _ in range(workers)]
+        threads = torch.get_num_threads()
+        self._workers = _start(self._queue, models, chosen, max(1, threads // workers))
+        torch.set_num_threads(threads)  # what a worker sets is the default of new threads, too
+        self._end = weakref.finalize(self, _end, self._queue, self._workers)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no worker has begun to answer."""
+        return len(self._queue)
+
+    def output(self, features: Any, timeout: float | None = None) -> Any:
+        """Return the model's output for `features`. Parameters and errors are those of `submit`.
+
+        An error of the model for these features is raised here.
+        """
+        return self.submit(features, timeout).result()
+
+    def submit(self, features: Any, timeout: float | None = None) -> Future[Any]:
+        """Queue a request, and return a future for the model's output.
+
+        Parameters
+        ----------
+        features : array, tensor or tuple of them
+            Inputs of the model, one argument each, on the CPU or on its device. The first axis counts records. They
+            must not change until they are answered.
+        timeout : float, optional
+            Seconds to wait for a place if the queue is full; by default as long as it takes, and with 0 not at all.
+
+        Returns
+        -------
+        Future
+            Its result is the output, with a row for each record: in the structure that the model gives, of numpy arrays
+            if the features are, otherwise of tensors on the CPU. A request that is cancelled before a worker has begun
+            is not answered.
+
+        Raises
+        ------
+        ValueError
+            If the features have no records, or not all inputs have the same number.
+        QueueFullError
+            If there was no place in time.
+        RuntimeError
+            If the server is closed, or was made in another process.
+        """
+        if os.getpid() != self._owner:
+            raise RuntimeError("the server's threads are in the process that made it; make a server in this one")
+        request = _make_request(features)
+        self._queue.put(request, timeout)
+        return request.answer
+
+    def close(self, answer_waiting: bool = True) -> None:
+        """Take no more requests, and end the workers.
+
+        Parameters
+        ----------
+        answer_waiting : bool
+            Answer the requests that wait. Otherwise they get a `RuntimeError`, and only those are answered that a
+            worker has begun.
+        """
+        if os.getpid() != self._owner:
+            return
+        for request in self._queue.close(answer_waiting):
+            if request.answer.set_running_or_notify_cancel():
+                request.answer.set_exception(closed_error())
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(answer_waiting=error is None)
+
+
+def _make_request(features: Any) -> Request:
+    from etl.training.backends.tensors import as_tensor  # loads torch
+
+    inputs = features if isinstance(features, tuple) else (features,)
+    tensors = tuple(map(as_tensor, inputs))
+    if not tensors or any(each.ndim == 0 for each in tensors):
+        raise ValueError("features need a first axis that counts records: for one record, pass features[None]")
+    counts = {len(each) for each in tensors}
+    if len(counts) > 1 or counts == {0}:
+        shapes = ", ".join(str(tuple(each.shape)) for each in tensors)
+        raise ValueError(f"features need at least one record, and as many in each input, not shapes {shapes}")
+    kind = tuple((each.dtype, each.shape[1:], each.device) for each in tensors)
+    wants_tensors = any(isinstance(each, import_torch().Tensor) for each in inputs)
+    return Request(tensors, counts.pop(), kind, wants_tensors)
+
+
+def _start(
+    queue: RequestQueue, models: Sequence[torch.nn.Module], backend: Backend, compute_threads: int
+) -> list[threading.Thread]:
+    """Start a worker for each model; return them once all have their share of the compute threads."""
+    is_set = threading.Barrier(len(models) + 1)
+    workers = [
+        threading.Thread(
+            target=_work,
+            args=(queue, model, backend, compute_threads, is_set),
+            name=f"ParallelInference-{number}",
+            daemon=True,  # ended by `weakref.finalize`, also when the interpreter exits
+        )
+        for number, model in enumerate(models)
+    ]
+    for each in workers:
+        each.start()
+    is_set.wait()
+    return workers
+
+
+def use_compute_threads(count: int) -> None:
+    """Let the calling thread, and threads that are started later, compute with `count` threads of torch."""
+    torch = import_torch()
+    torch.get_num_threads()  # a thread takes the default at its first use of torch, which would undo the next line
+    torch.set_num_threads(count)
+
+
+def _work(
+    queue: RequestQueue, model: torch.nn.Module, backend: Backend, compute_threads: int, is_set: threading.Barrier
+) -> None:
+    use_compute_threads(compute_threads)
+    is_set.wait()
+    while (taken := queue.take()) is not None:
+        requests = [each for each in taken if each.answer.set_running_or_notify_cancel()]
+        if requests:
+            _answer(model, backend, requests)
+        del taken, requests  # features and answers are not kept while the next request is waited for
+
+
+def _answer(model: torch.nn.Module, backend: Backend, requests: Sequence[Request]) -> None:
+    """Answer `requests` at once; if that fails, one by one."""
+    try:
+        answers = _predict(model, backend, requests)
+    except BaseException as error:  # noqa: BLE001 - also SystemExit: the caller must know, and the worker must live
+        if len(requests) == 1:
+            requests[0].answer.set_exception(error)
+            return
+    else:
+        for request, answer in zip(requests, answers, strict=True):
+            request.answer.set_result(answer)
+        return
+    for request in requests:
+        _answer(model, backend, [request])
+
+
+def _predict(model: torch.nn.Module, backend: Backend, requests: Sequence[Request]) -> list[Any]:
+    """Return the model's output for each of `requests`, which are all of one kind."""
+    torch = import_torch()
+    from torch.utils._pytree import tree_map
+
+    columns = zip(*(each.features for each in requests), strict=True)
+    inputs = [(column[0] if len(column) == 1 else torch.cat(column)).to(backend.device) for column in columns]
+    with torch.inference_mode():
+        output = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, model(*inputs))
+    records = sum(each.records for each in requests)
+    answers = []
+    start = 0
+    for each in requests:
+        rows = slice(start, start + each.records)
+        answers.append(
+            tree_map(partial(_rows_of, rows=rows, records=records, wants_tensors=each.wants_tensors), output)
+        )
+        start += each.records
+    return answers
+
+
+def _rows_of(leaf: Any, rows: slice, records: int, wants_tensors: bool) -> Any:
+    """Return a copy of `rows` of a tensor, since a view would keep the whole batch alive; anything else as it is."""
+    torch = import_torch()
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if leaf.ndim == 0 or len(leaf) != records:
+        raise ValueError(
+            f"the model returned an array of shape {tuple(leaf.shape)} for {records} records; it must have a row for "
+            "each record"
+        )
+    from etl.training.backends.tensors import as_array
+
+    copied = leaf[rows].clone()
+    return copied if wants_tensors else as_array(copied)
+
+
+def _end(queue: RequestQueue, workers: Sequence[threading.Thread]) -> None:
+    queue.close(answers_waiting=True)
+    for each in workers:
+        if each is not threading.current_thread():
+            each.join()

@@ -1,0 +1,89 @@
+"""Runs as a program: one rank of `fit_parallel`, started by torch's elastic agent with the folder of the job."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from etl.training.fit import FitResult
+    from etl.training.parallel import Job
+
+
+def main(folder: Path) -> None:
+    """Train, and write the result if this is rank 0. An error goes to the file that the agent has named."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # Before libraries count the CPUs to start their threads.
+    _use_own_cpus(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
+    from etl.measuring.server import end_with_parent
+
+    if sys.platform == "linux":
+        end_with_parent()
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    from etl.functions import search_folders
+    from etl.training.parallel import JOB, PROGRESS, RESULT
+    from etl.training.progress import STARTING, VARIABLE, own_progress
+
+    os.environ[VARIABLE] = str(folder / PROGRESS)
+    own_progress(rank).set(STARTING)
+    try:
+        folders, content = pickle.loads((folder / JOB).read_bytes())  # noqa: S301 - written by the parent
+        search_folders(folders)
+        result = _train(pickle.loads(content))  # noqa: S301
+        if rank == 0:
+            (folder / RESULT).write_bytes(pickle.dumps(result))
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        _report(error, f"rank {rank} of {world_size}, while starting")
+        # Not by the end of the program, at which torch may wait for ranks that have ended.
+        sys.stdout.flush()
+        os._exit(1)
+
+
+def _use_own_cpus(rank: int, ranks: int) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cpus = sorted(os.sched_getaffinity(0))
+    own = cpus[len(cpus) * rank // ranks : len(cpus) * (rank + 1) // ranks]
+    os.sched_setaffinity(0, own or [cpus[rank % len(cpus)]])
+
+
+def _train(job: Job) -> FitResult:
+    import torch
+    import torch.distributed as dist
+
+    from etl.iterators import AsyncIterator
+    from etl.strategies import close_loader
+    from etl.training.fit import fit
+    from etl.training.ranks import join, leave
+    from etl.training.step import unwrapped
+
+    options: dict[str, Any] = dict(job.options)
+    limit = timedelta(seconds=2 * job.timeout)
+    ranks, backend = join(options.pop("backend"), limit)
+    torch.manual_seed(job.seed)
+    model = job.make_model()
+    batches: Any = job.make_iterator()
+    if job.prefetch_size and getattr(batches, "async_supported", False):
+        batches = AsyncIterator(batches, job.prefetch_size, timeout=job.timeout)
+    result = fit(model, batches, backend=backend, **options)
+    close_loader(batches)
+    if ranks.rank == 0:
+        result.state = {name: tensor.cpu() for name, tensor in unwrapped(model).state_dict().items()}
+    dist.barrier()
+    leave()
+    return result
+
+
+def _report(error: Exception, where: str) -> None:
+    from etl.training.ranks import record_failure
+
+    if not Path(os.environ["TORCHELASTIC_ERROR_FILE"]).exists():  # else `fit` has told more
+        record_failure(error, where)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

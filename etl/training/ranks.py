@@ -1,0 +1,240 @@
+"""The ranks of a training: what this process is among those that `torch.distributed` connects."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from etl.iterators import BatchIterator
+from etl.iterators.foreign import ForeignIterator
+from etl.training.backends import Backend, choose_device, import_torch
+from etl.training.backends import backend as find_backend
+
+if TYPE_CHECKING:
+    import torch
+
+Value = TypeVar("Value")
+# Set by torchrun and other launchers.
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class RankError(RuntimeError):
+    """A rank of a training has raised, was killed or hung. The message names the rank and what it was doing.
+
+    Parameters
+    ----------
+    message : str
+        The message.
+    rank : int
+        The rank.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.rank)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One rank, and what it does together with the others. Alone, nothing is sent.
+
+    All ranks must call the methods that send in the same order.
+
+    Attributes
+    ----------
+    rank : int
+        This process, from 0 to `world_size - 1`.
+    world_size : int
+        Number of processes.
+    device : torch.device or None
+        Where values must be to be sent: the device of this rank for NCCL, otherwise the CPU. None if it is alone.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device | None = None
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}"
+
+    @property
+    def is_alone(self) -> bool:
+        """True if there is no other rank."""
+        return self.world_size == 1
+
+    def gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, which can be any that pickle."""
+        if self.is_alone:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        import_torch().distributed.all_gather_object(values, value)
+        return values
+
+    def sum(self, *values: float) -> list[float]:
+        """Return the sum over all ranks of each value."""
+        if self.is_alone:
+            return list(values)
+        torch = import_torch()
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        torch.distributed.all_reduce(sums)
+        summed: list[float] = sums.tolist()
+        return summed
+
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the mean over all ranks of a floating tensor, on its device, in float32 or float64."""
+        if self.is_alone:
+            return value
+        import torch
+
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        total = value.detach().to(self.device, dtype, copy=True)
+        torch.distributed.all_reduce(total)
+        return (total / self.world_size).to(value.device)
+
+    def first(self, value: Value) -> Value:
+        """Return the value of rank 0, which can be any that pickles."""
+        if self.is_alone:
+            return value
+        values: list[Any] = [value]
+        import_torch().distributed.broadcast_object_list(values, 0, device=self.device)
+        found: Value = values[0]
+        return found
+
+    def check_equal(self, what: str, value: object) -> None:
+        """Raise `ValueError` on all ranks unless `value` is equal on all."""
+        values = self.gather(value)
+        if any(each != values[0] for each in values):
+            told = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(values))
+            raise ValueError(f"all ranks must have the same {what}, or they would wait for each other for ever: {told}")
+
+    def share(self, iterator: BatchIterator) -> BatchIterator:
+        """Return this rank's part of `iterator`: a shard, or `iterator` if that is this rank's part already.
+
+        An iterable of another library is taken to be this rank's part.
+
+        Raises
+        ------
+        ValueError
+            If it is the part of another rank, or a DataLoader that gives all records to every rank.
+        """
+        if self.is_alone:
+            return iterator
+        rank, world_size = getattr(iterator, "rank", 0), getattr(iterator, "world_size", 1)
+        if world_size != 1 and (rank, world_size) != (self.rank, self.world_size):
+            raise ValueError(f"batches are the part of rank {rank} of {world_size}, but this is {self}")
+        if world_size != 1:
+            return iterator
+        if isinstance(iterator, ForeignIterator):
+            if iterator.reads_everything:
+                raise ValueError(
+                    f"each of {self.world_size} ranks would train on all records of this DataLoader: give it "
+                    "sampler=torch.utils.data.DistributedSampler(dataset)"
+                )
+            return iterator
+        return iterator.shard(self.rank, self.world_size)
+
+
+class WaitedError(RankError):
+    """A rank has waited in vain for another, at which the failure began."""
+
+
+WAITED = f"{WaitedError.__name__}: "
+
+
+def record_failure(error: BaseException, where: str) -> None:
+    """Write `error` to the file that torch's elastic agent has named, if it has, so that the agent can report it."""
+    from torch.distributed import DistError
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    text = f"{where}: {type(error).__name__}: {error}"
+    has_waited = isinstance(error, DistError) or (type(error) is RuntimeError and "gloo/transport" in str(error))
+    get_error_handler().record_exception((WaitedError if has_waited else RankError)(text, 0))
+
+
+def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Ranks, Backend]:
+    """Return what this process is among the ranks of its process group, and its device.
+
+    In a process that torchrun or another launcher has started, the process group is made here unless there is one. It
+    ends with the process.
+
+    Parameters
+    ----------
+    backend : Backend or str
+        As for `fit`. In a process with a LOCAL_RANK, "cuda" is the device of that number.
+    timeout : timedelta, optional
+        The longest wait for another rank, if the process group is made here. By default torch's own: half an hour on
+        CPUs.
+
+    Raises
+    ------
+    RuntimeError
+        If there are more ranks on this machine than devices; and as `etl.backend`.
+    """
+    dist = import_torch().distributed
+    is_initialized = dist.is_available() and dist.is_initialized()
+    is_launched = dist.is_available() and all(name in os.environ for name in LAUNCHED)
+    if not (is_initialized or is_launched):
+        return Ranks(), find_backend(backend) if isinstance(backend, str) else backend
+    chosen = find_backend(_name_of_own(backend)) if isinstance(backend, str) else backend
+    if chosen.device.type == "cuda":
+        import_torch().cuda.set_device(chosen.device)  # where NCCL and pickled values go
+    if not is_initialized:
+        kinds = "cpu:gloo,cuda:nccl" if chosen.device.type == "cuda" else "gloo"
+        dist.init_process_group(kinds, timeout=timeout, **_rendezvous())
+        atexit.register(leave)
+    device = chosen.device if "nccl" in dist.get_backend() else import_torch().device("cpu")
+    return Ranks(dist.get_rank(), dist.get_world_size(), device), chosen
+
+
+def _rendezvous() -> dict[str, Any]:
+    """Return what `init_process_group` needs to find the other ranks.
+
+    After a restart, torch's elastic agent offers the store of the attempt before, with the addresses of processes that
+    have ended: under gloo and torch 2.13, six of eight restarts failed or hung. So each attempt has its own names.
+    """
+    dist = import_torch().distributed
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    world_size = int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size, is_master=False)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {
+        "store": dist.PrefixStore(f"etl/attempt{attempt}", store),
+        "rank": int(os.environ["RANK"]),
+        "world_size": world_size,
+    }
+
+
+def leave() -> None:
+    """End the process group, with its threads.
+
+    They would abort the process if one dropped a tensor while the interpreter ends. A `DistributedDataParallel` that is
+    not collected yet keeps them running.
+    """
+    dist = import_torch().distributed
+    if dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def _name_of_own(name: str) -> str:
+    """Return the name of the device for this process if `name` leaves that open."""
+    kind, index, _ = choose_device(name)
+    local = os.environ.get("LOCAL_RANK")
+    if kind != "cuda" or index is not None or local is None:
+        return name
+    devices = import_torch().cuda.device_count()
+    needed = max(int(os.environ.get("LOCAL_WORLD_SIZE", 0)), int(local) + 1)
+    if 0 < devices < needed:
+        raise RuntimeError(
+            f"{needed} ranks on this machine need as many CUDA devices, but there are {devices}: start fewer, or use "
+            "backend='cpu'"
+        )
+    return f"cuda:{local}"

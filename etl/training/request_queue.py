@@ -1,0 +1,166 @@
+"""The queue of a server: requests wait until enough of one kind are there to be answered at once, or long enough."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class QueueFullError(RuntimeError):
+    """A request found no place in the queue within its timeout."""
+
+
+@dataclass
+class Request:
+    """A request that waits for its answer.
+
+    Attributes
+    ----------
+    features : tuple
+        Inputs of the model. The first axis of each counts records.
+    records : int
+        Records in it.
+    kind : hashable
+        Only requests of one kind can be answered at once.
+    wants_tensors : bool
+        Answer with tensors, not with numpy arrays.
+    answer : Future
+        Gets the answer, or an error.
+    arrived : float
+        Time of `time.monotonic` at which it was queued.
+    """
+
+    features: tuple[Any, ...]
+    records: int
+    kind: Hashable
+    wants_tensors: bool
+    answer: Future[Any] = field(default_factory=Future)
+    arrived: float = 0.0
+
+
+class RequestQueue:
+    """A queue of requests, grouped by kind.
+
+    Any number of threads may add requests and take groups of them. A group is taken when it has `batch_limit` records,
+    or when its oldest request has waited for `max_wait` seconds: whichever comes first, and the oldest group first.
+
+    Parameters
+    ----------
+    batch_limit : int
+        The most records that are taken at once. A request that has more is taken alone.
+    queue_limit : int
+        The most requests that wait.
+    max_wait : float
+        The longest that a request waits for others, in seconds.
+    """
+
+    def __init__(self, batch_limit: int, queue_limit: int, max_wait: float) -> None:
+        self._batch_limit = batch_limit
+        self._queue_limit = queue_limit
+        self._max_wait = max_wait
+        self._groups: dict[Hashable, deque[Request]] = {}
+        self._records: dict[Hashable, int] = {}
+        self._count = 0
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._has_room = threading.Condition(self._lock)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, request: Request, timeout: float | None) -> None:
+        """Add a request; wait for a place if the queue is full.
+
+        Parameters
+        ----------
+        request : Request
+            The request.
+        timeout : float or None
+            Seconds to wait for a place; None for as long as it takes.
+
+        Raises
+        ------
+        QueueFullError
+            If there was no place in time.
+        RuntimeError
+            If the queue is closed, or is closed meanwhile.
+        """
+        with self._lock:
+            ends = None if timeout is None else time.monotonic() + timeout
+            while self._count >= self._queue_limit and not self._is_closed:
+                left = None if ends is None else ends - time.monotonic()
+                if left is not None and left <= 0:
+                    raise QueueFullError(
+                        f"{self._count} requests wait already, which is the limit: ask again later, or with a longer "
+                        "timeout, or raise queue_limit"
+                    )
+                self._has_room.wait(left)
+            if self._is_closed:
+                raise closed_error()
+            request.arrived = time.monotonic()
+            self._groups.setdefault(request.kind, deque()).append(request)
+            self._records[request.kind] = self._records.get(request.kind, 0) + request.records
+            self._count += 1
+            self._arrived.notify()
+
+    def take(self) -> list[Request] | None:
+        """Return the next requests to answer at once, when it is time; None once the queue is closed and empty."""
+        with self._lock:
+            while True:
+                now = time.monotonic()
+                due = [kind for kind in self._groups if self._is_due(kind, now)]
+                if due:
+                    return self._pop(min(due, key=self._oldest))
+                if self._is_closed:
+                    return None
+                oldest = min(map(self._oldest, self._groups), default=None)
+                self._arrived.wait(None if oldest is None else oldest + self._max_wait - now)
+
+    def _is_due(self, kind: Hashable, now: float) -> bool:
+        is_full = self._records[kind] >= self._batch_limit
+        return is_full or self._is_closed or now >= self._oldest(kind) + self._max_wait
+
+    def _oldest(self, kind: Hashable) -> float:
+        return self._groups[kind][0].arrived
+
+    def _pop(self, kind: Hashable) -> list[Request]:
+        """Remove the oldest requests of a group, as many as fit into a batch and at least one; return them."""
+        group = self._groups[kind]
+        taken = [group.popleft()]
+        records = taken[0].records
+        while group and records + group[0].records <= self._batch_limit:
+            taken.append(group.popleft())
+            records += taken[-1].records
+        self._records[kind] -= records
+        if not group:
+            del self._groups[kind], self._records[kind]
+        self._count -= len(taken)
+        self._has_room.notify(len(taken))
+        # The thread that was waiting for the earliest deadline is leaving, so another one must wait for the next.
+        if self._groups:
+            self._arrived.notify()
+        return taken
+
+    def close(self, answers_waiting: bool) -> list[Request]:
+        """Refuse further requests. Return those that stay unanswered: none if `answers_waiting`."""
+        with self._lock:
+            self._is_closed = True
+            dropped = [] if answers_waiting else [each for group in self._groups.values() for each in group]
+            if not answers_waiting:
+                self._groups.clear()
+                self._records.clear()
+                self._count = 0
+            self._arrived.notify_all()
+            self._has_room.notify_all()
+        return dropped
+
+
+def closed_error() -> RuntimeError:
+    """Return the error of a request to a server that is closed."""
+    return RuntimeError("the server is closed: it takes no more requests")

@@ -1,0 +1,206 @@
+"""`Checkpoint` in a fit on one rank; those with several are in `test_ranks.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import etl
+from tests.training.rank_jobs import Numbered, make_model, raw
+
+EPOCHS = 3
+
+
+class StopError(Exception):
+    """Ends a fit where a test wants it."""
+
+
+class FailAfter:
+    needs_times = False
+
+    def __init__(self, iterations: int) -> None:
+        self.left = iterations
+
+    def fit_started(self) -> None:
+        """Do nothing."""
+
+    def iteration_done(self, iteration: etl.Iteration) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise StopError
+
+    def fit_ended(self) -> None:
+        """Do nothing."""
+
+
+def fit(path: Path, fails_after: int = 10**6, every: int | None = 1, batches: Any = None, **options: Any) -> Any:
+    model = make_model()
+    listeners = [FailAfter(fails_after), etl.Checkpoint(path, every)]
+    options = {"backend": "cpu", "optimizer": "adam", "epochs": EPOCHS, "listeners": listeners, **options}
+    result = etl.fit(model, raw(20) if batches is None else batches, **options)
+    return model.state_dict(), result
+
+
+def same(first: Any, second: Any) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("fails_after", [1, 4, 5, 9, 14])
+@pytest.mark.parametrize("wrap", [lambda batches: batches, etl.AsyncIterator])
+def test_a_training_that_has_failed_goes_on_to_the_same_bits(tmp_path: Path, fails_after: int, wrap: Any) -> None:
+    expected, whole = fit(tmp_path / "whole")
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        fit(path, fails_after, batches=wrap(raw(20)))
+    found, rest = fit(path, batches=wrap(raw(20)))
+    assert same(found, expected)
+    assert rest.scores == whole.scores[fails_after:]
+    again, nothing = fit(path)
+    assert (nothing.scores, nothing.epochs) == ([], 0)
+    assert same(again, expected)
+
+
+def test_by_default_it_is_saved_after_each_epoch_and_at_the_end_of_the_fit(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        fit(path, 7, every=None)
+    assert torch.load(path)["iterator"]["epoch"] == 1
+    stopped = etl.EarlyStopping(max_seconds=1e-9)
+    etl.fit(make_model(), raw(20), backend="cpu", epochs=1, listeners=[stopped, etl.Checkpoint(tmp_path / "stopped")])
+    assert torch.load(tmp_path / "stopped")["iterator"]["position"] == 4
+
+
+def test_early_stopping_goes_on_too(tmp_path: Path) -> None:
+    def run(path: Path, fails_after: int) -> etl.EarlyStopping:
+        stopping = etl.EarlyStopping(max_epochs=4)
+        # Whatever the order: what is saved includes the score of the epoch.
+        listeners = [etl.Checkpoint(path), FailAfter(fails_after), stopping]
+        model = make_model()
+        etl.fit(model, raw(20), backend="cpu", epochs=None, listeners=listeners)
+        return stopping
+
+    expected = run(tmp_path / "whole", 10**6)
+    with pytest.raises(StopError):
+        run(tmp_path / "checkpoint", 12)
+    assert run(tmp_path / "checkpoint", 10**6).scores == expected.scores
+    assert run(tmp_path / "checkpoint", 10**6).scores == expected.scores  # over already
+    assert len(expected.scores) == 4
+
+
+@pytest.mark.parametrize("every", [None, 1, 5, 3])
+@pytest.mark.parametrize("fails_after", [3, 5, 9, 10])
+def test_scores_are_those_of_a_training_that_did_not_fail(tmp_path: Path, every: int | None, fails_after: int) -> None:
+    def run(path: Path, fails_after: int) -> tuple[etl.EarlyStopping, Any]:
+        stopping, model = etl.EarlyStopping(max_epochs=3), make_model()
+        listeners = [stopping, FailAfter(fails_after), etl.Checkpoint(path, every)]
+        etl.fit(model, raw(20), backend="cpu", epochs=None, listeners=listeners)
+        return stopping, model.state_dict()
+
+    expected, weights = run(tmp_path / "whole", 10**6)
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        run(path, fails_after)
+    for _ in range(2):  # the second time, nothing is left to do
+        found, other = run(path, 10**6)
+        assert found.scores == pytest.approx(expected.scores, rel=1e-6)
+        assert found.best_epoch == expected.best_epoch
+        assert same(other, weights)
+
+
+def test_a_stop_after_the_last_batch_of_an_epoch_ends_the_epoch(tmp_path: Path) -> None:
+    class StopAtFifth(FailAfter):
+        def training_started(self, training: Any) -> None:
+            self.training = training
+
+        def iteration_done(self, iteration: etl.Iteration) -> None:
+            if iteration.number == 4:
+                self.training.stop("enough")
+
+    batches = raw(20)
+    stopping = etl.EarlyStopping(max_epochs=3)
+    listeners = [StopAtFifth(0), stopping, etl.Checkpoint(tmp_path / "checkpoint")]
+    result = etl.fit(make_model(), batches, backend="cpu", epochs=3, listeners=listeners)
+    assert (result.epochs, len(result.scores), len(stopping.scores), batches.epoch) == (1, 5, 1, 1)
+
+
+def test_the_rest_of_an_epoch_may_have_no_whole_batch(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    options: dict[str, Any] = {"shuffle": True, "drop_last": True}
+    with pytest.raises(StopError):
+        fit(path, 4, batches=etl.RawIterator(Numbered(20), etl.Pipeline([]), 4, **options))
+    _, rest = fit(path, batches=etl.RawIterator(Numbered(20), etl.Pipeline([]), 8, **options))
+    assert (rest.epochs, len(rest.scores)) == (3, 4)
+
+
+def test_a_loader_without_a_position_resumes_at_the_start_of_an_epoch(tmp_path: Path) -> None:
+    loader = DataLoader(TensorDataset(torch.randn(8, 6), torch.zeros(8, dtype=torch.long)), 4)
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        fit(path, 3, every=None, batches=loader)
+    _, rest = fit(path, every=None, batches=loader)
+    assert rest.epochs == EPOCHS - 1
+    with pytest.raises(ValueError, match="cannot be resumed within an epoch: leave out `every`"):
+        fit(tmp_path / "other", batches=loader)
+
+
+def test_an_iterator_of_ones_own_needs_no_state() -> None:
+    class Own(etl.BatchIterator):
+        async_supported = True
+        batch_size, dtype, epoch = 4, "float32", 0
+
+        def __iter__(self) -> Any:
+            return iter([next(iter(raw(4)))])
+
+        def set_epoch(self, epoch: int) -> None:
+            """Do nothing."""
+
+    stopping = etl.EarlyStopping(max_seconds=1e-9)
+    assert etl.fit(make_model(), Own(), backend="cpu", epochs=2, listeners=[stopping]).epochs == 0
+    assert etl.fit(make_model(), Own(), backend="cpu", epochs=2).epochs == 2
+
+
+def test_a_process_that_is_killed_while_it_saves_leaves_a_whole_file(tmp_path: Path) -> None:
+    program = """
+import sys, etl
+from tests.training.rank_jobs import make_model, raw
+etl.fit(make_model(), raw(40), backend="cpu", epochs=10**6, listeners=[etl.Checkpoint(sys.argv[1], every=1)])
+"""
+    path = tmp_path / "checkpoint"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", program, path], env=environment) as process:
+            before = path.stat().st_mtime_ns if path.exists() else 0
+            while not path.exists() or path.stat().st_mtime_ns < before + 10**8:
+                assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+        assert torch.load(path)["version"] == 1
+
+
+def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_text("nothing")
+    with pytest.raises(ValueError, match="checkpoint is not a checkpoint: "):
+        fit(path)
+    assert path.read_text() == "nothing"
+    path.unlink()
+    fit(path)
+    with pytest.raises(ValueError, match="checkpoint cannot be resumed from: the state was taken with records=20"):
+        fit(path, batches=raw(24))
+    with pytest.raises(ValueError, match=r"cannot be resumed from: the state was taken with the listeners FailAfter, "):
+        fit(path, listeners=[etl.Checkpoint(path)])
+    with pytest.raises(ValueError, match="cannot be resumed from: the state is of another model or optimizer"):
+        etl.fit(
+            torch.nn.Linear(6, 4),
+            raw(20),
+            backend="cpu",
+            optimizer="adam",
+            listeners=[FailAfter(9), etl.Checkpoint(path)],
+        )

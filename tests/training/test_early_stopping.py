@@ -1,0 +1,143 @@
+"""`EarlyStopping` in a fit on one rank; those with several are in `test_ranks.py`."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import etl
+from etl.loading.batch import Batch
+from tests.training.rank_jobs import make_model, raw
+
+
+def scores_of(*scores: float) -> Any:
+    following: Iterator[float] = iter(scores)
+    return lambda model: next(following)
+
+
+def fit(stopping: etl.EarlyStopping, **options: Any) -> etl.FitResult:
+    return etl.fit(make_model(), raw(16), **{"backend": "cpu", "epochs": None, "listeners": [stopping], **options})
+
+
+def test_it_stops_after_so_many_epochs_without_a_better_score() -> None:
+    stopping = etl.EarlyStopping(patience=2, evaluate=scores_of(5, 3, 4, 2.5, 2.6, 2.7, 1))
+    result = fit(stopping)
+    assert result.epochs == 6
+    assert result.stopped == "no better score in 2 epochs: 2.5 in epoch 3"
+    assert (stopping.scores, stopping.best_epoch) == ([5, 3, 4, 2.5, 2.6, 2.7], 3)
+
+
+def test_an_improvement_is_more_than_min_delta() -> None:
+    stopping = etl.EarlyStopping(patience=2, min_delta=0.5, evaluate=scores_of(5, 4.6, 4.4, 4.1, 4, 3.8))
+    assert fit(stopping).epochs == 5  # 4.4 is better than 5 by more than 0.5, and then nothing is
+    assert stopping.best_epoch == 2
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_model_gets_the_parameters_of_the_best_epoch(keeps: bool) -> None:
+    weights = []
+
+    def evaluate(model: Any) -> float:
+        assert not model.training
+        weights.append(model[0].weight.clone())
+        return [3.0, 1.0, 2.0][len(weights) - 1]
+
+    model = make_model()
+    stopping = etl.EarlyStopping(max_epochs=3, evaluate=evaluate, keep_best=keeps)
+    etl.fit(model, raw(16), backend="cpu", epochs=None, listeners=[stopping])
+    assert model.training
+    assert torch.equal(model[0].weight, weights[1 if keeps else 2])
+    assert not torch.equal(weights[1], weights[2])
+
+
+def test_the_score_is_the_mean_loss_of_all_records() -> None:
+    model = make_model()
+    features, labels = zip(*((batch.features, batch.labels) for batch in raw(21, 5)), strict=True)
+    stopping = etl.EarlyStopping(max_epochs=1, evaluate=raw(21, 5))
+    etl.fit(model, raw(16), backend="cpu", listeners=[stopping])
+    with torch.no_grad():
+        output = model(torch.from_numpy(np.concatenate(features)))
+        expected = torch.nn.functional.cross_entropy(output, torch.from_numpy(np.concatenate(labels)))
+    assert stopping.scores == pytest.approx([float(expected)], rel=1e-6)
+
+
+def test_repeated_records_do_not_count() -> None:
+    whole = next(iter(raw(4, 4)))
+    marked = Batch(
+        np.concatenate([whole.features, whole.features[:1]]),
+        np.concatenate([whole.labels, whole.labels[:1]]),
+        repeated=np.array([False] * 4 + [True]),
+    )
+    all_marked = Batch(whole.features, whole.labels, repeated=np.ones(4, bool))
+    scores = []
+    for batches in ([whole], [marked], [marked, all_marked]):
+        stopping = etl.EarlyStopping(max_epochs=1, evaluate=batches)
+        fit(stopping)
+        scores += stopping.scores
+    assert scores[0] == scores[1] == scores[2]
+
+
+def test_by_default_the_score_is_that_of_the_training() -> None:
+    stopping = etl.EarlyStopping(max_epochs=2)
+    result = fit(stopping)
+    assert stopping.scores == pytest.approx([np.mean(result.scores[:4]), np.mean(result.scores[4:])], rel=1e-6)
+
+
+def test_it_stops_within_an_epoch_when_the_time_is_over() -> None:
+    stopping = etl.EarlyStopping(max_seconds=1e-9)
+    result = fit(stopping)
+    assert (len(result.scores), result.epochs) == (1, 0)
+    assert result.stopped == "1e-09 s are over"
+
+
+def test_a_score_that_is_not_a_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the score of epoch 1 is not a number"):
+        fit(etl.EarlyStopping(max_epochs=3, evaluate=scores_of(1, math.nan)))
+
+
+def test_a_fit_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="epochs is None, but no listener would end the training"):
+        etl.fit(make_model(), raw(8), backend="cpu", epochs=None, listeners=[etl.PerformanceListener()])
+
+
+def test_it_can_be_used_again_and_keeps_nothing_of_the_training() -> None:
+    stopping = etl.EarlyStopping(max_epochs=2)
+    first = fit(stopping)
+    model = make_model()
+    batches = etl.AsyncIterator(raw(16))
+    etl.fit(model, batches, backend="cpu", epochs=None, listeners=[stopping])
+    assert stopping.scores == pytest.approx([np.mean(first.scores[:4]), np.mean(first.scores[4:])], rel=1e-6)
+    gone: list[Any] = [weakref.ref(model), weakref.ref(batches)]
+    del model, batches
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
+def test_batches_that_cannot_be_evaluated_each_epoch_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"generator.* can be evaluated once only; pass an iterable that begins again"):
+        fit(etl.EarlyStopping(max_epochs=2, evaluate=(batch for batch in raw(16))))
+    batches = raw(16)
+    with pytest.raises(ValueError, match="evaluate needs batches of its own"):
+        etl.fit(make_model(), batches, backend="cpu", listeners=[etl.EarlyStopping(max_epochs=2, evaluate=batches)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "nothing would stop the training: give patience, max_epochs or max_seconds"),
+        ({"patience": 0}, "patience must be a whole number of at least 1"),
+        ({"max_epochs": 1.5}, "max_epochs must be a whole number of at least 1"),
+        ({"patience": 1, "min_delta": -1}, "min_delta must be a finite number of at least 0"),
+        ({"max_seconds": 0}, "max_seconds must be a number of seconds above 0"),
+    ],
+)
+def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        etl.EarlyStopping(**options)

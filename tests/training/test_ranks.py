@@ -1,0 +1,439 @@
+"""Training on several ranks: real processes under gloo, started by `fit_parallel` or torchrun."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import etl
+from etl.training.ranks import Ranks
+from tests.training import rank_jobs
+from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw
+
+NOTHING = etl.Pipeline([])
+LIMIT_SECONDS = 120
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def parallel(make_iterator: Callable[[], Any], **options: Any) -> etl.FitResult:
+    return etl.fit_parallel(make_model, make_iterator, **{"backend": "cpu", "optimizer": sgd, **options})
+
+
+def torchrun(folder: Path, what: str, *options: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options),
+            *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=localhost"),
+            *(rank_jobs.__file__, what, str(folder)),
+        ],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def assert_equal(first: Any, second: Any) -> None:
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def assert_close(first: Any, second: Any) -> None:
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-5, atol=1e-6)
+
+
+def rank_processes() -> list[psutil.Process]:
+    found = []
+    for each in psutil.process_iter():
+        try:
+            # Other tests have theirs.
+            here = each.environ().get("PYTEST_CURRENT_TEST") == os.environ["PYTEST_CURRENT_TEST"]
+            if here and "etl.training.rank_process" in each.cmdline():
+                found.append(each)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def test_two_ranks_train_as_torchs_own_loop_does_bit_for_bit(tmp_path: Path) -> None:
+    torchrun(tmp_path, "plain")
+    # 42 records are no whole number of steps: two are repeated in each epoch.
+    result = parallel(partial(raw, 42), epochs=2)
+    assert_equal(result.state, torch.load(tmp_path / "plain"))
+    assert [(each.rank, each.samples, each.repeated) for each in result.ranks] == [(0, 42, 0), (1, 42, 0)]
+    assert (result.epochs, result.total_samples) == (2, 84)
+
+
+def test_two_ranks_are_as_good_as_one_with_twice_the_batch() -> None:
+    alone = make_model()
+    expected = etl.fit(alone, raw(40, 8), backend="cpu", optimizer=sgd, epochs=2)
+    result = parallel(partial(raw, 40, 4), epochs=2)
+    assert_close(result.state, alone.state_dict())
+    assert result.scores == pytest.approx(expected.scores, rel=1e-5)
+
+
+def test_averaging_every_three_iterations_is_what_its_definition_says() -> None:
+    models = [make_model(), make_model()]
+    optimizers = [sgd(model) for model in models]
+    shards = [raw(42).shard(rank, 2) for rank in range(2)]
+
+    def average() -> None:
+        for tensors in zip(*map(trained, models, optimizers), strict=True):
+            mean = sum(tensor / 2 for tensor in tensors)
+            for tensor in tensors:
+                tensor.copy_(mean)
+
+    for _ in range(2):
+        for number, batches in enumerate(zip(*shards, strict=True), 1):
+            for model, optimizer, (features, labels) in zip(models, optimizers, batches, strict=True):
+                optimizer.zero_grad()
+                output = model(torch.from_numpy(features))
+                torch.nn.functional.cross_entropy(output, torch.from_numpy(labels)).backward()
+                optimizer.step()
+            if number % 3 == 0:
+                average()
+        average()  # 6 iterations an epoch: nothing new
+    result = parallel(partial(raw, 42), epochs=2, averaging_frequency=3)
+    assert_equal(result.state, models[0].state_dict())
+
+
+def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    parameters = list(model.parameters())
+    return [each.detach() for each in parameters] + [optimizer.state[each]["momentum_buffer"] for each in parameters]
+
+
+class StopAfter:
+    """A listener that stops the training after some iterations."""
+
+    needs_times = False
+
+    def __init__(self, iterations: int | None) -> None:
+        self.iterations = iterations
+
+    def training_started(self, training: Any) -> None:
+        self.training = training
+
+    def fit_started(self) -> None:
+        """Do nothing."""
+
+    def iteration_done(self, iteration: etl.Iteration) -> None:
+        if iteration.number + 1 == self.iterations:
+            self.training.stop("enough")
+
+    def fit_ended(self) -> None:
+        """Do nothing."""
+
+
+def test_a_training_goes_on_with_other_numbers_of_ranks_and_each_record_comes_once(tmp_path: Path) -> None:
+    def make_iterator() -> Any:
+        return etl.RawIterator(Labelled(60), NOTHING, 2, shuffle=True)
+
+    for workers, steps in ((3, 4), (5, 2), (2, None)):
+        noting, folder = Noting(tmp_path), tmp_path / str(workers)
+        folder.mkdir()
+        noting.folder = folder
+        listeners = [noting, etl.Checkpoint(tmp_path / "checkpoint"), StopAfter(steps)]
+        result = parallel(make_iterator, workers=workers, loss=noting.loss, listeners=listeners)
+        assert (result.stopped, result.epochs) == (("enough", 0) if steps else (None, 1))
+    numbers = Counter(
+        number
+        for path in tmp_path.glob("*/rank*")
+        for line in path.read_text().splitlines()
+        for number in line.split()[2:]
+    )
+    assert len(list(tmp_path.glob("*/rank*"))) == 3 + 5 + 2
+    assert numbers == {str(number): 1 for number in range(60)}
+
+
+def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tmp_path: Path) -> None:
+    torchrun(tmp_path, "torchrun", "--max-restarts=1")
+    assert (tmp_path / "killed").exists()
+    assert (tmp_path / "done").exists()
+    # Of an iteration that was trained on again after the restart, the later time counts.
+    steps: dict[tuple[str, str, int], list[str]] = {}
+    for rank in range(2):
+        for line in (tmp_path / f"rank{rank}").read_text().splitlines():
+            epoch, _, *numbers = line.split()
+            steps[epoch, str(rank), len([key for key in steps if key[:2] == (epoch, str(rank))])] = numbers
+    for epoch in "01":
+        numbers = Counter(number for key, each in steps.items() if key[0] == epoch for number in each)
+        assert set(numbers) == {str(number) for number in range(40)}
+        # At most the step that was being saved when the rank was killed.
+        assert sum(numbers.values()) - 40 in (0, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        (
+            "raises",
+            r"rank 1 of 2, while loading batch \d of epoch 0: RecordError: record 2 of .*'read'.*number 2 is bad",
+        ),
+        ("is killed", r"rank 1 of 2 was killed by SIGKILL \(out of memory\?\), while \w+ .*batch \d of epoch 0"),
+        ("exits", r"rank 1 of 2 ended with code 7, while \w+ .*batch \d of epoch 0"),
+        ("hangs", r"rank 1 of 2, while loading batch \d of epoch 0: .*record 2 of .*'read'"),
+    ],
+)
+def test_one_error_names_rank_record_and_stage_and_no_process_is_left(trouble: str, message: str) -> None:
+    # Rank 1 loads record 2 in its first batch.
+    def make_iterator() -> Any:
+        return etl.RawIterator(Numbered(16, {2: trouble}), NOTHING, 2)
+
+    with pytest.raises(etl.RankError, match=message) as caught:
+        parallel(make_iterator, timeout=2.0)
+    assert caught.value.rank == 1
+    assert not rank_processes()
+
+
+def test_a_rank_that_hangs_outside_of_loading_ahead_is_named_too() -> None:
+    def make_iterator() -> Any:
+        return etl.RawIterator(Numbered(16, {2: "hangs"}), NOTHING, 2)
+
+    with pytest.raises(etl.RankError, match=r"rank 1 of 2 hangs for \d+ s, .* while loading batch 0 of epoch 0"):
+        parallel(make_iterator, timeout=2.0, prefetch_size=0)
+    assert not rank_processes()
+
+
+def test_an_error_that_reads_like_one_of_torch_is_that_of_the_rank() -> None:
+    class Remote(Numbered):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 2:
+                raise ConnectionResetError("gloo/transport: Connection reset by peer")
+            return super().__getitem__(index)
+
+    with pytest.raises(etl.RankError, match=r"rank 1 of 2, while loading .*record 2 .*Connection reset by peer"):
+        parallel(lambda: etl.RawIterator(Remote(16), NOTHING, 2))
+
+
+def test_ranks_that_would_wait_for_each_other_for_ever_are_an_error() -> None:
+    class Uneven:
+        """As many batches as the number of the rank."""
+
+        def __init__(self) -> None:
+            self.batches = [(np.zeros((2, 6), np.float32), np.zeros(2, np.int64))] * (1 + int(os.environ["RANK"]))
+
+        def __len__(self) -> int:
+            return len(self.batches)
+
+        def __iter__(self) -> Any:
+            return iter(self.batches)
+
+    with pytest.raises(etl.RankError, match=r"the same number of batches, .*: rank 0: 1; rank 1: 2"):
+        parallel(Uneven)
+
+
+def test_modules_beside_the_script_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from tests.training.rank_jobs import make_model\n\ndef make():\n    return make_model()\n"
+    (tmp_path / "beside_the_script.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("beside_the_script")
+    assert etl.fit_parallel(module.make, partial(raw, 16), backend="cpu").epochs == 1
+
+
+def test_an_error_before_the_training_names_the_rank() -> None:
+    def make_broken() -> torch.nn.Module:
+        raise RuntimeError("no such model")
+
+    with pytest.raises(etl.RankError, match=r"rank \d of 2, while starting: RuntimeError: no such model"):
+        etl.fit_parallel(make_broken, partial(raw, 16), backend="cpu")
+
+
+def test_ranks_stop_early_at_the_same_iteration_and_repeated_records_do_not_count(tmp_path: Path) -> None:
+    # 21 records for evaluation: two ranks repeat one of them.
+    model = make_model()
+    alone = etl.EarlyStopping(max_epochs=3, evaluate=raw(21, 5))
+    etl.fit(model, raw(40, 8), backend="cpu", epochs=None, optimizer=sgd, listeners=[alone])
+
+    class Shown(etl.EarlyStopping):  # type: ignore[misc] # imported on first use
+        def fit_ended(self) -> None:
+            rank = self._running.ranks.rank
+            super().fit_ended()
+            torch.save([self.scores, self.best_epoch], tmp_path / f"scores{rank}")
+
+    result = parallel(
+        partial(raw, 40, 4), epochs=None, listeners=[Shown(max_epochs=3, evaluate=raw(21, 5))], learning_rate=None
+    )
+    assert result.stopped == "3 epochs are over"
+    first, second = (torch.load(tmp_path / f"scores{rank}") for rank in range(2))
+    assert first == second
+    assert first[0] == pytest.approx(alone.scores, rel=1e-5)
+    assert_close(result.state, model.state_dict())
+    timed = parallel(partial(raw, 40), epochs=None, listeners=[etl.EarlyStopping(max_seconds=0.5)])
+    assert timed.stopped == "0.5 s are over"
+    assert timed.ranks[0].samples == timed.ranks[1].samples
+
+
+class Slowly:
+    """A listener that says that training has begun, and makes it last."""
+
+    needs_times = False
+
+    def fit_started(self) -> None:
+        print("begun", flush=True)
+
+    def iteration_done(self, iteration: etl.Iteration) -> None:
+        time.sleep(0.5)
+
+    def fit_ended(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("number", "end"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, ""), (signal.SIGKILL, "")]
+)
+def test_no_process_outlives_a_program_that_is_ended(number: signal.Signals, end: str) -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from tests.training.test_ranks import *\n"
+        "parallel(partial(raw, 400), listeners=[Slowly()])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("begun")  # both ranks write it
+        ranks = [each for each in psutil.Process(process.pid).children() if "rank_process" in " ".join(each.cmdline())]
+        assert len(ranks) == 2
+        process.send_signal(number)
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert not psutil.wait_procs(ranks, timeout=LIMIT_SECONDS)[1]
+    assert process.returncode == -number
+    assert said.strip().endswith(end)
+
+
+def test_a_model_can_be_fitted_again_and_handlers_of_signals_stay() -> None:
+    def make_iterator() -> Any:
+        return raw(40)
+
+    class Again(StopAfter):
+        def fit_ended(self) -> None:
+            if not self.training.failed:
+                # The wrapper of the first fit must not go on averaging.
+                etl.fit(self.training.model, make_iterator(), backend="cpu", optimizer=sgd)
+                models = self.training.ranks.gather(self.training.model.state_dict())
+                assert_equal(*models)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    twice = parallel(make_iterator, listeners=[Again(None)])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    alone = make_model()
+    for _ in range(2):
+        etl.fit(alone, raw(40, 8), backend="cpu", optimizer=sgd)
+    assert_close(twice.state, alone.state_dict())
+
+
+def test_each_rank_has_its_own_cpus() -> None:
+    cpus = len(os.sched_getaffinity(0))
+
+    def make_iterator() -> Any:
+        assert len(os.sched_getaffinity(0)) == torch.get_num_threads() == max(1, cpus // 2)
+        return raw(8)
+
+    parallel(make_iterator)
+
+
+def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
+    data = TensorDataset(torch.zeros(20, 3), torch.zeros(20))
+    ranks = Ranks(1, 3)
+    shard = ranks.share(raw(20))
+    assert (shard.rank, shard.world_size) == (1, 3)
+    assert ranks.share(shard) is shard
+    asynchronous = ranks.share(etl.AsyncIterator(raw(20)))
+    assert (asynchronous.rank, asynchronous.world_size) == (1, 3)
+    with pytest.raises(ValueError, match="batches are the part of rank 0 of 2, but this is rank 1 of 3"):
+        ranks.share(raw(20).shard(0, 2))
+    from etl.iterators.foreign import as_iterator
+
+    for shuffle in (True, False):
+        with pytest.raises(
+            ValueError, match=r"each of 3 ranks would train on all records of this DataLoader.*Distributed"
+        ):
+            ranks.share(as_iterator(DataLoader(data, 4, shuffle=shuffle)))
+    divided = as_iterator(DataLoader(data, 4, sampler=DistributedSampler(data, 3, 1)))
+    assert ranks.share(divided) is divided
+    with pytest.raises(ValueError, match="batches are the part of rank 2 of 3, but this is rank 1 of 3"):
+        ranks.share(as_iterator(DataLoader(data, 4, sampler=DistributedSampler(data, 3, 2))))
+    handed_on = as_iterator(DataLoader(etl.TorchDataset(raw(20).shard(1, 3)), batch_size=None))
+    assert ranks.share(handed_on) is handed_on
+    generated = as_iterator([(np.zeros((2, 3)), np.zeros(2))])
+    assert ranks.share(generated) is generated
+    assert Ranks().share(generated) is generated
+
+
+def test_a_shard_goes_on_at_the_state_that_was_loaded() -> None:
+    whole = raw(40)
+    for _, _ in zip(range(3), whole, strict=False):
+        pass
+    for make in (lambda: raw(40), lambda: etl.AsyncIterator(raw(40)), lambda: etl.DeviceIterator(raw(40), "cpu")):
+        iterator: Any = make()
+        iterator.load_state_dict(whole.state_dict())
+        part = iterator.shard(0, 2)
+        assert part.state_dict() == whole.state_dict()
+        assert len(list(part)) == 4  # 28 records
+        part.close()
+        assert iterator.epoch == 0
+        list(iterator)
+        assert iterator.shard(1, 2).state_dict()["position"] == 0
+        iterator.close()
+
+
+def test_more_ranks_than_devices_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(RuntimeError, match="3 ranks need as many CUDA devices, but there are 2"):
+        etl.fit_parallel(make_model, partial(raw, 8), workers=3, backend="cuda")
+    with pytest.raises(ValueError, match="2 ranks cannot share the device of backend='cuda:1'"):
+        etl.fit_parallel(make_model, partial(raw, 8), workers=2, backend="cuda:1")
+    for name, value in {
+        "RANK": 3,
+        "WORLD_SIZE": 4,
+        "LOCAL_RANK": 3,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": 1,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(RuntimeError, match="4 ranks on this machine need as many CUDA devices, but there are 2"):
+        etl.fit(make_model(), raw(8), backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers must be a whole number of at least 1"),
+        ({"averaging_frequency": 0}, "averaging_frequency must be a whole number of at least 1"),
+        ({"prefetch_size": -1}, "prefetch_size must be a whole number of at least 0"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0"),
+        ({"restarts": -1}, "restarts must be a whole number of at least 0"),
+        ({"backend": "tpu"}, "unknown backend 'tpu'"),
+    ],
+)
+def test_invalid_arguments_are_refused_before_anything_starts(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parallel(partial(raw, 8), **options)
+
+
+def test_what_cannot_be_carried_to_another_process_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file, pytest.raises(ValueError, match="cannot be carried to another process"):
+        parallel(partial(raw, 8), loss=file.write)
