@@ -114,6 +114,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--threads", type=int, metavar="N", help="CPUs for loading and compute together (default: all)")
     how.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that train together, each on its part of the records and of the CPUs (default: 1)",
+    )
+    how.add_argument(
         "--heap",
         metavar="POLICY",
         default="retain",
@@ -179,6 +186,7 @@ def run(arguments: argparse.Namespace) -> int:
         sync_every_step=arguments.sync_every_step,
         cache=arguments.cache,
         threads=arguments.threads,
+        ranks=arguments.ranks,
         rounds=arguments.rounds,
         budget_seconds=arguments.budget,
         records=arguments.records,

@@ -20,6 +20,7 @@ from etl.comparison.workload import Workload, source_files
 from etl.loading.batch_plan import Loader
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import run_epoch
+from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.runtime import ThreadPolicy
 
@@ -28,7 +29,11 @@ WARM_UP_BATCHES = 2
 
 
 def loading_of(
-    workload: Workload, candidate: Candidate, threads: Threads, watch: Callable[[Loader], Loader] | None = None
+    workload: Workload,
+    candidate: Candidate,
+    threads: Threads,
+    watch: Callable[[Loader], Loader] | None = None,
+    meeting: Meeting | None = None,
 ) -> Loading:
     """Return how `candidate` loads.
 
@@ -42,6 +47,8 @@ def loading_of(
         Its CPU split.
     watch : callable, optional
         Wraps the loader of the iterator.
+    meeting : Meeting, optional
+        Where ranks meet that load at the same time.
     """
 
     def make() -> Iterable[Any]:
@@ -49,15 +56,16 @@ def loading_of(
 
     return Loading(
         make=make,
-        make_compute=functools.partial(make_compute, workload),
+        make_compute=functools.partial(make_compute, workload, meeting=meeting),
         files=workload.files(candidate),
         is_cold=workload.settings.cache == "cold",
         compute_seconds=compute_seconds(workload.settings.budget_seconds),
         can_rewind=True,
         short_warm_up=not any(each.is_foreign for each in workload.candidates()),
-        records=len(workload.records),
+        records=-(-len(workload.records) // workload.rank.world_size),
         is_ahead=candidate.is_ahead,
         mapped_nbytes=_mapped_nbytes(workload, candidate),
+        meeting=meeting,
     )
 
 
@@ -66,7 +74,7 @@ def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
     if not candidate.is_presaved:
         return 0
     with workload.open(candidate) as store:
-        return store.nbytes if store.is_mapped else 0
+        return store.nbytes // workload.rank.world_size if store.is_mapped else 0
 
 
 def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
@@ -122,7 +130,7 @@ def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
         watched.append(WatchedLoader(loader))
         return watched[-1]
 
-    loading = loading_of(workload, candidate, threads, watch)
+    loading = loading_of(workload, candidate, threads, watch, workload.rank.meet())
     with ThreadPolicy(threads.compute), Epochs(loading) as epochs:
         compute, _ = warm_up(epochs, loading)
         epochs.prepare()

@@ -11,6 +11,7 @@ from etl.comparison.settings import Settings
 from etl.comparison.steps import Compute, Simulated, UserStep
 from etl.comparison.workload import Workload
 from etl.functions import find_function
+from etl.measuring.meeting import Meeting
 
 # torch._dynamo is listed because torch.optim would import it when the first optimizer is made.
 TRAINING_MODULES = ("torch", "torch._dynamo", "etl.comparison.training")
@@ -21,7 +22,7 @@ def modules_of(settings: Settings) -> tuple[str, ...]:
     return TRAINING_MODULES if settings.simulated_seconds is None else ()
 
 
-def make_compute(workload: Workload, batch: Any) -> Compute:
+def make_compute(workload: Workload, batch: Any, meeting: Meeting | None = None) -> Compute:
     """Return the compute of `workload`, for batches like `batch`.
 
     Parameters
@@ -30,6 +31,8 @@ def make_compute(workload: Workload, batch: Any) -> Compute:
         The work.
     batch : batch
         A batch of any loader.
+    meeting : Meeting, optional
+        Where ranks meet that compute at the same time.
 
     Raises
     ------
@@ -38,9 +41,12 @@ def make_compute(workload: Workload, batch: Any) -> Compute:
     """
     settings = workload.settings
     if settings.simulated_seconds is not None:
-        return Simulated(settings.simulated_seconds, settings.waits_for_steps)
+        return Simulated(
+            settings.simulated_seconds, settings.waits_for_steps, None if meeting is None else meeting.wait
+        )
     if settings.step is not None:
-        return UserStep(find_function(settings.step, "--step"), workload.task(), settings.waits_for_steps)
+        step = find_function(settings.step, "--step")
+        return UserStep(step, workload.task(), settings.waits_for_steps, workload.rank)
     from etl.comparison.training import make_training
 
     return make_training(workload, batch)

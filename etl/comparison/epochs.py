@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etl.comparison.steps import Compute
+from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import (
     drop_from_page_cache,
     pages_outside,
@@ -55,6 +56,8 @@ class Loading:
         Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
     is_ahead : bool
         True if loading does not happen in the training loop, or if it is unknown where it happens.
+    meeting : Meeting or None
+        Where the ranks meet that load at the same time; None if there is one.
     mapped_nbytes : int
         Bytes of memory-mapped files that an epoch reads: the system does not count them as reads.
     """
@@ -70,6 +73,7 @@ class Loading:
     records: int | None = None
     is_ahead: bool = False
     mapped_nbytes: int = 0
+    meeting: Meeting | None = None
 
 
 class Epochs:

@@ -22,9 +22,11 @@ import psutil
 
 from etl.comparison.epochs import Loading
 from etl.comparison.measure import check_epoch, compute_seconds, take_sample, try_loader
+from etl.comparison.ranks import Rank
 from etl.comparison.samples import FirstTry, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
+from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
@@ -102,6 +104,8 @@ class ForeignLoader(JsonValues):
         As `Task` has it.
     batches : int or None
         Batches of an epoch that are measured; None for all.
+    rank : Rank
+        The rank that it loads for.
     step : str or None
         Factory of the training step, as `find_function` takes it.
     simulated_seconds : float or None
@@ -126,6 +130,7 @@ class ForeignLoader(JsonValues):
     seed: int
     dtype: str
     batches: int | None
+    rank: Rank
     step: str | None
     simulated_seconds: float | None
     waits_for_steps: bool
@@ -162,6 +167,8 @@ def task_of(
         cpus=loader.cpus,
         workers=loader.cpus,
         folder=loader.folder,
+        rank=loader.rank.number,
+        world_size=loader.rank.world_size,
         open_path=path,
         open_source=source or functools.partial(_missing, "source"),
         open_pipeline=pipeline or functools.partial(_missing, "pipeline"),
@@ -220,6 +227,7 @@ def answer(
     )
     seed_everything(loader.seed)
     prepare = find_prepare(function)
+    meeting = loader.rank.meet()
     if action == "first_try" and prepare is not None:
         try:
             return FirstTry(replace(_run(prepare, loader, task), asked_for=sorted(asked)), None)
@@ -227,13 +235,14 @@ def answer(
             end_processes()
     loading = Loading(
         make=functools.partial(open_loader, function, task),
-        make_compute=functools.partial(_make_compute, loader, task, make_compute),
+        make_compute=functools.partial(_make_compute, loader, task, make_compute, meeting),
         files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
         is_cold=loader.cache == "cold",
         compute_seconds=compute_seconds(loader.budget_seconds),
         batches=loader.batches,
-        records=None if loader.batches is not None else loader.records,
+        records=None if loader.batches is not None else _share(loader.records, loader.rank.world_size),
         is_ahead=True,
+        meeting=meeting,
     )
     try:
         if action in ("first_try", "try"):
@@ -248,6 +257,11 @@ def answer(
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()
+
+
+def _share(records: int | None, ranks: int) -> int | None:
+    """Return the most records of one of `ranks`; None if their number is unknown."""
+    return None if records is None else -(-records // ranks)
 
 
 def _note(asked: set[str], name: str, task: Task) -> Any:
@@ -270,12 +284,16 @@ def _run(prepare: Callable[[Task], Any], loader: ForeignLoader, task: Task) -> W
 
 
 def _make_compute(
-    loader: ForeignLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any
+    loader: ForeignLoader,
+    task: Task,
+    make_compute: Callable[[Any], Compute] | None,
+    meeting: Meeting | None,
+    batch: Any,
 ) -> Compute:
     if loader.simulated_seconds is not None:
-        return Simulated(loader.simulated_seconds, loader.waits_for_steps)
+        return Simulated(loader.simulated_seconds, loader.waits_for_steps, None if meeting is None else meeting.wait)
     if loader.step is not None:
-        return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps)
+        return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps, loader.rank)
     if make_compute is None:
         raise ValueError(
             "another Python cannot train the comparison's own model; give --step module:function, which runs there, or "
@@ -322,6 +340,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
         find_function(request["function"], STRATEGIES_OPTION)
 
     def respond(asked: Request) -> Answer:
+        os.sched_setaffinity(0, asked["affinity"])
         loader, arguments = ForeignLoader.from_json(asked["loader"]), asked["arguments"]
         compute_threads, torch = arguments.pop("compute_threads", None), sys.modules.get("torch")
         if compute_threads is not None and torch is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from etl.comparison import foreign
 from etl.comparison.candidates import Candidate
 from etl.comparison.compute import is_on_device, make_compute, modules_of
+from etl.comparison.ranks import Rank
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload, WorkloadState
 from etl.functions import find_function, search_folders
@@ -68,6 +69,7 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         except RuntimeError as error:  # the message names the setting that is unavailable here, and the alternative
             raise ValueError(str(error)) from error
     workload.restore(WorkloadState.from_json(asked["state"]))
+    workload.rank = Rank.from_json(asked["rank"])
     action, arguments = asked["action"], asked["arguments"]
     if asked["candidate"] is None:
         of_all: dict[str, Callable[..., JsonValues]] = {
@@ -89,7 +91,7 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     if action == "timeline":
         return builtin.trace_epoch(workload, candidate)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
-    loading = builtin.loading_of(workload, candidate, threads)
+    loading = builtin.loading_of(workload, candidate, threads, meeting=workload.rank.meet())
     if action == "check":
         return check_epoch(loading, **arguments, looks_again=False)
     if action == "load":

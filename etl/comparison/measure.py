@@ -5,6 +5,7 @@ The environment of another library's loader needs no more than numpy, psutil and
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.comparison.epoch_content import EpochRecorder, may_hold
 from etl.comparison.epochs import Epochs, Loading, partial_epoch
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, TriedLoader
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, StepTimes, TriedLoader
 from etl.comparison.steps import Compute
 from etl.measuring.arrays import (
     Access,
@@ -28,9 +29,10 @@ from etl.measuring.arrays import (
     views_in,
 )
 from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
+from etl.measuring.meeting import Meeting
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import absent_pages, reports_pages
-from etl.measuring.process_tree import PeakMemory, read_nbytes
+from etl.measuring.process_tree import PeakMemory, mapped_nbytes, read_nbytes
 from etl.measuring.structure import record_count
 from etl.strategies.foreign import close_loader
 
@@ -145,6 +147,7 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
     content = EpochRecorder()
     absent = pages = 0
     unread = ""
+    mapped: dict[str, int] = {}
     compute: Compute | None = None
     with Epochs(loading) as epochs:
         epochs.prepare()
@@ -158,8 +161,13 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
                 absent += sum(absent_pages(each) for each in map(memory_of, views_in(batch)) if each.ndim == 1)
                 content.add(batch)  # before a step of the user, which may change the batch
                 if compute is not None and len(content.digests) <= CHECKED_STEPS:
-                    compute.step(batch)
+                    _step_together(compute, batch, loading.meeting)
                 del batch
+            if loading.meeting is not None:
+                mapped = mapped_nbytes()
+                if trains:  # ranks that have more batches wait for this one
+                    for _ in range(len(content.digests), CHECKED_STEPS):
+                        loading.meeting.gather(0.0)
         if not content.digests:
             raise ValueError("its epoch has no batches")
         again: list[str] | None = None
@@ -178,7 +186,14 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
         pages_absent=absent,
         unread=unread,
         peak_memory=memory.nbytes,
+        mapped=mapped,
     )
+
+
+def _step_together(compute: Compute, batch: Any, meeting: Meeting | None) -> None:
+    """Train on a batch if all ranks have one: they would wait for ever for one that has not."""
+    if meeting is None or all(meeting.gather(1.0)):
+        compute.step(batch)
 
 
 def describe_unread(access: Access) -> str:
@@ -229,10 +244,12 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         etl_alone: EpochTimes | None = None
         if with_etl_alone:
             outside += epochs.begin()
+            _begin_together(loading.meeting)
             etl_alone = run_epoch(epochs, None)
         outside += epochs.begin()
         read = read_nbytes()
         with NoiseWatch() as noise:
+            _begin_together(loading.meeting)
             times = run_epoch(epochs, compute.step)
         read = read_nbytes() - read
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
@@ -241,7 +258,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
     return Sample(
         epoch=times.metrics,
         etl_alone=None if etl_alone is None else etl_alone.wall,
-        compute_alone=seconds_of_step(compute.step, resident, loading.compute_seconds, MIN_STEPS),
+        compute_alone=_compute_alone(compute.step, resident, loading),
         harness=_harness_seconds(resident[0], compute.no_op),
         cpu_seconds=noise.own_seconds,
         read_nbytes=read + loading.mapped_nbytes,
@@ -256,7 +273,23 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         unreported_files=sum(not reports_pages(each) for each in loading.files),
         timeline=loop_spans(times, loading.is_ahead),
         runtime=[policy.audit() for policy in policies],
+        steps=None if loading.meeting is None else StepTimes(times.began.tolist(), times.done.tolist()),
     )
+
+
+def _begin_together(meeting: Meeting | None) -> None:
+    if meeting is not None:
+        meeting.wait()
+
+
+def _compute_alone(step: Step, resident: Sequence[Any], loading: Loading) -> float:
+    """Return the mean seconds of a step on batches in memory. All ranks take equally many steps."""
+    meeting, seconds = loading.meeting, loading.compute_seconds
+    if meeting is None:
+        return seconds_of_step(step, resident, seconds, MIN_STEPS)
+    chosen = resident[: int(min(meeting.gather(len(resident))))]
+    one = max(meeting.gather(seconds_of_step(step, chosen, 0.0)))
+    return seconds_of_step(step, chosen, 0.0, max(MIN_STEPS, math.ceil(seconds / one)))
 
 
 def take_loading_sample(loading: Loading) -> LoadingSample:
@@ -264,6 +297,7 @@ def take_loading_sample(loading: Loading) -> LoadingSample:
     with Epochs(loading) as epochs:
         _load_first(epochs)
         outside = epochs.prepare()
+        _begin_together(loading.meeting)
         times = run_epoch(epochs, None)
     return LoadingSample(times.wall, outside)
 

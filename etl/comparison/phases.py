@@ -28,6 +28,7 @@ from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
+from etl.training.rank_process import cpus_of_rank
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
@@ -92,9 +93,11 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
     wanted = cpus if settings.threads is None else settings.threads
     if wanted > cpus:
         raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
+    affinity = affinity_of(wanted)
+    fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
     with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
-        workload = Workload(settings, Path(folder), wanted)
-        return _Comparison(workload, affinity_of(wanted), progress or _no_progress).run()
+        workload = Workload(settings, Path(folder), fewest)
+        return _Comparison(workload, affinity, progress or _no_progress).run()
 
 
 def _no_progress(progress: ComparisonProgress) -> None:
@@ -244,7 +247,8 @@ class _Comparison:
                 "epoch is N batches"
             )
         else:
-            source.count = source.count or (tried.samples if tried.has_ended else batches * batch_size)
+            of_rank = tried.samples if tried.has_ended else batches * batch_size
+            source.count = source.count or of_rank * self._settings.ranks
 
     def _prepare(self, processes: Processes) -> None:
         """Let the loaders of the user prepare their files for the selected records, unless they have them."""
@@ -275,7 +279,7 @@ class _Comparison:
         )
         for number, (chosen, stage) in enumerate(wanted):
             self._progress("write", number, len(wanted))
-            self._writing[chosen, stage] = processes.write(chosen, stage, self._workload.cpus)
+            self._writing[chosen, stage] = processes.write(chosen, stage, len(self._affinity))
 
     def _predict(self, candidate: Candidate) -> dict[Threads, float]:
         return {

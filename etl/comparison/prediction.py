@@ -7,6 +7,7 @@ from bisect import bisect_right
 import presave
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.measure import CHECKED_STEPS, MIN_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES, compute_seconds
+from etl.comparison.ranks import whole_steps
 from etl.comparison.rounds import MIN_ROUNDS_SHOWN
 from etl.comparison.samples import Profile, TriedLoader
 from etl.comparison.workload import Workload
@@ -38,20 +39,24 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float, st
 
     Returns
     -------
-    The number of records: all if there is time, otherwise that of as many whole batches as there is time for. If
+    The number of records: all if there is time, otherwise that of as many whole batches as there is time for. Several
+    ranks always get whole batches, equally many. If
     `settings.records` or `settings.epoch_batches` is set, it is used instead of the time; with `settings.check_epoch`
     all are measured.
     """
-    settings, available = workload.settings, len(workload.source)
+    settings = workload.settings
+    available = len(workload.source)
+    if settings.ranks > 1:
+        available = whole_steps(available, workload.step_records)
     if settings.check_epoch:
         return available
     wanted = settings.records
     if wanted is None and settings.epoch_batches is not None:
-        wanted = settings.epoch_batches * settings.batch_size
+        wanted = settings.epoch_batches * workload.step_records
     if wanted is not None:
-        whole = max(1, wanted // settings.batch_size) * settings.batch_size
+        whole = max(1, wanted // workload.step_records) * workload.step_records
         return available if wanted >= available else min(whole, available)
-    most = available // settings.batch_size
+    most = available // workload.step_records
     if most <= MIN_MEASURED_BATCHES or seconds_needed(workload, profile, most + 1, start_seconds) <= seconds_left:
         return available
     # Time grows with the number of batches, so bisect: a source may have millions of batches.
@@ -59,7 +64,7 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float, st
     with_room = bisect_right(
         numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, batches, start_seconds)
     )
-    return numbers[max(0, with_room - 1)] * settings.batch_size
+    return numbers[max(0, with_room - 1)] * workload.step_records
 
 
 def seconds_needed(workload: Workload, profile: Profile, batches: int, start_seconds: float) -> float:
@@ -72,7 +77,7 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int, start_sec
     profile : Profile
         Profile of the raw pipeline.
     batches : int
-        Batches of an epoch.
+        Batches of an epoch, on each rank.
     start_seconds : float
         Time to start the server of a round.
     """
@@ -160,7 +165,8 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     if split is not None:
         # How loading scales with threads is a property of the machine, measured on the raw pipeline.
         load /= stage_seconds(profile, None) * split.records_per_second
-    return wall_seconds(len(workload.source) / size, load, compute, slowdowns(workload, profile, threads))
+    batches = len(workload.source) / (size * workload.rank.world_size)
+    return wall_seconds(batches, load, compute, slowdowns(workload, profile, threads))
 
 
 def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdowns | None:

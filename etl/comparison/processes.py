@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
 from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.joined_ranks import RanksDifferError, join_checks, join_loads, join_samples
+from etl.comparison.ranks import Rank
 from etl.comparison.samples import (
     CheckedEpoch,
     FirstTry,
@@ -26,9 +28,12 @@ from etl.comparison.samples import (
 )
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
-from etl.measuring.processes import ONE_THREAD, FreshServers, MeasurementError, NoAnswerError, Server
+from etl.measuring.meeting import Meeting
+from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
 from etl.measuring.server import Request
+from etl.measuring.servers_at_once import ServersAtOnce
 from etl.measuring.values import JsonValues, to_json
+from etl.training.rank_process import cpus_of_rank
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,7 +55,7 @@ sys.path.append(sys.argv[1])
 from etl.measuring.server import main
 main()
 """
-Answer = TypeVar("Answer", bound=JsonValues)
+Result = TypeVar("Result", bound=JsonValues)
 
 
 class InputError(ValueError):
@@ -72,7 +77,12 @@ class Processes:
     workload : Workload
         The work to measure. Its records and CPU splits may change between measurements.
     affinity : collection of int
-        CPUs that every process is bound to.
+        CPUs that every process is bound to, or all ranks together.
+
+    Notes
+    -----
+    If there are several ranks, each has servers of its own. What concerns all ranks is done by the first: profiling,
+    preparing, trying. All load and compute at the same time when an epoch is checked, measured or traced.
     """
 
     def __init__(self, workload: Workload, affinity: Collection[int]) -> None:
@@ -81,8 +91,9 @@ class Processes:
         self._numbers = itertools.count()
         self._common: list[Candidate] = []
         self._is_common_tried = True
-        self._servers = FreshServers(self._start)
-        self._alone: dict[Candidate, FreshServers] = {}
+        self._ranks = workload.rank.world_size
+        self._servers = ServersAtOnce(self._start, self._ranks)
+        self._alone: dict[Candidate, ServersAtOnce] = {}
         self.start_seconds = 0.0
         """Seconds to start the common server; 0 until it was started."""
 
@@ -145,7 +156,7 @@ class Processes:
         if shares:
             self.start_seconds = max(self.start_seconds, servers.start_seconds)
             self._common.append(candidate)
-            self._alone.pop(candidate).close()
+            self._alone.pop(candidate).end()
             self._servers.close()
             self._is_common_tried = False  # the next one imports this loader, too
         return first.prepared, replace(tried, start_seconds=0.0 if shares else servers.start_seconds)
@@ -167,21 +178,21 @@ class Processes:
         trains : bool
             Train on the first batches.
         """
-        arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}.npz")
+        arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}")
         arguments = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
-        return self._ask("check", CheckedEpoch, candidate, **arguments)
+        return self._ask_ranks("check", CheckedEpoch, candidate, join_checks, **arguments)
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
         """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
-        return self._ask("measure", Sample, candidate, with_etl_alone=with_etl_alone)
+        return self._ask_ranks("measure", Sample, candidate, join_samples, with_etl_alone=with_etl_alone)
 
     def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""
-        return self._ask("load", LoadingSample, candidate)
+        return self._ask_ranks("load", LoadingSample, candidate, join_loads)
 
     def timeline(self, candidate: Candidate) -> Spans:
-        """Return the spans of waiting, compute and loading in the first batches of an epoch of `candidate`."""
-        return self._ask("timeline", Spans, candidate)
+        """Return the spans of waiting, compute and loading in the first batches of an epoch, on the first rank."""
+        return self._ask_ranks("timeline", Spans, candidate, lambda spans: spans[0])
 
     def __enter__(self) -> Self:
         return self
@@ -190,27 +201,107 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each in (self._servers, *self._alone.values()):
-            each.close()
+            each.end()
 
-    def _ask(self, action: str, kind: type[Answer], candidate: Candidate | None = None, **arguments: Any) -> Answer:
-        request = {
+    def _ask(self, action: str, kind: type[Result], candidate: Candidate | None = None, **arguments: Any) -> Result:
+        """Return the answer of the first rank alone, which may use the CPUs of all unless it loads."""
+        is_own = candidate is not None and not candidate.is_foreign
+        rank = self._workload.rank
+        affinity = self._cpus_of(rank) if is_own or action == "profile" else self._affinity
+        request = self._request(action, candidate, affinity, rank, arguments)
+        with self._errors_of(candidate):
+            return kind.from_json(
+                self._servers_of(candidate).sample(self._name(action, candidate), request, self._seconds(candidate))
+            )
+
+    def _ask_ranks(
+        self,
+        action: str,
+        kind: type[Result],
+        candidate: Candidate,
+        join: Callable[[Sequence[Result]], Result],
+        **arguments: Any,
+    ) -> Result:
+        """Return the answers of all ranks, which do the same at the same time, as one."""
+        if self._ranks == 1:
+            return self._ask(action, kind, candidate, **arguments)
+        meeting = self._workload.folder / f"meeting-{next(self._numbers)}"
+        Meeting.create(meeting, self._ranks)
+        ranks = [Rank(number, self._ranks, str(meeting)) for number in range(self._ranks)]
+        requests = [self._request(action, candidate, self._cpus_of(each), each, arguments) for each in ranks]
+        name = self._name(action, candidate)
+        with self._errors_of(candidate):
+            answers = self._servers_of(candidate).sample_all(name, requests, self._seconds(candidate))
+        try:
+            return join([kind.from_json(each) for each in answers])
+        except RanksDifferError as error:
+            raise MeasurementError(f"{name} cannot be measured: {error}", reason=str(error)) from error
+
+    def _request(
+        self,
+        action: str,
+        candidate: Candidate | None,
+        affinity: Sequence[int],
+        rank: Rank,
+        arguments: Mapping[str, Any],
+    ) -> Request:
+        """Return the request to one rank.
+
+        Parameters
+        ----------
+        action : str
+            What it is asked to do.
+        candidate : Candidate or None
+            The way to load, if there is one.
+        affinity : sequence of int
+            Its CPUs.
+        rank : Rank
+            The rank.
+        arguments : dict
+            Arguments of the action.
+        """
+        request: Request = {
             "action": action,
             "candidate": to_json(candidate),
-            "arguments": arguments,
+            "arguments": dict(arguments),
             "state": self._workload.state().to_json(),
-            "affinity": self._affinity,
+            "affinity": affinity,
+            "rank": rank.to_json(),
         }
-        if not (self._is_common_tried or candidate in self._alone):
+        if "arrays_file" in arguments:
+            request["arguments"]["arrays_file"] = f"{arguments['arrays_file']}-{rank.number}.npz"
+        if candidate is not None and candidate.is_foreign:
+            request["loader"] = replace(self._workload.foreign(candidate), rank=rank).to_json()
+        return request
+
+    def _servers_of(self, candidate: Candidate | None) -> ServersAtOnce:
+        """Return the servers that measure `candidate`, which know all loaders that have been tried."""
+        if candidate in self._alone:
+            return self._alone[candidate]
+        if not self._is_common_tried:
             with _as_input_error():
                 self._renew_common()
+        return self._alone.get(candidate, self._servers) if candidate is not None else self._servers
+
+    def _name(self, action: str, candidate: Candidate | None) -> str:
+        return action if candidate is None else self._workload.name(candidate)
+
+    def _seconds(self, candidate: Candidate | None) -> float:
+        """Return the seconds that an answer may take."""
+        return ANSWER_SECONDS if candidate is None or not candidate.is_foreign else self._foreign_seconds
+
+    def _cpus_of(self, rank: Rank) -> list[int]:
+        return cpus_of_rank(self._affinity, rank.number, rank.world_size)
+
+    @contextmanager
+    def _errors_of(self, candidate: Candidate | None) -> Iterator[None]:
+        """Raise errors of the input as such; of a loader of the user, what is wrong is never the input."""
         if candidate is None or not candidate.is_foreign:
             with _as_input_error():
-                name = action if candidate is None else self._workload.name(candidate)
-                return kind.from_json(self._servers.sample(name, request, ANSWER_SECONDS))
-        request["loader"] = self._workload.foreign(candidate).to_json()
-        servers = self._alone.get(candidate, self._servers)
+                yield
+            return
         try:
-            return kind.from_json(servers.sample(self._workload.name(candidate), request, self._foreign_seconds))
+            yield
         except NoAnswerError as error:
             raise NoAnswerError(
                 str(error), error.text, reason=f"{error.reason}; a higher --budget allows more time"
@@ -221,13 +312,13 @@ class Processes:
         """Seconds that an answer of a loader of the user may take."""
         return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
 
-    def _own_server(self, candidate: Candidate) -> FreshServers:
-        return FreshServers(lambda: self._start_alone(candidate))
+    def _own_server(self, candidate: Candidate) -> ServersAtOnce:
+        return ServersAtOnce(lambda rank: self._start_alone(candidate, rank), self._ranks)
 
     def _interpreter(self, candidate: Candidate) -> str | None:
         return self._workload.settings.pythons.get(self._workload.name(candidate))
 
-    def _start(self) -> Server:
+    def _start(self, _: int) -> Server:
         # A module of the user may wait forever when it is imported.
         timeout = IMPORT_SECONDS + self._foreign_seconds if self._common else ANSWER_SECONDS
         return self._start_here(self._common, timeout)
@@ -238,8 +329,8 @@ class Processes:
         request = {**self._workload.as_dict(), "functions": functions}
         return self._start_server(sys.executable, "etl.comparison.handlers:prepare", request, {}, timeout)
 
-    def _start_alone(self, candidate: Candidate) -> Server:
-        """Start the server of a loader of the user that is measured alone."""
+    def _start_alone(self, candidate: Candidate, rank: int) -> Server:
+        """Start the server of `rank` for a loader of the user that is measured alone."""
         interpreter = self._interpreter(candidate)
         if interpreter is None:
             return self._start_here([candidate], self._foreign_seconds)
@@ -248,7 +339,7 @@ class Processes:
         request = {
             "function": str(candidate.kind.function),
             "search": own_folders(self._workload.settings.search),
-            "affinity": self._affinity,
+            "affinity": self._cpus_of(Rank(rank, self._ranks)),
             "may_fork": False,
         }
         prepare = "etl.comparison.foreign:prepare"

@@ -33,6 +33,7 @@ from etl.comparison.results import (
     noise_of,
     parts_of,
     presaving_of,
+    ranks_of,
     ratio_of,
     round_metrics,
     splits_of,
@@ -60,12 +61,18 @@ def make_report(measured: Measurements) -> Report:
         randomness=measured.randomness,
         unchecked=settings.unchecked,
     )
+    on_ranks = f" on each of {settings.ranks} ranks" if settings.ranks > 1 else ""
     trains_model = settings.simulated_seconds is None and settings.step is None
     model = (settings.model or measured.profile.model) if trains_model else None
     report = Report(
         schema_version=SCHEMA_VERSION,
-        title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}",
-        settings={**settings.as_dict(), "threads": workload.cpus, "until": workload.presave_stage, "model": model},
+        title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}{on_ranks}",
+        settings={
+            **settings.as_dict(),
+            "threads": len(measured.affinity),
+            "until": workload.presave_stage,
+            "model": model,
+        },
         machine=describe_machine(),
         versions=describe_versions(),
         started_at=measured.started_at,
@@ -130,6 +137,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         prediction=_prediction(measured, candidate),
         runtime=audits_of(samples),
         splits=splits_of(measured, candidate),
+        ranks=ranks_of(samples, evidence.check, scale),
         rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
     )
 

@@ -11,15 +11,17 @@ import numpy as np
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.epoch_content import may_hold
 from etl.comparison.prediction import slowdowns, wall_seconds
-from etl.comparison.report import Noise, Parts, Presaving, RoundFigures, SplitTrial, StageResult, Timeline
+from etl.comparison.report import Noise, Parts, Presaving, RankResult, RoundFigures, SplitTrial, StageResult, Timeline
 from etl.comparison.rules import misplaced_pages
 from etl.comparison.sameness import EpochContent, Sameness, compare_amounts, compare_epochs, is_shuffled
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, Sample, WrittenStore
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, RankSample, Sample, WrittenStore
 from etl.comparison.trials import SplitSeconds
 from etl.comparison.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
 from etl.runtime import Audit
+
+NO_TIME = Split(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Measurements:
     def scale(self) -> EpochScale:
         """Scale from the measured records to an epoch of the whole source."""
         workload = self.workload
-        return EpochScale(len(workload.source), len(workload.records), workload.settings.batch_size)
+        return EpochScale(len(workload.source), len(workload.records), workload.step_records)
 
     @property
     def compared(self) -> list[Candidate]:
@@ -130,8 +132,9 @@ class Measurements:
         """Compare a loader of the user that cannot be given fewer records: only the amount, since they are others."""
         batches = self.workload.tried[candidate].epoch_batches
         records, batch_size = len(self.workload.source), self.workload.settings.batch_size
-        if batches is not None and not may_hold(batches, records, batch_size, self.workload.cpus):
-            wanted = -(-records // batch_size)
+        ranks = self.workload.rank.world_size
+        if batches is not None and not may_hold(batches * ranks, records, batch_size, self.workload.cpus * ranks):
+            wanted = -(-records // (batch_size * ranks))
             return Sameness(None, f"its epoch has {batches:,} batches, and {wanted:,} hold the records of the source")
         return compare_amounts(self.checks[candidate].content, expected, name)
 
@@ -160,7 +163,7 @@ class EpochScale:
     measured : int
         Records that were measured.
     batch_size : int
-        Records per batch.
+        Records per batch, of all ranks together.
     """
 
     records: int
@@ -248,6 +251,45 @@ def etl_alone_seconds(samples: Mapping[int, Sample | LoadingSample], scale: Epoc
         if each.etl_alone is not None
     ]
     return statistics.median(known)
+
+
+def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochScale) -> list[RankResult]:
+    """Return the ranks of a strategy; none if there is only one.
+
+    Parameters
+    ----------
+    samples : dict
+        Its samples, by round.
+    check : CheckedEpoch
+        Its untimed epoch.
+    scale : EpochScale
+        Scale of the times.
+    """
+
+    def result(rank: int, peak_memory: int) -> RankResult:
+        def seconds(get: Callable[[RankSample], Split]) -> float:
+            return central_estimate(
+                samples, scale, lambda sample: scale.epoch_seconds(get(sample.ranks[rank]), sample.epoch.samples)
+            )
+
+        own = [sample.ranks[rank] for sample in samples.values()]
+        waits = [each.waits for each in own]
+        are_together = None not in waits
+        waited = seconds(lambda each: each.waits or NO_TIME)
+        return RankResult(
+            rank=rank,
+            cpus=own[-1].cpus,
+            wall_seconds=seconds(lambda each: each.epoch.wall),
+            stall_seconds=seconds(lambda each: each.epoch.stall),
+            host_wait_seconds=seconds(lambda each: each.epoch.host_wait),
+            first_batch_seconds=central_estimate(samples, scale, lambda each: each.ranks[rank].epoch.stall.first),
+            compute_seconds=seconds(lambda each: each.epoch.compute) - waited,
+            rank_wait_seconds=waited if are_together else None,
+            last_share=sum(each.last for each in own) / sum(each.epoch.batches for each in own),
+            peak_memory_nbytes=peak_memory,
+        )
+
+    return [result(rank, nbytes) for rank, nbytes in enumerate(check.peak_memory_of_ranks)]
 
 
 def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: EpochScale) -> Interval | None:

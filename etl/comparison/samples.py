@@ -176,6 +176,10 @@ class CheckedEpoch(JsonValues):
         Lines that a loader of the user printed to standard output.
     first_printed : str
         The first of them, shortened.
+    mapped : dict of str to int
+        Resident bytes of each file that the process maps; empty if it is not one of several ranks.
+    peak_memory_of_ranks : list of int
+        Peak memory of each rank; empty if there is one.
     """
 
     content: EpochContent
@@ -189,6 +193,8 @@ class CheckedEpoch(JsonValues):
     left_behind: list[str] = field(default_factory=list)
     printed_lines: int = 0
     first_printed: str = ""
+    mapped: Mapping[str, int] = field(default_factory=dict)
+    peak_memory_of_ranks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -206,6 +212,40 @@ class Spans(JsonValues):
     waits: list[tuple[float, float]]
     computes: list[tuple[float, float]]
     loads: list[tuple[int, float, float, int]]
+
+
+@dataclass(frozen=True)
+class StepTimes(JsonValues):
+    """When each step of an epoch began and was done, by the clock that all processes of a machine share."""
+
+    began: list[float]
+    done: list[float]
+
+
+@dataclass(frozen=True)
+class RankSample(JsonValues):
+    """The timed epoch of one of several ranks.
+
+    Attributes
+    ----------
+    epoch : EpochMetrics
+        Times of the epoch, in seconds.
+    compute_alone : float
+        Seconds per step with nothing else running but the other ranks.
+    waits : Split or None
+        The part of its steps in which it waited for ranks whose batches came later. None if ranks do not wait for each
+        other in every step.
+    last : int
+        Steps that it began later than all other ranks.
+    cpus : list of int
+        CPUs that it was bound to.
+    """
+
+    epoch: EpochMetrics
+    compute_alone: float
+    waits: Split | None
+    last: int
+    cpus: list[int]
 
 
 @dataclass(frozen=True)
@@ -242,6 +282,10 @@ class Sample(JsonValues):
         Spans of the first batches.
     runtime : list of Audit
         Audit of each runtime setting of the process.
+    steps : StepTimes or None
+        Moments of the steps, if this is one of several ranks.
+    ranks : list of RankSample
+        The ranks, if this is a sample of several.
     """
 
     epoch: EpochMetrics
@@ -261,3 +305,5 @@ class Sample(JsonValues):
     unreported_files: int
     timeline: Spans
     runtime: list[Audit] = field(default_factory=list)
+    steps: StepTimes | None = None
+    ranks: list[RankSample] = field(default_factory=list)

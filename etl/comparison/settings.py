@@ -61,6 +61,8 @@ class Settings:
         State of the page cache before each epoch.
     threads : int or None
         CPUs of every strategy, for loading and compute together; None for all.
+    ranks : int
+        Processes that train together, each on its part of the records and of the CPUs.
     rounds : int or None
         Number of rounds; None for as many as fit in `budget_seconds`.
     etl_alone_rounds : int
@@ -120,6 +122,7 @@ class Settings:
     sync_every_step: bool = False
     cache: str = "warm"
     threads: int | None = None
+    ranks: int = 1
     rounds: int | None = None
     etl_alone_rounds: int = 3
     budget_seconds: float = 60.0
@@ -149,7 +152,16 @@ class Settings:
         HeapPolicy(self.heap)
         GcPolicy(self.gc)
         find_dtype(self.dtype)
-        for name in ("batch_size", "threads", "rounds", "etl_alone_rounds", "records", "size", "epoch_batches"):
+        for name in (
+            "batch_size",
+            "threads",
+            "ranks",
+            "rounds",
+            "etl_alone_rounds",
+            "records",
+            "size",
+            "epoch_batches",
+        ):
             value = getattr(self, name)
             if value is not None:
                 whole_number(f"--{name.replace('_', '-')}", value, least=1)

@@ -7,10 +7,12 @@ import importlib.util
 import random
 import sys
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from etl.comparison.ranks import Rank, device_of_rank, join_group
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
 from etl.strategies.task import Task
@@ -71,6 +73,9 @@ class UserStep:
         The task.
     waits : bool
         Wait for the device after every step.
+    rank : Rank
+        The rank that it computes for. If the others do so at the same time, `make_step` finds the process group of
+        torch.distributed; otherwise its task is that of a single rank.
 
     Raises
     ------
@@ -80,7 +85,10 @@ class UserStep:
 
     weights: str | None = None
 
-    def __init__(self, make_step: Callable[..., Any], task: Task, waits: bool) -> None:
+    def __init__(self, make_step: Callable[..., Any], task: Task, waits: bool, rank: Rank) -> None:
+        join_group(rank, device_of_rank(rank))
+        if not rank.is_together:
+            task = replace(task, rank=0, world_size=1)
         # Not the loader's seed, since the step is made in mid-epoch: seeded again, an epoch would be the same again.
         seed_everything(task.seed + 1)
         self._user = task.call(make_step)

@@ -18,6 +18,7 @@ BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} inte
 # Columns of a report as text, which a notebook shows without wrapping.
 TEXT_WIDTH = 120
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
+RANKS_LEGEND = "for others: waiting in steps for ranks whose batch came later. last: share of steps begun last"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
@@ -51,6 +52,10 @@ def show_report(report: Report, console: Console) -> None:
     for result in report.strategies:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
+    if any(each.ranks for each in report.strategies):
+        print_table(_ranks(report, epoch), console)
+        for each in report.strategies:
+            console.print(f"{each.name}: {each.straggler}", highlight=False)
     if report.stages:
         print_table(_stages(report), console)
     _show_checks(report, console)
@@ -108,6 +113,29 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             _bar(each, longest),
             style="dim strike" if each.disqualified else "",
         )
+    return table
+
+
+def _ranks(report: Report, epoch: Scale) -> Table:
+    table = Table(title=f"Ranks: {epoch.unit} per epoch", caption=RANKS_LEGEND)
+    table.add_column("strategy")
+    for column in ("rank", "CPUs", "wall", "stall", "host wait", "steps", "for others", "last", "peak MB"):
+        table.add_column(column, justify="right")
+    for result in report.strategies:
+        for each in result.ranks:
+            waits = each.rank_wait_seconds
+            table.add_row(
+                result.name if each.rank == 0 else "",
+                str(each.rank),
+                ",".join(map(str, each.cpus)),
+                epoch.number(each.wall_seconds),
+                epoch.number(each.stall_seconds),
+                epoch.number(each.host_wait_seconds),
+                epoch.number(each.compute_seconds),
+                "" if waits is None else epoch.number(waits),
+                f"{each.last_share:.0%}",
+                f"{each.peak_memory_nbytes / 1e6:,.0f}",
+            )
     return table
 
 

@@ -12,6 +12,7 @@ import xxhash
 
 from etl import models
 from etl.comparison.compute import default_model
+from etl.comparison.ranks import Rank, join_group
 from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.workload import Workload
@@ -19,10 +20,11 @@ from etl.functions import find_function
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight
-from etl.training.backends import Backend
+from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
 from etl.training.backends.tensors import as_array, map_batch
 from etl.training.step import TrainingStep, cross_entropy, squared_error
+from etl.training.synchronisation import GradientAveraging
 
 LEARNING_RATE = 0.01
 # In the folder of the stores: the number of outputs, for all processes of the comparison.
@@ -46,6 +48,8 @@ class Training:
         Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
     waits : bool
         Wait for the device after every step.
+    is_distributed : bool
+        Average the gradients of all ranks in every step.
 
     Attributes
     ----------
@@ -60,14 +64,21 @@ class Training:
     """
 
     def __init__(
-        self, model: torch.nn.Module, backend: Backend, dtype: str, labels: np.ndarray, waits: bool = False
+        self,
+        model: torch.nn.Module,
+        backend: Backend,
+        dtype: str,
+        labels: np.ndarray,
+        waits: bool = False,
+        is_distributed: bool = False,
     ) -> None:
         self._backend = backend
         backend.place(model, dtype).train()
         self.weights = _digest(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         loss = cross_entropy if labels.dtype.kind in "iu" else squared_error
-        self._step = TrainingStep(model, optimizer, loss)
+        module = GradientAveraging(model).module if is_distributed else model
+        self._step = TrainingStep(module, optimizer, loss)
         self._score: Any = None
         self.device = str(backend.device)
         self.step: Step = self._train
@@ -103,7 +114,23 @@ def make_training(workload: Workload, batch: Any) -> Training:
     arrays = _as_arrays(batch)
     model = model_for(workload, arrays)
     labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
-    return Training(model, find_backend(settings.backend), settings.dtype, labels, settings.waits_for_steps)
+    backend = _backend_of(settings, workload.rank)
+    if workload.rank.is_together:
+        join_group(workload.rank, backend.device.index)
+    return Training(model, backend, settings.dtype, labels, settings.waits_for_steps, workload.rank.is_together)
+
+
+def _backend_of(settings: Settings, rank: Rank) -> Backend:
+    """Return the device of `rank`: each rank of several has its own."""
+    if rank.world_size == 1 or choose_device(settings.backend)[0] == "cpu":
+        return find_backend(settings.backend)
+    devices = torch.cuda.device_count()
+    if devices < rank.world_size:
+        raise ValueError(
+            f"{rank.world_size} ranks need as many CUDA devices, but there are {devices}: compare with fewer --ranks, "
+            "or with --backend cpu"
+        )
+    return find_backend(f"cuda:{rank.number}")
 
 
 def _as_arrays(batch: Any) -> Batch:

@@ -15,6 +15,7 @@ import presave
 from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.foreign import ForeignLoader, files_below, task_of
+from etl.comparison.ranks import Rank
 from etl.comparison.samples import TriedLoader
 from etl.comparison.settings import TRAINING, Settings
 from etl.comparison.subset import ForeignSource, Subset
@@ -75,7 +76,12 @@ class Workload:
     folder : Path
         Folder for the stores.
     cpus : int
-        CPUs for loading and compute together.
+        CPUs for loading and compute together, of each rank if there are several.
+
+    Attributes
+    ----------
+    rank : Rank
+        The rank that this process loads and computes for.
 
     Raises
     ------
@@ -89,6 +95,7 @@ class Workload:
         self.plain_compute_threads: int | None = None
         self.chosen: dict[Candidate, Threads] = {}
         self.cpus = cpus
+        self.rank = Rank(world_size=settings.ranks)
         self.tried: dict[Candidate, TriedLoader] = {}
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self.asked_for: dict[Candidate, set[str]] = {}
@@ -245,7 +252,8 @@ class Workload:
             iterator = self.raw()
         if watch is not None:
             iterator.wrap_loader(watch)
-        return strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
+        wrapped = strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
+        return wrapped if self.rank.world_size == 1 else wrapped.shard(self.rank.number, self.rank.world_size)
 
     def raw(self) -> RawIterator:
         """Return the iterator that strategy raw trains from."""
@@ -271,8 +279,16 @@ class Workload:
         return tensors.features, tensors.labels
 
     def epoch_order(self) -> np.ndarray:
-        """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
-        return Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False).order(0)
+        """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies.
+
+        Those of each rank come after those of the rank before.
+        """
+        ranks = self.rank.world_size
+        samplers = [
+            Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False, rank, ranks)
+            for rank in range(ranks)
+        ]
+        return np.concatenate([indices for each in samplers for indices, _, _ in each.batches(0, 0)])
 
     def foreign(self, candidate: Candidate) -> ForeignLoader:
         """Return the loader of the user that `candidate` names, with the selected records as its task."""
@@ -306,6 +322,7 @@ class Workload:
             seed=settings.seed,
             dtype=settings.dtype,
             batches=batches,
+            rank=self.rank,
             step=settings.step,
             simulated_seconds=settings.simulated_seconds,
             waits_for_steps=settings.waits_for_steps,
@@ -347,7 +364,7 @@ class Workload:
                 link.symlink_to(file.resolve())
 
     def batches_of(self, candidate: Candidate) -> int | None:
-        """Return how many batches of an epoch of a loader of the user are measured; None for all.
+        """Return how many batches of an epoch of a loader of the user are measured, on each rank; None for all.
 
         Some loaders cannot be given fewer records than the source has. Of these, as many batches are measured as the
         selected records have, but at least ten times as many as the loader reads ahead.
@@ -372,7 +389,12 @@ class Workload:
 
     @property
     def _selected_batches(self) -> int:
-        return -(-len(self.records) // self.settings.batch_size)
+        return -(-len(self.records) // self.step_records)
+
+    @property
+    def step_records(self) -> int:
+        """Records that all ranks together take in a step."""
+        return self.settings.batch_size * self.settings.ranks
 
     def source_files(self) -> list[Path]:
         """Return the files that hold the selected records."""

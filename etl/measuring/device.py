@@ -91,17 +91,23 @@ class SimulatedDevice:
         Duration of a step.
     waits : bool
         Wait until each step is done.
+    meet : callable, optional
+        Waits until all devices that compute together have been given their step.
     """
 
-    def __init__(self, seconds: float, waits: bool = False) -> None:
+    def __init__(self, seconds: float, waits: bool = False, meet: Callable[[], object] | None = None) -> None:
         self.seconds = seconds
         self._waits = waits
+        self._meet = meet
         self._spans: list[Span] = []
 
     def __call__(self, batch: Any) -> None:  # noqa: ARG002 - nothing is done with it
         self._wait()
-        began = time.perf_counter()
-        self._spans.append((began, began + self.seconds))
+        given = began = time.perf_counter()
+        if self._meet is not None:
+            self._meet()
+            began = time.perf_counter()
+        self._spans.append((given, began + self.seconds))
         if self._waits:
             self._wait()
 

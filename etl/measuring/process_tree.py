@@ -85,6 +85,19 @@ def read_nbytes() -> int:
     return total
 
 
+def mapped_nbytes() -> dict[str, int]:
+    """Return the resident bytes of each file that this process maps. Processes that map the same file share them."""
+    found: dict[str, int] = {}
+    path = ""
+    for line in Path("/proc/self/smaps").read_text(errors="surrogateescape").splitlines():
+        columns = line.split(maxsplit=5)
+        if not columns[0].endswith(":"):  # of a new mapping; its last column is the file, if there is one
+            path = columns[5] if len(columns) > 5 and columns[5].startswith("/") else ""
+        elif path and columns[0] == "Rss:":
+            found[path] = found.get(path, 0) + int(columns[1]) * 1024
+    return found
+
+
 def marked_processes(mark: str) -> list[psutil.Process]:
     """Return the running processes whose environment has `MARK` with the value `mark`."""
     wanted, found = f"{MARK}={mark}".encode(), []

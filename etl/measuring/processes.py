@@ -62,13 +62,19 @@ class MeasurementError(RuntimeError):
         True if the user's input is wrong.
     reason : str
         The cause alone, without the name of what was measured; by default the message.
+    moment : float
+        When it was raised in its process, in seconds of the clock that all processes of a machine share. 0 if the
+        process has ended or does not answer.
     """
 
-    def __init__(self, message: str, text: str = "", is_input: bool = False, reason: str = "") -> None:
+    def __init__(
+        self, message: str, text: str = "", is_input: bool = False, reason: str = "", moment: float = 0.0
+    ) -> None:
         super().__init__(message)
         self.text = text or message
         self.is_input = is_input
         self.reason = reason or message
+        self.moment = moment
 
 
 class NoAnswerError(MeasurementError):
@@ -220,14 +226,14 @@ class Server:
             reason = failure.message if failure.is_input else f"{failure.kind}: {failure.message}"
             self._session_at = self._written()
             text = f"{self.name} cannot be measured: {reason}"
-            raise MeasurementError(text, failure.traceback, failure.is_input, reason)
+            raise MeasurementError(text, failure.traceback, failure.is_input, reason, failure.moment)
         if "ended" in message:
             raise self._error(_describe_exit(message["ended"]))
         return message
 
     def close(self) -> None:
         """Kill the process and all processes that it has started, in whatever session or process group they are."""
-        self._kill()
+        self.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -235,8 +241,11 @@ class Server:
         self._process.wait()
         self._errors.close()
 
-    def _kill(self) -> None:
-        """Kill all processes; those that remove what the others leave in shared memory last, if they do not end."""
+    def kill(self) -> None:
+        """Kill all processes; those that remove what the others leave in shared memory last, if they do not end.
+
+        A thread that waits for an answer gets an error.
+        """
         until = time.monotonic() + KILL_SECONDS
         while found := [each for each in marked_processes(self._mark) if not is_cleaner(each)]:
             _kill_all(found)
@@ -346,6 +355,12 @@ class FreshServers:
             server.end(ENDING_SECONDS)
             self.close()
         return answer
+
+    def kill(self) -> None:
+        """Kill the server, if there is one. A thread that waits for its answer gets an error, and closes it."""
+        server = self._server
+        if server is not None:
+            server.kill()
 
     def close(self) -> None:
         """End the server, if there is one."""

@@ -66,12 +66,15 @@ class Failure(JsonValues):
         The name of its class, its text, and the formatted traceback.
     is_input : bool
         True if the user's input is wrong, so that the message suffices.
+    moment : float
+        When it was raised, in seconds of the clock that all processes of a machine share.
     """
 
     kind: str
     message: str
     traceback: str
     is_input: bool
+    moment: float
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -80,7 +83,7 @@ class Failure(JsonValues):
         if isinstance(error, LookupError):  # the message of a missing key is the key
             message = f"{type(error).__name__}: {message}"
         trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, message, trace, isinstance(error, INPUT_ERRORS))
+        return cls(type(error).__name__, message, trace, isinstance(error, INPUT_ERRORS), time.monotonic())
 
 
 def one_answer(answer: Callable[[Request], Answer]) -> OpenSession:
