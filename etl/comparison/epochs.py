@@ -130,8 +130,16 @@ class Epochs:
                     outside = pages_outside(files)
             return outside
         self.release()
+        meeting = self._loading.meeting
+        if meeting is not None:
+            meeting.wait()  # what another rank still maps cannot be dropped
         self.loader = self._loading.make()
-        return drop_from_page_cache(files)
+        if meeting is None:
+            return drop_from_page_cache(files)
+        meeting.wait()
+        misplaced = drop_from_page_cache(files) if meeting.rank == 0 else 0  # while no other rank looks at the pages
+        meeting.wait()
+        return misplaced
 
     def release(self) -> None:
         """If epochs are cold, close the loader, its store and its workers until `prepare` makes a new one.

@@ -113,10 +113,10 @@ def join_loads(loads: Sequence[LoadingSample]) -> LoadingSample:
 
 
 def join_samples(samples: Sequence[Sample]) -> Sample:
-    """Return one sample of all ranks. Its times are those of the straggler.
+    """Return one sample of all ranks: their wall time is that of the slowest, and its parts are those of the straggler.
 
-    The straggler is the rank that waits least for others. Ranks that wait for each other end together, so its wall time
-    is that of the slowest within a fraction of a step. If they do not, the straggler is the slowest.
+    The straggler is the rank that waits least for others or, if ranks do not wait for each other, the slowest. From its
+    last step until the last rank has ended, it waits: that counts as compute, like all of its waiting for others.
 
     Raises
     ------
@@ -137,9 +137,15 @@ def join_samples(samples: Sequence[Sample]) -> Sample:
     straggler = samples[slowest]
     cpu_seconds = [each.cpu_seconds for each in samples]
     alone = [each.etl_alone for each in samples if each.etl_alone is not None]
+    epoch, at_end = straggler.epoch, float(walls.max() - walls[slowest])
     return replace(
         straggler,
-        epoch=replace(straggler.epoch, samples=sum(each.epoch.samples for each in samples)),
+        epoch=replace(
+            epoch,
+            samples=sum(each.epoch.samples for each in samples),
+            wall=replace(epoch.wall, rest=epoch.wall.rest + at_end),
+            compute=replace(epoch.compute, rest=epoch.compute.rest + at_end),
+        ),
         etl_alone=max(alone, key=lambda each: each.total) if alone else None,
         cpu_seconds=sum(cpu_seconds),
         read_nbytes=sum(each.read_nbytes for each in samples),

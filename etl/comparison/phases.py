@@ -97,6 +97,7 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
     fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
     with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
         workload = Workload(settings, Path(folder), fewest)
+        workload.crowding = max(1.0, fewest * settings.ranks / wanted)
         return _Comparison(workload, affinity, progress or _no_progress).run()
 
 

@@ -165,6 +165,9 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
     if split is not None:
         # How loading scales with threads is a property of the machine, measured on the raw pipeline.
         load /= stage_seconds(profile, None) * split.records_per_second
+    load *= workload.crowding
+    if workload.settings.simulated_seconds is None:
+        compute *= workload.crowding
     batches = len(workload.source) / (size * workload.rank.world_size)
     return wall_seconds(batches, load, compute, slowdowns(workload, profile, threads))
 

@@ -312,9 +312,9 @@ class StrategyResult(Section["Report"]):
     splits : list of SplitTrial
         Splits of the CPUs that were tried; empty if none was tried.
     ranks : list of RankResult
-        The ranks, if there are several. All times of the strategy are then those of the straggler: of the rank that
-        waits least for others, or if they do not wait for each other of the slowest. The memory is that of all ranks,
-        in which what they share counts once.
+        The ranks, if there are several. The wall time is then that of the slowest, and its parts are those of the
+        straggler: of the rank that waits least for others, or if they do not wait for each other of the slowest.
+        Waiting for others is interference. The memory is that of all ranks, in which what they share counts once.
     """
 
     name: str
@@ -407,7 +407,11 @@ def describe_straggler(ranks: Sequence[RankResult]) -> str:
     }
     excess = {cause: get(straggler) - statistics.mean(get(each) for each in others) for cause, get in causes.items()}
     cause = max(excess, key=lambda each: excess[each])
-    why = f", above all because {cause}" if excess[cause] > waited / len(others) / 4 else ", now this rank and now that"
+    why = (
+        f", above all because {cause}"
+        if excess[cause] > waited / len(others) / 4
+        else ", and no single cause stands out"
+    )
     return (
         f"Rank {straggler.rank} was the straggler: it began {straggler.last_share:.0%} of the steps last, and the "
         f"others waited for it {share:.0%} of the time{why}."

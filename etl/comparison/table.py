@@ -18,7 +18,7 @@ BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} inte
 # Columns of a report as text, which a notebook shows without wrapping.
 TEXT_WIDTH = 120
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
-RANKS_LEGEND = "for others: waiting in steps for ranks whose batch came later. last: share of steps begun last"
+RANKS_LEGEND = "waits: in steps, for ranks whose batch came later. MB: peak memory, with what ranks share"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
@@ -119,7 +119,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
 def _ranks(report: Report, epoch: Scale) -> Table:
     table = Table(title=f"Ranks: {epoch.unit} per epoch", caption=RANKS_LEGEND)
     table.add_column("strategy")
-    for column in ("rank", "CPUs", "wall", "stall", "host wait", "steps", "for others", "last", "peak MB"):
+    for column in ("rank", "wall", "stall", "host wait", "steps", "waits", "MB"):
         table.add_column(column, justify="right")
     for result in report.strategies:
         for each in result.ranks:
@@ -127,13 +127,11 @@ def _ranks(report: Report, epoch: Scale) -> Table:
             table.add_row(
                 result.name if each.rank == 0 else "",
                 str(each.rank),
-                ",".join(map(str, each.cpus)),
                 epoch.number(each.wall_seconds),
                 epoch.number(each.stall_seconds),
                 epoch.number(each.host_wait_seconds),
                 epoch.number(each.compute_seconds),
                 "" if waits is None else epoch.number(waits),
-                f"{each.last_share:.0%}",
                 f"{each.peak_memory_nbytes / 1e6:,.0f}",
             )
     return table

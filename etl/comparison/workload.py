@@ -82,6 +82,8 @@ class Workload:
     ----------
     rank : Rank
         The rank that this process loads and computes for.
+    crowding : float
+        Ranks that share each CPU, at least 1.
 
     Raises
     ------
@@ -96,6 +98,7 @@ class Workload:
         self.chosen: dict[Candidate, Threads] = {}
         self.cpus = cpus
         self.rank = Rank(world_size=settings.ranks)
+        self.crowding = 1.0
         self.tried: dict[Candidate, TriedLoader] = {}
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self.asked_for: dict[Candidate, set[str]] = {}

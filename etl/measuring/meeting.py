@@ -30,7 +30,8 @@ class Meeting:
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
         self._count = len(self._memory) // (2 * SLOT.size)
-        self._rank = rank
+        self.rank = rank
+        """Number of this process."""
         self._round = 0
 
     @staticmethod
@@ -43,7 +44,7 @@ class Meeting:
         self._round += 1
         # Every other round has the same slots: one of them is written again only when all have read it.
         slots = [SLOT.size * (self._round % 2 * self._count + each) for each in range(self._count)]
-        own = slots[self._rank]
+        own = slots[self.rank]
         VALUE.pack_into(self._memory, own + ROUND.size, value)
         ROUND.pack_into(self._memory, own, self._round)
         for slot in slots:

@@ -7,12 +7,14 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
-from .processes import FreshServers, MeasurementError, Server
+from .processes import FreshServers, MeasurementError, NoAnswerError, Server
 from .server import Answer, Request
 
 Result = TypeVar("Result")
 # After one has failed, those that fail for their own reasons may say so for this long.
 FAILING_SECONDS = 1.0
+# Where a process waits for others: in a meeting, or in a step while torch exchanges gradients.
+WAITING_PLACES = ("/measuring/meeting.py", "/torch/autograd/graph.py", "/torch/distributed/")
 
 
 class ServersAtOnce:
@@ -114,13 +116,18 @@ class ServersAtOnce:
                     each.kill()
                 wait(waiting, FAILING_SECONDS)
         self.close()
-        number, error = min(failures, key=lambda each: _began(each[1]))
+        number, error = min(failures, key=lambda each: (_began(each[1]), _waits(each[1])))
         raise _of_rank(error, number, len(self._servers)) if len(calls) > 1 else error
 
 
 def _began(error: BaseException) -> float:
     """Return when a failure began: that of a process that has ended without a word comes before all that it caused."""
     return error.moment if isinstance(error, MeasurementError) else 0.0
+
+
+def _waits(error: BaseException) -> bool:
+    """Return True if the stack of a process that did not answer shows that it was waiting for the others."""
+    return isinstance(error, NoAnswerError) and any(place in error.text for place in WAITING_PLACES)
 
 
 def _of_rank(error: BaseException, number: int, count: int) -> BaseException:

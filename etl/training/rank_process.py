@@ -61,7 +61,7 @@ def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> list[int]:
         The rank, and the number of ranks.
     """
     own = list(cpus[len(cpus) * rank // ranks : len(cpus) * (rank + 1) // ranks])
-    return own or [cpus[rank % len(cpus)]]
+    return own or [cpus[len(cpus) * rank // ranks]]
 
 
 def _train(job: Job) -> FitResult:
