@@ -1,0 +1,59 @@
+"""Servers that are asked at the same time: one failure ends all, and it is that which came first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from etl.measuring.processes import MeasurementError, NoAnswerError, Server
+from etl.measuring.servers_at_once import ServersAtOnce
+from tests.measuring.test_processes import COMMAND, is_alive
+
+LONG = 60.0
+
+
+@pytest.fixture
+def servers() -> Iterator[ServersAtOnce]:
+    made = ServersAtOnce(lambda number: Server(f"rank {number}", COMMAND, {"does": None}, timeout=LONG), 2)
+    yield made
+    made.end()
+
+
+def test_all_answer_at_the_same_time_and_again(servers: ServersAtOnce) -> None:
+    for _ in range(2):
+        answers = servers.sample_all("raw", [{"does": None}] * 2, LONG)
+        assert len({each["pid"] for each in answers}) == 2
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        ("raise", "rank 1 of 2: raw cannot be measured: RuntimeError: it is broken"),
+        ("die", r"rank 1 of 2: the process of raw was killed by signal 9"),
+    ],
+)
+def test_one_that_fails_is_named_and_those_that_wait_for_it_are_killed(
+    servers: ServersAtOnce, does: str, message: str
+) -> None:
+    waiting = servers.sample("raw", {"does": None}, LONG)["pid"]
+    started = time.monotonic()
+    with pytest.raises(MeasurementError, match=message):
+        servers.sample_all("raw", [{"does": "hang"}, {"does": does}], LONG)
+    assert time.monotonic() - started < LONG / 2
+    assert not is_alive(waiting)
+    assert len(servers.sample_all("raw", [{"does": None}] * 2, LONG)) == 2  # by new servers
+
+
+def test_one_that_does_not_answer_is_named_before_one_that_waits_for_it(
+    servers: ServersAtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etl.measuring.servers_at_once.WAITING_PLACES", ("served.py",))
+    with pytest.raises(NoAnswerError, match="rank 0 of 2"):  # none of them is better than another
+        servers.sample_all("raw", [{"does": "hang"}, {"does": "hang"}], 1.0)
+
+
+def test_the_first_server_can_be_asked_alone(servers: ServersAtOnce) -> None:
+    first = servers.sample("raw", {"does": None}, LONG)["pid"]
+    assert servers.sample_all("raw", [{"does": None}] * 2, LONG)[0]["pid"] != first  # a process of its own
