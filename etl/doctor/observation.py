@@ -110,12 +110,13 @@ class Observation:
     @property
     def compute_seconds(self) -> float:
         """Median time of a training step, without its waits for other ranks if they could be measured."""
-        return max(0.0, statistics.median(self.times.compute) - self.rank_wait_seconds)
+        return statistics.median(self.times.compute) - self.rank_wait_seconds
 
     @property
     def rank_wait_seconds(self) -> float:
         """Wait for other ranks in a training step; 0 if there is none, or if it could not be measured."""
-        return 0.0 if self.rank_waits is None else self.rank_waits.seconds or 0.0
+        share = None if self.rank_waits is None else self.rank_waits.share
+        return 0.0 if share is None else share * statistics.median(self.times.compute)
 
     @property
     def faults(self) -> float:

@@ -26,13 +26,13 @@ class RankWaits:
     ----------
     calls : float
         Calls of torch.distributed in a step.
-    seconds : float or None
-        Mean time of a step in which such a call was not complete and this rank computed nothing, including the
-        transfer. None if the profiler does not show when calls complete, as with NCCL.
+    share : float or None
+        Share of the time of the steps in which such a call was not complete and this rank computed nothing, including
+        the transfer. None if the profiler does not show when calls complete, as with NCCL.
     """
 
     calls: float
-    seconds: float | None
+    share: float | None
 
 
 def time_rank_waits(setup: Setup) -> RankWaits | None:
@@ -47,7 +47,7 @@ def time_rank_waits(setup: Setup) -> RankWaits | None:
         stack.enter_context(profiler)
         return stack
 
-    time_steps(setup, PROFILED_BATCHES, around)
+    times, _ = time_steps(setup, PROFILED_BATCHES, around)
     calls = 0
     spans: list[Interval] = []
     computing: list[Interval] = []
@@ -62,8 +62,8 @@ def time_rank_waits(setup: Setup) -> RankWaits | None:
     if calls == 0:
         return None
     # Each call has a span if it runs under gloo.
-    seconds = duration_outside(spans, computing) / PROFILED_BATCHES if len(spans) >= calls else None
-    return RankWaits(calls / PROFILED_BATCHES, seconds)
+    share = min(1.0, duration_outside(spans, computing) / sum(times.compute)) if len(spans) >= calls else None
+    return RankWaits(calls / PROFILED_BATCHES, share)
 
 
 def duration_outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:

@@ -28,12 +28,12 @@ class WaitForRanks(Check):
         waits = case.observation.rank_waits
         if waits is None:
             return self.fine("the step sends nothing to other ranks", "torch's profiler")
-        seconds = waits.seconds
-        if seconds is None:
+        if waits.share is None:
             return self.not_looked_at(
                 f"a step calls torch.distributed {waits.calls:g} times, and torch's profiler does not show when such "
                 "calls complete, except with gloo: waits for other ranks count as compute here"
             )
+        seconds = case.observation.rank_wait_seconds
         evidence = (
             f"in this time torch.distributed waits or sends, and this rank computes nothing; its own compute takes "
             f"{case.observation.compute_seconds * 1e3:.1f} ms ({waits.calls:g} calls a step, timed by torch's profiler)"
