@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from etl.doctor.machine import Machine
+from etl.doctor.rank import Rank
 
 if TYPE_CHECKING:
     from etl.doctor.observation import Observation
@@ -18,6 +19,7 @@ SERIOUS_SHARE = 0.20
 WARNING_SHARE = 0.05
 # Reasons for `Severity.NOT_LOOKED_AT`.
 NO_TRAINING = "there is no model and no data to look at"
+STEP_WITH_RANKS = "all ranks would have to take the same further steps, or would wait for each other for ever"
 OWN_STEP = "the training step is the user's own function, whose model is not known here"
 
 
@@ -105,6 +107,8 @@ class Case:
         The training; None if no iterator was given.
     observation : Observation or None
         Measurements of a few batches of that training; None without a training.
+    rank : Rank or None
+        The rank that this process is; None if it trains alone.
     notes : dict of str to int
         Numbers that `Check.look` keeps for `Check.apply`, by name of the check.
     """
@@ -112,6 +116,7 @@ class Case:
     machine: Machine
     setup: Setup | None = None
     observation: Observation | None = None
+    rank: Rank | None = None
     notes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -123,6 +128,11 @@ class Case:
     def unknown_model(self) -> str:
         """The reason why there is no model to look at."""
         return NO_TRAINING if self.setup is None else OWN_STEP
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """True if each step waits for other ranks, so that no check may take steps of its own."""
+        return self.observation is not None and self.observation.rank_waits is not None
 
     @property
     def batches_per_epoch(self) -> int | None:

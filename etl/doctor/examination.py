@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from etl.arguments import whole_number
-from etl.doctor.check import Case, Check, Finding, Severity
-from etl.doctor.checks import CHECKS
+from etl.doctor.check import STEP_WITH_RANKS, Case, Check, Finding, Severity
+from etl.doctor.checks import CHECKS, RANK_CHECKS
 from etl.doctor.machine import Machine, look_at_machine
 from etl.doctor.observation import observe_training
+from etl.doctor.rank import Rank, find_rank
 from etl.doctor.setup import Setup, StepSetup, make_setup
 from etl.doctor.steps import try_remedy
 from etl.iterators.ahead import AheadIterator
 from etl.measuring.structure import record_count
 from etl.training.backends import Backend
 from etl.training.backends import backend as find_backend
+from etl.training.ranks import own_device_name
 
 if TYPE_CHECKING:
     import torch
@@ -45,12 +47,15 @@ class Examination:
         Median seconds of a batch; None if no training was examined.
     batches_per_epoch : int or None
         Batches of an epoch; None if no training was examined, or if the iterator has no length.
+    rank : Rank or None
+        The rank that was examined; None if this process trains alone.
     """
 
     machine: Machine
     findings: list[Finding]
-    seconds_per_batch: float | None
-    batches_per_epoch: int | None
+    seconds_per_batch: float | None = None
+    batches_per_epoch: int | None = None
+    rank: Rank | None = None
 
     @property
     def is_serious(self) -> bool:
@@ -67,20 +72,23 @@ class Examination:
         return {
             "schema_version": SCHEMA_VERSION,
             "machine": self.machine.as_dict(),
+            "rank": None if self.rank is None else self.rank.as_dict(),
             "seconds_per_batch": self.seconds_per_batch,
             "batches_per_epoch": self.batches_per_epoch,
             "findings": [each.as_dict() for each in self.findings],
         }
 
     def __str__(self) -> str:
-        lines = []
+        lines = [] if self.rank is None else [f"examined: {self.rank}"]
         for each in self.findings:
             if each.remedy is not None:
                 saves = "" if each.saves_seconds is None else f"; this saves {each.saves_seconds:.3g} s per epoch"
                 lines.append(
                     f"{each.severity.value}: {each.title}: {each.found} ({each.evidence}). {each.remedy}{saves}."
                 )
-        return "\n".join(lines) or "nothing was found that slows training down"
+        if self.first is None:
+            lines.append("nothing was found that slows training down")
+        return "\n".join(lines)
 
 
 def examine(
@@ -102,6 +110,11 @@ def examine(
 
     A step is called as it is: whatever it trains has changed afterwards. What only a model can show is not looked at:
     who calls its modules, its data type, its size, and operations that leave the device.
+
+    On one of several ranks, give it this rank's part of the batches. A copy of a model is trained by this rank alone:
+    its times include no wait for other ranks, and they need not be examined. A step that averages with other ranks must
+    be examined on all of them at once, with equal `batches`. torch's profiler then measures the waits under gloo, which
+    do not count as compute or loading, and nothing is done that takes a number of steps that depends on time.
 
     Parameters
     ----------
@@ -137,9 +150,10 @@ def examine(
         raise ValueError("a step has a model, a loss and a device of its own: give no model, loss or backend with it")
     show = progress or _show_nothing
     show("the machine", 0, len(CHECKS))
-    case = Case(look_at_machine())
+    case = Case(look_at_machine(), rank=find_rank())
     if iterator is None:
-        return Examination(case.machine, _ordered(_look(case, show)), None, None)
+        return Examination(case.machine, _ordered(_look(CHECKS, case, show)), rank=case.rank)
+    checks = CHECKS if case.rank is None else (*CHECKS, *RANK_CHECKS)
     reset = _reset_to_here(iterator)
     try:
         show("training", 0, len(CHECKS))
@@ -148,20 +162,20 @@ def examine(
             setup = StepSetup(iterator, step)
         elif model is not None:
             setup = make_setup(model, iterator, backend_or_cpu(backend) if isinstance(backend, str) else backend, loss)
-        observation = observe_training(model, setup, batches)
+        observation = observe_training(model, setup, batches, is_rank=case.rank is not None)
         case = replace(case, setup=setup, observation=observation)
-        findings = _look(case, show)
+        findings = _look(checks, case, show)
         if try_remedies:
-            findings = [_try(check, finding, case, show) for check, finding in zip(CHECKS, findings, strict=True)]
+            findings = [_try(check, finding, case, show) for check, finding in zip(checks, findings, strict=True)]
     finally:
         reset()
-    return Examination(case.machine, _ordered(findings), observation.times.typical, setup.batches_per_epoch)
+    return Examination(case.machine, _ordered(findings), observation.times.typical, setup.batches_per_epoch, case.rank)
 
 
 def backend_or_cpu(name: str) -> Backend:
-    """Return the backend called `name`; or the CPU if "auto" fails, which the check of the backend then reports."""
+    """Return this rank's backend called `name`; or the CPU if "auto" fails, which a check then reports."""
     try:
-        return find_backend(name)
+        return find_backend(own_device_name(name))
     except RuntimeError:
         if name != "auto":
             raise
@@ -177,10 +191,10 @@ def _reset_to_here(iterator: Any) -> Callable[[], object]:
     return lambda: None
 
 
-def _look(case: Case, show: ShowProgress) -> list[Finding]:
+def _look(checks: Sequence[Check], case: Case, show: ShowProgress) -> list[Finding]:
     findings = []
-    for number, check in enumerate(CHECKS):
-        show(check.title, number, len(CHECKS))
+    for number, check in enumerate(checks):
+        show(check.title, number, len(checks))
         findings.append(check.look(case))
     return findings
 
@@ -189,7 +203,10 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
     """Return `finding` with the measured saving of its remedy, or with the reason why this could not be measured."""
     if finding.remedy is None or case.setup is None or case.observation is None:
         return finding
-    show(f"trying: {finding.remedy}", CHECKS.index(check), len(CHECKS))
+    if case.waits_for_ranks:
+        return replace(finding, trial_failed=STEP_WITH_RANKS)
+    checks = (*CHECKS, *RANK_CHECKS)
+    show(f"trying: {finding.remedy}", checks.index(check), len(checks))
     try:
         changed: Setup | None = check.apply(case.setup, case)
         if changed is None:

@@ -8,12 +8,14 @@ import platform
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from etl.doctor.rank import other_ranks
 from etl.measuring.noise import NoiseWatch
 from etl.runtime.resources import available_cpus
 
@@ -69,7 +71,8 @@ class Machine:
     watched_seconds : float
         Seconds in which other processes were watched and this process was idle.
     steal, other_processes : float
-        Shares of all CPU time that the hypervisor and other processes took in these seconds.
+        Shares of all CPU time that the hypervisor and other processes took in these seconds. Other ranks of the same
+        training, and their workers, do not count.
     busy_processes : tuple of OtherProcess
         The other processes that used a tenth of a CPU or more, the busiest first.
     nvidia_gpus : int
@@ -109,8 +112,13 @@ class Machine:
 def look_at_machine(seconds: float = 1.0) -> Machine:
     """Describe the machine, and watch other processes for `seconds`. This process should be idle meanwhile."""
     name, extensions = _cpu()
+    ranks = _with_children(other_ranks())
+    used = sum(filter(None, map(_cpu_seconds, ranks)))
+    started = time.perf_counter()
     with NoiseWatch() as noise:
-        busy = _busy_processes(seconds)
+        busy = _busy_processes(seconds, ranks)
+    used = max(0.0, sum(filter(None, map(_cpu_seconds, ranks))) - used)
+    available = (time.perf_counter() - started) * (os.cpu_count() or 1)
     return Machine(
         cpus=available_cpus(),
         cores=psutil.cpu_count(logical=False),
@@ -120,15 +128,23 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         missing=tuple(each for each in OPTIONAL if importlib.util.find_spec(each) is None),
         watched_seconds=seconds,
         steal=noise.steal,
-        other_processes=noise.other_processes,
+        other_processes=max(0.0, noise.other_processes - used / available),
         busy_processes=busy,
         nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
     )
 
 
-def _busy_processes(seconds: float) -> tuple[OtherProcess, ...]:
+def _with_children(processes: list[psutil.Process]) -> list[psutil.Process]:
+    found = list(processes)
+    for each in processes:
+        with suppress(psutil.Error):  # it has ended
+            found += each.children(recursive=True)
+    return found
+
+
+def _busy_processes(seconds: float, ranks: list[psutil.Process]) -> tuple[OtherProcess, ...]:
     """Watch for `seconds`, and return the other processes that used a tenth of a CPU or more, the busiest first."""
-    own = {os.getpid(), *(each.pid for each in psutil.Process().children(recursive=True))}
+    own = {each.pid for each in (*_with_children([psutil.Process()]), *ranks)}
     before = {each.pid: used for each in psutil.process_iter() if (used := _cpu_seconds(each)) is not None}
     started = time.perf_counter()
     time.sleep(seconds)

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from etl.doctor.rank_waits import RankWaits, time_rank_waits
 from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import StepTimes, time_steps
 from etl.measuring.arrays import copy_of
@@ -38,6 +39,9 @@ WAITS_FOR_DEVICE = {
 }
 MOVES = (torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to)
 
+# Threads that called each module, and if gradients were switched on, by name of the module.
+Calls = dict[str, set[tuple[int, bool]]]
+
 
 @dataclass(frozen=True)
 class ModelTrace:
@@ -47,6 +51,8 @@ class ModelTrace:
     ----------
     callers : mapping of str to frozenset of int
         Identifiers of the threads that called each module, by name of the module.
+    predicting : frozenset of int
+        Those of them that called modules only with gradients switched off, as for predictions.
     departures : mapping of str to float
         Calls per batch of operations in the forward pass that take tensors off their device or out of torch, by
         "operation in module".
@@ -55,6 +61,7 @@ class ModelTrace:
     """
 
     callers: Mapping[str, frozenset[int]]
+    predicting: frozenset[int]
     departures: Mapping[str, float]
     dense_in_series: int
 
@@ -81,6 +88,8 @@ class Observation:
         Duration of one full collection.
     trace : ModelTrace or None
         Calls inside the model; None if the training step is the user's own function.
+    rank_waits : RankWaits or None
+        Waits for other ranks in each step; None if its steps send nothing to other ranks.
     """
 
     times: StepTimes
@@ -91,6 +100,7 @@ class Observation:
     tracked_objects: int
     full_collection_seconds: float
     trace: ModelTrace | None
+    rank_waits: RankWaits | None = None
 
     @property
     def etl_seconds(self) -> float:
@@ -99,8 +109,14 @@ class Observation:
 
     @property
     def compute_seconds(self) -> float:
-        """Median time of a training step."""
-        return statistics.median(self.times.compute)
+        """Median time of a training step, without its waits for other ranks if they could be measured."""
+        return statistics.median(self.times.compute) - self.rank_wait_seconds
+
+    @property
+    def rank_wait_seconds(self) -> float:
+        """Wait for other ranks in a training step; 0 if there is none, or if it could not be measured."""
+        share = None if self.rank_waits is None else self.rank_waits.share
+        return 0.0 if share is None else share * statistics.median(self.times.compute)
 
     @property
     def faults(self) -> float:
@@ -108,7 +124,9 @@ class Observation:
         return statistics.median(self.times.faults)
 
 
-def observe_training(user_model: torch.nn.Module | None, setup: Setup, count: int) -> Observation:
+def observe_training(
+    user_model: torch.nn.Module | None, setup: Setup, count: int, is_rank: bool = False
+) -> Observation:
     """Measure training on `count` batches. Then trace every call inside the model in two more steps on the last batch.
 
     Parameters
@@ -120,9 +138,11 @@ def observe_training(user_model: torch.nn.Module | None, setup: Setup, count: in
         The training.
     count : int
         Batches to measure.
+    is_rank : bool
+        True if there are other ranks, for which a step of the user may wait. A model is trained by this rank alone.
     """
     watch = CollectionWatch()
-    callers: dict[str, set[int]] = {}
+    calls: Calls = {}
 
     def around() -> ExitStack:
         stack = ExitStack()
@@ -131,10 +151,11 @@ def observe_training(user_model: torch.nn.Module | None, setup: Setup, count: in
 
     with ExitStack() as tracing:
         if user_model is not None:
-            tracing.enter_context(_trace_callers(user_model, callers))
+            tracing.enter_context(_trace_callers(user_model, calls))
         times, last = time_steps(setup, count, around)
         batch = copy_of(last)
-        trace = None if setup.of_model is None else _trace(setup.of_model, batch, callers)
+        trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls)
+    rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
     device = setup.device
     tracked = len(gc.get_objects())
     full = CollectionWatch()
@@ -149,10 +170,11 @@ def observe_training(user_model: torch.nn.Module | None, setup: Setup, count: in
         tracked_objects=tracked,
         full_collection_seconds=sum(each.seconds for each in full.take()),
         trace=trace,
+        rank_waits=rank_waits,
     )
 
 
-def _trace(setup: ModelSetup, batch: Any, callers: dict[str, set[int]]) -> ModelTrace:
+def _trace(setup: ModelSetup, batch: Any, calls: Calls) -> ModelTrace:
     """Train on `batch` twice and return the calls inside the model.
 
     Parameters
@@ -161,28 +183,30 @@ def _trace(setup: ModelSetup, batch: Any, callers: dict[str, set[int]]) -> Model
         The training.
     batch : Batch
         The batch.
-    callers : dict of str to set of int
-        Threads that called each module so far.
+    calls : dict of str to set of (int, bool)
+        Calls of each module so far.
     """
     departures: Counter[str] = Counter()
     depth = DenseDepth(setup.model)
-    with _trace_callers(setup.model, callers), _trace_departures(setup.model, departures), depth:
+    with _trace_callers(setup.model, calls), _trace_departures(setup.model, departures), depth:
         step = setup.make_step()
         for _ in range(TRACED_BATCHES):
             step(batch)
+    every = {each for found in calls.values() for each in found}
     return ModelTrace(
-        callers={name: frozenset(threads) for name, threads in callers.items()},
+        callers={name: frozenset(thread for thread, _ in each) for name, each in calls.items()},
+        predicting=frozenset(thread for thread, _ in every if (thread, True) not in every),
         departures={name: calls / TRACED_BATCHES for name, calls in departures.items()},
         dense_in_series=depth.layers,
     )
 
 
 @contextmanager
-def _trace_callers(model: torch.nn.Module, callers: dict[str, set[int]]) -> Iterator[None]:
-    """Record in `callers` which threads call which module of `model`."""
+def _trace_callers(model: torch.nn.Module, calls: Calls) -> Iterator[None]:
+    """Record in `calls` which threads call which module of `model`, and if with gradients."""
 
     def note(name: str, *_: Any) -> None:
-        callers.setdefault(name, set()).add(threading.get_ident())
+        calls.setdefault(name, set()).add((threading.get_ident(), torch.is_grad_enabled()))
 
     handles = [module.register_forward_pre_hook(partial(note, name)) for name, module in model.named_modules()]
     try:

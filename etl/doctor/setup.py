@@ -15,7 +15,9 @@ from etl.iterators.foreign import as_iterator
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
 from etl.training.fit import place_model
-from etl.training.step import Loss, TrainingStep, cross_entropy, squared_error
+from etl.training.ranks import find_ranks
+from etl.training.step import Loss, TrainingStep, cross_entropy, squared_error, unwrapped
+from etl.training.synchronisation import is_wrapped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -173,7 +175,7 @@ class StepSetup(Setup):
 
 
 def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend, loss: Loss | None) -> ModelSetup:
-    """Return the training of a copy of `model`.
+    """Return the training of a copy of `model`, without torch's `DistributedDataParallel` around it.
 
     As in `etl.fit`, the weights have the dtype of `iterator` if it names one.
 
@@ -191,8 +193,15 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
     Raises
     ------
     ValueError
-        If the model cannot be copied.
+        If the model cannot be copied, or cannot be trained without the other ranks.
     """
+    model = unwrapped(model)
+    is_shared = is_wrapped(model) or any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules())
+    if is_shared and not find_ranks().is_alone:
+        raise ValueError(
+            "one rank cannot train this model alone, because it is fully sharded or has SyncBatchNorm: give a training "
+            "step instead, on all ranks"
+        )
     try:
         copied = copy.deepcopy(model)
     except Exception as error:

@@ -28,6 +28,8 @@ STYLES = {
 
 def show_examination(examination: Examination, console: Console) -> None:
     """Print the change to make first, then every finding and every optional package that is missing."""
+    if examination.rank is not None:
+        console.print(f"Examined: {examination.rank}.", highlight=False)
     first = examination.first
     if first is None:
         console.print("Nothing was found that slows training down.", style="bold green", highlight=False)

@@ -158,6 +158,16 @@ def record_failure(error: BaseException, where: str) -> None:
     get_error_handler().record_exception((WaitedError if has_waited else RankError)(text, 0))
 
 
+def find_ranks() -> Ranks:
+    """Return what this process is among the ranks of its process group or launcher. No group is made."""
+    dist = import_torch().distributed
+    if dist.is_available() and dist.is_initialized():
+        return Ranks(dist.get_rank(), dist.get_world_size())
+    if _is_launched():
+        return Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    return Ranks()
+
+
 def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Ranks, Backend]:
     """Return what this process is among the ranks of its process group, and its device.
 
@@ -179,10 +189,9 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
     """
     dist = import_torch().distributed
     is_initialized = dist.is_available() and dist.is_initialized()
-    is_launched = dist.is_available() and all(name in os.environ for name in LAUNCHED)
-    if not (is_initialized or is_launched):
+    if not (is_initialized or (dist.is_available() and _is_launched())):
         return Ranks(), find_backend(backend) if isinstance(backend, str) else backend
-    chosen = find_backend(_name_of_own(backend)) if isinstance(backend, str) else backend
+    chosen = find_backend(own_device_name(backend)) if isinstance(backend, str) else backend
     if chosen.device.type == "cuda":
         import_torch().cuda.set_device(chosen.device)  # where NCCL and pickled values go
     if not is_initialized:
@@ -191,6 +200,10 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
         atexit.register(leave)
     device = chosen.device if "nccl" in dist.get_backend() else import_torch().device("cpu")
     return Ranks(dist.get_rank(), dist.get_world_size(), device), chosen
+
+
+def _is_launched() -> bool:
+    return all(name in os.environ for name in LAUNCHED)
 
 
 def _rendezvous() -> dict[str, Any]:
@@ -224,7 +237,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _name_of_own(name: str) -> str:
+def own_device_name(name: str) -> str:
     """Return the name of the device for this process if `name` leaves that open."""
     kind, index, _ = choose_device(name)
     local = os.environ.get("LOCAL_RANK")

@@ -159,6 +159,7 @@ def test_a_module_that_four_threads_call() -> None:
     found = finding(train(Parallel(), Batches(count=3)), "sharing")
     assert found.severity is Severity.SERIOUS
     assert "threads call module inner" in found.found
+    assert "give each thread its own model" in str(found.remedy)
 
 
 def test_a_model_that_another_thread_uses_meanwhile() -> None:
@@ -179,6 +180,29 @@ def test_a_model_that_another_thread_uses_meanwhile() -> None:
         server.join()
     assert found.severity is Severity.SERIOUS
     assert "2 threads call" in found.found
+    assert "etl.ParallelInference" in str(found.remedy)
+    assert "the guide's step 6" in found.evidence
+
+
+def test_a_model_that_is_served_by_its_copies_meanwhile() -> None:
+    model = mlp()
+    done = threading.Event()
+    with etl.ParallelInference(model, workers=2, backend="cpu") as server:
+
+        def ask() -> None:
+            while not done.is_set():
+                server.output(np.zeros((1, FEATURES), np.float32))
+
+        clients = [threading.Thread(target=ask) for _ in range(2)]
+        for each in clients:
+            each.start()
+        try:
+            found = finding(train(model, Batches()), "sharing")
+        finally:
+            done.set()
+            for each in clients:
+                each.join()
+    assert found.found == "one thread calls the model"
 
 
 def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:

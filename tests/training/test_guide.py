@@ -27,4 +27,4 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert set(PROGRAMS) == {"train.py", "stop.py", "serve.py"}
+    assert set(PROGRAMS) == {"train.py", "examine.py", "stop.py", "serve.py"}

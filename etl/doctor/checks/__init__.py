@@ -9,6 +9,7 @@ from etl.doctor.checks.hardware import BackendInUse, CpuExtensions, VendorKernel
 from etl.doctor.checks.loading import LoadingBottleneck
 from etl.doctor.checks.memory import GarbageCollection, MemoryReuse
 from etl.doctor.checks.network import NetworkSize
+from etl.doctor.checks.ranks import LearningRate, RankBatches, WaitForRanks
 
 CHECKS: tuple[Check, ...] = (
     BackendInUse(),
@@ -25,3 +26,5 @@ CHECKS: tuple[Check, ...] = (
     OtherProcesses(),
     Threads(),
 )
+# Further checks of a training that runs on several ranks.
+RANK_CHECKS: tuple[Check, ...] = (WaitForRanks(), LearningRate(), RankBatches())

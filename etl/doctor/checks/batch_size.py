@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.check import STEP_WITH_RANKS, Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch, as_batch
@@ -48,6 +48,8 @@ class BatchSize(Check):
             )
         if size >= MIN_RECORDS:
             return self.fine(f"batches of {size} records", f"{MIN_RECORDS} to 128 are usual")
+        if case.waits_for_ranks:
+            return self.not_looked_at(f"batches of {size} records, and larger ones are not tried: {STEP_WITH_RANKS}")
         if not _can_be_joined(batch):
             return self.not_looked_at(f"larger batches cannot be made of {describe(batch)}")
         try:

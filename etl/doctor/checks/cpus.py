@@ -72,18 +72,21 @@ class Threads(Check):
     def look(self, case: Case) -> Finding:
         import_torch()
         pools = pool_threads()
-        cpus, compute = case.machine.cpus, max(pools.values())
+        cpus, compute = _own_cpus(case), max(pools.values())
         loading = _loading_threads(case)
         named = ", ".join(f"{name} {count}" for name, count in pools.items())
         set_by = ", ".join(f"{key}={value}" for key, value in case.machine.variables.items() if "THREADS" in key)
-        evidence = f"{named}; {loading} for loading; {cpus} CPUs for this process{f'; {set_by}' if set_by else ''}"
+        shared = "" if cpus == case.machine.cpus else f", its part of {case.machine.cpus} that ranks share"
+        evidence = (
+            f"{named}; {loading} for loading; {cpus} CPUs for this process{shared}{f'; {set_by}' if set_by else ''}"
+        )
         better = max(1, cpus - loading)
         if compute <= better and (compute >= better or compute >= cpus):
             return self.fine(f"{compute} threads compute on {cpus} CPUs", evidence)
         found = f"{compute} threads compute{f' and {loading} load' if loading else ''} on {cpus} CPUs"
         remedy = f"etl.runtime.ThreadPolicy({better}), etl.fit(..., threads={better}), or OMP_NUM_THREADS={better}"
         min_severity = Severity.WARNING if compute > cpus else Severity.FINE
-        if case.setup is None or case.observation is None:
+        if case.setup is None or case.observation is None or case.waits_for_ranks:
             if min_severity is Severity.FINE:
                 return self.fine(found, evidence)
             return self.wrong(min_severity, found, evidence, remedy)
@@ -96,8 +99,13 @@ class Threads(Check):
         return self.slower(case, case.observation, now - then, found, evidence, remedy, min_severity)
 
     def apply(self, setup: Setup, case: Case) -> Setup:
-        better = max(1, case.machine.cpus - _loading_threads(case))
+        better = max(1, _own_cpus(case) - _loading_threads(case))
         return setup.within(lambda: ThreadPolicy(better))
+
+
+def _own_cpus(case: Case) -> int:
+    """Return the number of CPUs for this process: its part of them if other ranks use the same ones."""
+    return max(1, case.machine.cpus // (1 if case.rank is None else case.rank.sharing))
 
 
 def _loading_threads(case: Case) -> int:

@@ -27,11 +27,18 @@ class SharedModel(Check):
         if not shared:
             return self.fine("one thread calls the model", evidence)
         name, threads = max(shared.items(), key=lambda each: each[1])
+        remedy = "give each thread its own model (copy.deepcopy), or let one thread compute for all of them"
+        if case.observation.trace.predicting & callers[name]:
+            evidence += (
+                "; gradients are off in some of these threads, as for predictions, for which the guide's step 6 names "
+                '"one model per thread (as this avoids locks)", or "ParallelInference"'
+            )
+            remedy = "let etl.ParallelInference(model) answer these threads: each of its workers has its own copy"
         return self.wrong(
             Severity.SERIOUS,
             f"{threads} threads call {f'module {name}' if name else 'the model'}",
             evidence,
-            "give each thread its own model (copy.deepcopy), or let one thread compute for all of them",
+            remedy,
         )
 
 

@@ -120,7 +120,7 @@ class VendorKernels(Check):
         if kernels.enabled:
             return self.fine(f"{library} is in use", evidence)
         found = f"{library} is switched off"
-        if case.setup is None or case.observation is None:
+        if case.setup is None or case.observation is None or case.waits_for_ranks:
             return self.wrong(Severity.WARNING, found, evidence, switch)
         changed = self.apply(case.setup, case)
         off, on = time_compute((case.setup, changed), (case.observation.batch,) * 2, TRIAL_SECONDS)

@@ -30,18 +30,23 @@ class LoadingBottleneck(Check):
         )
         if wait <= NO_WAIT * compute:
             return self.fine("training does not wait for data", evidence)
+        rank_wait = observation.rank_wait_seconds
+        if rank_wait > 0:
+            evidence += f"; besides, it waits {rank_wait * 1e3:.1f} ms for other ranks"
+        if rank_wait >= wait:
+            return self.fine("this rank waits longer for other ranks than for data: its loader delays none", evidence)
         if _is_ahead(case.setup):
             found = "training waits for data, although the data are loaded ahead"
             remedy = (
                 "presave the records (`etl presave`), give loading more threads, or find the slow stage with "
                 "`etl doctor SOURCE`"
             )
-            return self.slower(case, observation, wait, found, evidence, remedy)
+            return self.slower(case, observation, wait - rank_wait, found, evidence, remedy)
         found = "loading and compute take turns: nothing is loaded while the model trains"
         remedy = (
             "load ahead with etl.AsyncIterator(iterator); if that is too slow, also presave the records (`etl presave`)"
         )
-        return self.slower(case, observation, min(wait, compute), found, evidence, remedy)
+        return self.slower(case, observation, min(wait - rank_wait, compute), found, evidence, remedy)
 
     def apply(self, setup: Setup, case: Case) -> Setup | None:  # noqa: ARG002
         if _is_ahead(setup) or not getattr(setup.batches, "async_supported", True):
