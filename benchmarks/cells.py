@@ -57,6 +57,7 @@ READ = "read"
 STAGES = (READ, "decode", "resize", "normalise")
 # After these stages records still have different sizes.
 RAGGED_STAGES = (READ, "decode")
+COMPUTE = ("training", "inference")
 # Looked up without importing torch, which asv's own processes do not need. A driver without a usable device shows as a
 # failed cell, not as a silent n/a.
 BACKENDS = ("cpu", "cuda") if Path("/proc/driver/nvidia/version").exists() else ("cpu",)
@@ -64,7 +65,7 @@ BACKENDS = ("cpu", "cuda") if Path("/proc/driver/nvidia/version").exists() else 
 
 @dataclass(frozen=True)
 class Cell:
-    """One way to load and train. Each field is an axis.
+    """One way to load and compute. Each field is an axis.
 
     The defaults are the base point: plain presaved, in which both ETL and compute are paid in full, so that whatever an
     axis changes shows in the wall time.
@@ -86,6 +87,8 @@ class Cell:
     presave_format, presave_stage : str
         The store that the presaved strategies read: a key of `FORMATS`, and one of `STAGES`. The raw strategies ignore
         both.
+    compute : str
+        One of `COMPUTE`.
     """
 
     strategy: str = "presaved"
@@ -98,6 +101,7 @@ class Cell:
     workers: str = "thread 1"
     presave_format: str = "npy"
     presave_stage: str = "resize"
+    compute: str = "training"
 
     @property
     def is_foreign(self) -> bool:
@@ -128,8 +132,8 @@ class Cell:
 
     @property
     def work(self) -> tuple[Any, ...]:
-        """Fields that must be equal for two cells to load the same batches and train to the same score."""
-        return self.batch_size, self.dtype, self.backend
+        """Fields that must be equal for two cells to load the same batches and compute the same score."""
+        return self.batch_size, self.dtype, self.backend, self.compute
 
 
 BASE = Cell()
@@ -150,7 +154,7 @@ class Axis:
         The base point.
     in_grid : bool
         Whether the grid crosses this axis with others. An axis that has no effect on some strategies is left out, since
-        the grid would measure most of its cells several times.
+        the grid would measure most of its cells several times; and so is compute, which would double the grid.
     """
 
     values: tuple[str | int, ...]
@@ -170,6 +174,7 @@ AXES = {
     "workers": Axis(tuple(WORKERS), DECODING, in_grid=False),
     "presave_format": Axis(tuple(FORMATS), in_grid=False),
     "presave_stage": Axis(STAGES, in_grid=False),
+    "compute": Axis(COMPUTE, in_grid=False),
 }
 GRID_AXES = tuple(name for name, axis in AXES.items() if axis.in_grid)
 

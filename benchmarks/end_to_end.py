@@ -67,7 +67,7 @@ class EndToEnd(ABC):
         return cell_at(axis, value)
 
     def track_wall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-        """Seconds of one epoch: loading and training, everything included."""
+        """Seconds of one epoch: loading and compute, everything included."""
         return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.wall.total)
 
     def track_etl(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class EndToEnd(ABC):
         return _samples(cache, self.cell(*values), lambda metrics: metrics.etl)
 
     def track_compute(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-        """Seconds of one epoch spent in training steps."""
+        """Seconds of one epoch spent in training steps, or in forward passes of inference."""
         return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.compute.total)
 
     def track_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
@@ -175,6 +175,16 @@ class PresaveStage(EndToEnd):
 
     params = [list(AXES["presave_stage"].values)]
     param_names = ["presave_stage"]
+
+
+@explained
+class Compute(EndToEnd):
+    """The work on each batch: a training step, or inference, which is a forward pass of the model in evaluation mode
+    without gradients. Inference is shorter, so loading has less time to hide. Base point: presaved, training.
+    """
+
+    params = [list(AXES["compute"].values)]
+    param_names = ["compute"]
 
 
 # A suite whose values are all n/a would be a blank chart, so these two exist only if they can be measured.

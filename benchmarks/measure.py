@@ -25,7 +25,7 @@ from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 from benchmarks.servers import import_everything, start_server
-from benchmarks.workload import Data, Training, compute_threads, make_iterator
+from benchmarks.workload import Compute, Data, compute_threads, make_iterator
 
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
 # On one thread of a CPU equal work gives equal scores, to the bit. Several threads, and a GPU, add in another order.
@@ -61,11 +61,12 @@ class CellMetrics(JsonValues):
     etl : float
         Seconds to load an epoch while nothing else is done, the median.
     epoch : EpochMetrics
-        The epoch of training with the median wall time: its parts add up, as separate medians would not.
+        The epoch with compute that has the median wall time: its parts add up, as separate medians would not.
     peak_memory : int
         Bytes, of the process and its children.
     digest, score : str, float
-        The digest of all batches of an epoch, and the loss after it. Both are equal for cells of equal work.
+        The digest of all batches of an epoch, and the score of `Compute` after it. Both are equal for cells of equal
+        work.
     layouts : list of Layout
         Dtype and shape of each array of a record.
     """
@@ -99,7 +100,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     Raises
     ------
     DifferentWork
-        If cells that should do equal work loaded other bytes or trained to another score. A loader of the user may load
+        If cells that should do equal work loaded other bytes or computed another score. A loader of the user may load
         in another order; if it loads another amount, that is its error.
     """
     server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
@@ -132,7 +133,7 @@ def cpus_of_cells() -> tuple[int, ...]:
 
 
 def check_same_work(results: CellResults) -> None:
-    """Raise `DifferentWork` unless cells of equal work loaded equal bytes in equal order and reached one score."""
+    """Raise `DifferentWork` unless cells of equal work loaded equal bytes in equal order and computed one score."""
     first: dict[tuple[Any, ...], tuple[Cell, CellMetrics]] = {}
     for cell, samples in results.items():
         for sample in samples if not isinstance(samples, str) else []:
@@ -144,7 +145,7 @@ def check_same_work(results: CellResults) -> None:
                 if found != wanted:
                     raise DifferentWork(f"the {part} of {cell} is {found}, that of {other} {wanted}")
             if not math.isclose(sample.score, expected.score, rel_tol=SCORE_TOLERANCE):
-                raise DifferentWork(f"{cell} trained to {sample.score}, {other} to {expected.score}")
+                raise DifferentWork(f"the score of {cell} is {sample.score}, that of {other} {expected.score}")
 
 
 def disqualify_other_amounts(results: CellResults) -> CellResults:
@@ -209,21 +210,21 @@ def measure_cell(cell: Cell, conditions: Conditions) -> CellMetrics:
     """Return all metrics of a cell, from one run.
 
     The first epoch is not timed: it warms caches, takes the digest of all batches and watches memory. Then come epochs
-    of loading alone, and epochs of loading with training, for `min_seconds` each.
+    of loading alone, and epochs of loading with compute, for `min_seconds` each.
     """
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
         (open_loader if cell.is_foreign else make_iterator)(cell, conditions.data) as iterator,
     ):
-        training = Training(cell, conditions.data)
+        compute = Compute(cell, conditions.data)
         with etl.runtime.GcPolicy(cell.garbage_collection):
             content = EpochContent()
             with PeakMemory() as memory:
-                run_epoch(iterator, content.noting(training.step))
-                score = float(training.score)
+                run_epoch(iterator, content.noting(compute.step))
+                score = compute.score
             loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None))
-            both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, training.step))
+            both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, compute.step))
     return CellMetrics(
         etl=statistics.median(times.wall.total for times in loading),
         epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
@@ -242,7 +243,7 @@ class EpochContent:
         self.layouts: list[Layout] = []
 
     def noting(self, step: Step) -> Callable[[Any], None]:
-        """Return a training step that first adds the batch."""
+        """Return a step that first adds the batch."""
 
         def noted(batch: Any) -> None:
             self.digest.update(batch)

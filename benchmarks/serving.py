@@ -34,7 +34,6 @@ from rich.table import Table
 import etl
 from benchmarks.console import print_table, wide_console
 from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
-from etl.training.inference import use_compute_threads
 
 # Shape of a record. The perceptron answers in a few hundredths of a millisecond, the convolutions in some milliseconds.
 SHAPES = {"mlp": (1, 28, 28), "lenet": (1, 28, 28), "residual": (3, 64, 64)}
@@ -92,6 +91,12 @@ def predict(model: torch.nn.Module, features: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
         output: np.ndarray = model(torch.from_numpy(features)).numpy()
     return output
+
+
+def use_compute_threads(count: int) -> None:
+    """Let the calling thread compute with `count` threads of torch."""
+    torch.get_num_threads()  # a thread takes the default at its first use of torch, which would undo the next line
+    torch.set_num_threads(count)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The work that is measured: photographs and stores of them, the iterator of a cell, and the model that it trains."""
+"""The work that is measured: photographs and stores of them, the iterator of a cell, and the model that computes."""
 
 from __future__ import annotations
 
@@ -277,16 +277,15 @@ def compute_threads(cell: Cell, cpus: int) -> int:
     return max(1, cpus - (cell.worker_count if cell.is_async and cell.prefetch_size else 0))
 
 
-class Training:
-    """A model with the same initial weights for every cell, and one step of stochastic gradient descent on it.
+class Compute:
+    """A model with the same initial weights for every cell, and one step of training or inference with it.
 
     Attributes
     ----------
     step : Step
-        Moves a batch to the device and does forward, backward and update. On a device other than the CPU it returns
-        before that is done, with at most one step in flight, like a training loop that reads its loss every few steps.
-    score : tensor
-        The loss of the last step.
+        Moves a batch to the device and does forward, backward and a step of gradient descent; in inference forward
+        only. On a device other than the CPU it returns before that is done, with at most one step in flight, like a
+        training loop that reads its loss every few steps.
     """
 
     def __init__(self, cell: Cell, data: Data) -> None:
@@ -294,13 +293,21 @@ class Training:
 
         self._backend = etl.backend(cell.backend)
         model = etl.models.create(MODEL, (3, data.image_size, data.image_size), data.classes, seed=SEED)
-        self._model = self._backend.place(model, cell.dtype).train()
+        self._trains = cell.compute == "training"
+        self._model = self._backend.place(model, cell.dtype).train(self._trains)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
         self._loss = torch.nn.functional.cross_entropy
-        self.score: Any = None
-        self.step: Step = self._train
+        self._inference_mode = torch.inference_mode
+        self._result: Any = None
+        run = self._train if self._trains else self._infer
+        self.step: Step = run
         if cell.backend != "cpu":
-            self.step = OneInFlight(self._train, lambda: torch.cuda.Event(enable_timing=True))
+            self.step = OneInFlight(run, lambda: torch.cuda.Event(enable_timing=True))
+
+    @property
+    def score(self) -> float:
+        """Loss of the last step; in inference the mean square of its outputs."""
+        return float(self._result if self._trains else self._result.double().square().mean())
 
     def _train(self, batch: Any) -> None:
         features, labels = self._backend.put(batch)
@@ -308,4 +315,9 @@ class Training:
         loss = self._loss(self._model(features), labels)
         loss.backward()
         self._optimizer.step()
-        self.score = loss.detach()
+        self._result = loss.detach()
+
+    def _infer(self, batch: Any) -> None:
+        features, _ = self._backend.put(batch)
+        with self._inference_mode():
+            self._result = self._model(features)

@@ -49,6 +49,7 @@ def photographs() -> Report:
         schema_version=SCHEMA_VERSION,
         title="photographs/: 2,000 JPEG photographs in 10 classes",
         settings={
+            "compute": "training",
             "source": "photographs/",
             "strategies": ["raw", "async-raw", "presaved", "async-presaved"],
             "formats": ["npy"],

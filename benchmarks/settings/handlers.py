@@ -30,7 +30,7 @@ from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.servers import import_everything
 from benchmarks.settings.setting import DEFAULT, Setting, on_backend
-from benchmarks.workload import SEED, Data, Training, make_iterator, make_pipeline, open_source
+from benchmarks.workload import SEED, Compute, Data, make_iterator, make_pipeline, open_source
 
 # Does one epoch and returns its result.
 Epoch = Callable[[], float]
@@ -124,7 +124,7 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
 
     cell = Cell(batch_size=1, dtype=setting.dtype, backend=backend)
     with make_iterator(cell, data) as iterator:
-        Training(cell, data).step(next(iter(iterator)))
+        Compute(cell, data).step(next(iter(iterator)))
     small = torch.ones(8, 8, dtype=getattr(torch, setting.dtype))
     _ = small @ small
 
@@ -142,7 +142,7 @@ def training(setting: Setting, data: Data, backend: str) -> Iterator[Epoch]:
     """
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype, backend=backend)
     with make_iterator(cell, data) as iterator:
-        yield _trained(iterator, Training(cell, data))
+        yield _trained(iterator, Compute(cell, data))
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def training_beside_decoding(setting: Setting, data: Data) -> Iterator[Epoch]:
     """Train on photographs that are decoded ahead, by the default number of threads under the setting."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype)
     with etl.AsyncIterator(_raw(setting, data), PREFETCH_SIZE) as iterator:
-        yield _trained(iterator, Training(cell, data))
+        yield _trained(iterator, Compute(cell, data))
 
 
 @contextmanager
@@ -220,10 +220,10 @@ def product(setting: Setting, _: Data, backend: str) -> Iterator[Epoch]:
     yield epoch
 
 
-def _trained(iterator: Any, trained: Training) -> Epoch:
+def _trained(iterator: Any, trained: Compute) -> Epoch:
     def epoch() -> float:
         run_epoch(iterator, trained.step)
-        return float(trained.score)
+        return trained.score
 
     return epoch
 

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
     data.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
     data.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
-    compute = parser.add_argument_group("training")
+    compute = parser.add_argument_group("compute")
     compute.add_argument(
         "--model",
         metavar="NAME",
@@ -100,7 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compute",
         default="training",
         metavar="HOW",
-        help="training (default), or simulated:20ms: a simulated device that takes 20 ms for a batch, and no CPU",
+        help="training (default); inference: a forward pass of the model, which needs no labels; or simulated:20ms: a "
+        "simulated device that takes 20 ms for a batch, and no CPU",
     )
     compute.add_argument(
         "--sync-every-step",

@@ -34,7 +34,7 @@ def compare(
     progress: Callable[[ComparisonProgress], None] | None = None,
     **settings: Any,
 ) -> Report:
-    """Compare ways to load `source`: end-to-end time of training, as ETL plus compute.
+    """Compare ways to load `source`: end-to-end time of training or inference, as ETL plus compute.
 
     Every measurement is taken in a fresh process. Functions of a script or notebook are carried there with cloudpickle,
     so that the script needs no main guard, and nothing of this process is forked.

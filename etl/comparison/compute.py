@@ -1,4 +1,4 @@
-"""Compute for each batch: a training step of a model, of the user, or of a simulated device.
+"""Compute for each batch: of a model in training or inference, of a step of the user, or of a simulated device.
 
 torch takes seconds to import, and a simulated device does without it.
 """
@@ -14,12 +14,12 @@ from etl.functions import find_function
 from etl.measuring.meeting import Meeting
 
 # torch._dynamo is listed because torch.optim would import it when the first optimizer is made.
-TRAINING_MODULES = ("torch", "torch._dynamo", "etl.comparison.training")
+MODEL_MODULES = ("torch", "torch._dynamo", "etl.comparison.training")
 
 
 def modules_of(settings: Settings) -> tuple[str, ...]:
     """Return the modules that compute needs."""
-    return TRAINING_MODULES if settings.simulated_seconds is None else ()
+    return MODEL_MODULES if settings.simulated_seconds is None else ()
 
 
 def make_compute(workload: Workload, batch: Any, meeting: Meeting | None = None) -> Compute:
@@ -47,13 +47,13 @@ def make_compute(workload: Workload, batch: Any, meeting: Meeting | None = None)
     if settings.step is not None:
         step = find_function(settings.step, "--step")
         return UserStep(step, workload.task(), settings.waits_for_steps, workload.rank)
-    from etl.comparison.training import make_training
+    from etl.comparison.training import make_model_compute
 
-    return make_training(workload, batch)
+    return make_model_compute(workload, batch)
 
 
 def is_on_device(settings: Settings) -> bool:
-    """Return whether training runs on a device other than the CPU."""
+    """Return whether compute runs on a device other than the CPU."""
     if settings.simulated_seconds is not None:
         return False
     from etl.training.backends import backend

@@ -296,7 +296,7 @@ def _make_compute(
         return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps, loader.rank)
     if make_compute is None:
         raise ValueError(
-            "another Python cannot train the comparison's own model; give --step module:function, which runs there, or "
+            "another Python cannot run the comparison's own model; give --step module:function, which runs there, or "
             "--compute simulated:20ms"
         )
     return make_compute(batch)

@@ -179,7 +179,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 times("wall time", "the sum of the five rows below", lambda r: r.parts.wall_seconds, epoch),
                 times(
                     "compute alone",
-                    "training steps on a batch in memory, with nothing else running",
+                    "steps on a batch in memory, with nothing else running",
                     lambda r: r.parts.compute_alone_seconds,
                     epoch,
                 ),
@@ -207,7 +207,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             "Loading during compute",
             [
                 times("ETL alone", "loading an epoch, with nothing else running", lambda r: r.etl_alone_seconds, epoch),
-                words("samples/s", "records trained per second of wall time", lambda r: digits(r.samples_per_second)),
+                words("samples/s", "records per second of wall time", lambda r: digits(r.samples_per_second)),
                 words(
                     "overlap",
                     "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is completely hidden",

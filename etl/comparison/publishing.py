@@ -40,6 +40,7 @@ from etl.comparison.results import (
     stage_results,
 )
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
+from etl.comparison.settings import INFERENCE
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
@@ -56,14 +57,15 @@ def make_report(measured: Measurements) -> Report:
         batch_size=settings.batch_size,
         cache=settings.cache,
         simulated_seconds=settings.simulated_seconds,
+        infers=settings.compute == INFERENCE,
         waits_for_steps=settings.waits_for_steps,
         rounds=measured.rounds,
         randomness=measured.randomness,
         unchecked=settings.unchecked,
     )
     on_ranks = f" on each of {settings.ranks} ranks" if settings.ranks > 1 else ""
-    trains_model = settings.simulated_seconds is None and settings.step is None
-    model = (settings.model or measured.profile.model) if trains_model else None
+    runs_model = settings.simulated_seconds is None and settings.step is None
+    model = (settings.model or measured.profile.model) if runs_model else None
     report = Report(
         schema_version=SCHEMA_VERSION,
         title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}{on_ranks}",

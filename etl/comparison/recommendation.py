@@ -10,6 +10,7 @@ from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
 from etl.comparison.results import Measurements, audits_of, splits_of
+from etl.comparison.settings import INFERENCE, TRAINING
 from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import Interval
@@ -38,7 +39,7 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     if len(valid) == 1:
         return [
             f"Only {fastest.name} was compared: an epoch takes {seconds(fastest.parts.wall_seconds)}.",
-            _bound(fastest),
+            _bound(fastest, report),
         ]
     spread = slowest.parts.wall_seconds / fastest.parts.wall_seconds - 1
     simplest = min(valid, key=lambda each: _simplicity(each))
@@ -58,7 +59,7 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
         )
     if chosen.presaving is not None:
         sentences.append(_cost(chosen, any(each.presaving is None for each in valid)))
-    sentences.append(_bound(chosen))
+    sentences.append(_bound(chosen, report))
     return sentences
 
 
@@ -122,17 +123,18 @@ def _cost(chosen: StrategyResult, is_without_store: bool) -> str:
     return f"{text}, which pays off {count}."
 
 
-def _bound(result: StrategyResult) -> str:
+def _bound(result: StrategyResult, report: Report) -> str:
+    work = INFERENCE if report.settings["compute"] == INFERENCE else TRAINING
     parts = result.parts
     waiting = parts.stall_seconds / parts.wall_seconds
     if waiting <= NEGLIGIBLE:
         return (
-            f"With {result.name} training waits for data {waiting:.1%} of the time: compute is the limit, and faster "
+            f"With {result.name} {work} waits for data {waiting:.1%} of the time: compute is the limit, and faster "
             "loading would not help."
         )
     if parts.stall_seconds > parts.compute_alone_seconds:
-        return f"With {result.name} training still waits for data {waiting:.0%} of the time: loading is the limit."
-    return f"With {result.name} training waits for data {waiting:.0%} of the time."
+        return f"With {result.name} {work} still waits for data {waiting:.0%} of the time: loading is the limit."
+    return f"With {result.name} {work} waits for data {waiting:.0%} of the time."
 
 
 def make_notes(measured: Measurements) -> list[str]:

@@ -89,9 +89,9 @@ class Parts(Section["StrategyResult"]):
     wall_seconds : float
         Wall time of the epoch.
     compute_alone_seconds : float
-        The same number of training steps on a batch in memory, with nothing else running.
+        The same number of steps on a batch in memory, with nothing else running.
     interference_seconds : float
-        Time by which the training steps took longer in the epoch than alone. A negative value is noise.
+        Time by which the steps took longer in the epoch than alone. A negative value is noise.
     stall_seconds : float
         Time in which the device waited until a batch was readable at memory speed.
     harness_seconds : float
@@ -122,9 +122,9 @@ class RoundFigures:
     wall_seconds : float
         Wall time.
     compute_seconds, stall_seconds : float
-        Parts of the wall time: training steps, and waiting for batches.
+        Parts of the wall time: steps, and waiting for batches.
     compute_alone_seconds : float
-        The same number of training steps with nothing else running.
+        The same number of steps with nothing else running.
     etl_alone_seconds : float or None
         Loading the same records with nothing else running; None if it was not measured in this round.
     cpu_seconds : float
@@ -348,7 +348,7 @@ class StrategyResult(Section["Report"]):
 
     @property
     def samples_per_second(self) -> float:
-        """Records trained per second of wall time."""
+        """Records per second of wall time."""
         return self.parent.source_records / self.parts.wall_seconds
 
     @property

@@ -83,7 +83,9 @@ class Conditions:
     cache : str
         Requested state of the page cache: "warm" or "cold".
     simulated_seconds : float or None
-        Seconds of simulated compute per batch; None if a model was trained.
+        Seconds of simulated compute per batch; None if compute was real.
+    infers : bool
+        True if compute was inference, so that outputs are compared, not losses.
     waits_for_steps : bool
         True if the training loop waited for the device after every step.
     rounds : int
@@ -99,6 +101,7 @@ class Conditions:
     batch_size: int
     cache: str
     simulated_seconds: float | None
+    infers: bool
     waits_for_steps: bool
     rounds: int
     randomness: str | None
@@ -196,6 +199,7 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     reference, first = next(iter(evidence.items()))
     own = _first_own(evidence)
     broken = {}
+    score = "mean square of the outputs" if conditions.infers else "loss"
     on_device = any(sample.device != "cpu" for each in evidence.values() for sample in each.samples.values())
     for name, each in evidence.items():
         adds_alike = not on_device and each.shares_python and first.shares_python
@@ -205,23 +209,22 @@ def _compute(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
         compared_with = reference if each.is_foreign else own
         expected = evidence[compared_with].check
         if each.check.content.digests != expected.content.digests:
-            continue  # other samples, another loss
-        if not _same_loss(each.check.score, expected.score, tolerance):
-            broken[name] = f"its loss is {each.check.score}, but the loss of {compared_with} is {expected.score}"
+            continue  # other samples, another score
+        if not _same_score(each.check.score, expected.score, tolerance):
+            broken[name] = f"its {score} is {each.check.score}, but the {score} of {compared_with} is {expected.score}"
     exactly = "bit for bit"
     if on_device:
         exactly = f"within {DEVICE_SCORE_TOLERANCE:.0%}; {_steps(conditions)}"
     elif not all(each.shares_python for each in evidence.values()):
         exactly = f"bit for bit in one Python, within {DEVICE_SCORE_TOLERANCE:.0%} of that in another"
     if first.check.score is None:
-        return (
-            f"every strategy made the user's step with the same seed; it returns no loss; {_steps(conditions)}",
-            broken,
-        )
+        what = "the model" if conditions.infers else "the user's step"
+        missing = "its outputs are no tensors" if conditions.infers else "it returns no loss"
+        return f"every strategy made {what} with the same seed; {missing}; {_steps(conditions)}", broken
     weights = "" if first.check.weights is None else "digests of the initial weights, and "
     return (
-        f"compared {weights}the loss after the same steps ({first.check.score:.6g} for {reference}) of all strategies "
-        f"whose samples are identical, {exactly}",
+        f"compared {weights}the {score} after the same steps ({first.check.score:.6g} for {reference}) of all "
+        f"strategies whose samples are identical, {exactly}",
         broken,
     )
 
@@ -232,7 +235,7 @@ def _steps(conditions: Conditions) -> str:
     return "at most one step was in flight while the next batch was loaded"
 
 
-def _same_loss(one: float | None, other: float | None, tolerance: float) -> bool:
+def _same_score(one: float | None, other: float | None, tolerance: float) -> bool:
     if one is None or other is None:
         return one is other
     # Without normalised features the loss may diverge to inf or NaN, for every strategy alike.

@@ -22,7 +22,7 @@ class Profile(JsonValues):
     stages : list of StageProfile
         Each stage in one thread.
     compute_seconds : dict
-        Seconds per training step with nothing else running, by number of threads (as text).
+        Seconds per step with nothing else running, by number of threads (as text).
     splits : list of SplitProfile
         Loading and compute at the same time, for each CPU split.
     copy_bytes_per_second : float
@@ -42,7 +42,7 @@ class Profile(JsonValues):
 
     @property
     def is_on_device(self) -> bool:
-        """True if training runs on a device other than the CPU."""
+        """True if compute runs on a device other than the CPU."""
         return self.device not in ("cpu", "none")
 
     def split(self, threads: Threads) -> SplitProfile | None:
@@ -161,7 +161,7 @@ class CheckedEpoch(JsonValues):
     reshuffles : bool or None
         True if a second epoch had the same records in another order. None if there was none, or if it had other ones.
     score : float or None
-        Loss after a few training steps.
+        `Compute.score` after a few steps.
     weights : str or None
         Digest of the initial weights; None if they are unknown.
     pages_touched, pages_absent : int

@@ -20,6 +20,7 @@ from etl.strategies import default_names, names
 CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
 TRAINING = "training"
+INFERENCE = "inference"
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|min)?")
 SIMULATED = re.compile(r"simulated:(?P<duration>[^,]+)(?P<sync>,sync)?")
 UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0}
@@ -45,7 +46,7 @@ class Settings:
     dtype : str
         Dtype of features and weights.
     backend : {"auto", "cpu", "cuda"}
-        Device for training.
+        Device of compute.
     pipeline : str or None
         "package.module:function" that returns the pipeline; None for the default one of the source.
     model : str or None
@@ -53,7 +54,8 @@ class Settings:
     step : str or None
         "package.module:function" that returns the training step; it replaces the model.
     compute : str
-        "training", or "simulated:DURATION" for a device that takes this long per batch and leaves the CPU free.
+        "training"; "inference", a forward pass of the model for each batch; or "simulated:DURATION" for a device that
+        takes this long per batch and leaves the CPU free.
     sync_every_step : bool
         Wait for the device after every step, as "simulated:DURATION,sync" does. By default at most one step is in
         flight, as in a loop that reads its loss every few steps.
@@ -170,7 +172,7 @@ class Settings:
             whole_number("--memory", self.memory_nbytes, least=1)
         if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
             raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
-        if self.step is not None and (self.model is not None or self.simulated_seconds is not None):
+        if self.step is not None and (self.model is not None or self.compute != TRAINING):
             raise ValueError(
                 "--step replaces the model and its compute, so --model and --compute have no effect with it"
             )
@@ -186,9 +188,7 @@ class Settings:
                     "factory of the training step if there is one, as package.module:function"
                 )
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
-            raise ValueError(
-                f"--compute {self.compute} trains nothing, so --model and --backend have no effect with it"
-            )
+            raise ValueError(f"--compute {self.compute} runs no model, so --model and --backend have no effect with it")
 
     @property
     def title(self) -> str:
@@ -197,13 +197,14 @@ class Settings:
 
     @property
     def simulated_seconds(self) -> float | None:
-        """Seconds of simulated compute per batch; None if a model is trained."""
-        if self.compute == TRAINING:
+        """Seconds of simulated compute per batch; None if compute is real."""
+        if self.compute in (TRAINING, INFERENCE):
             return None
         match = SIMULATED.fullmatch(self.compute)
         if match is None:
             raise ValueError(
-                f"--compute must be {TRAINING}, simulated:20ms or simulated:20ms,sync, not {self.compute!r}"
+                f"--compute must be {TRAINING}, {INFERENCE}, simulated:20ms or simulated:20ms,sync, not "
+                f"{self.compute!r}"
             )
         return parse_seconds(match["duration"], "--compute simulated")
 

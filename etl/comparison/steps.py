@@ -39,7 +39,10 @@ class Compute(Protocol):
 
     @property
     def score(self) -> float | None:
-        """Loss of the last batch; None before the first, or if there is none."""
+        """Number that equal compute has in common: the loss of the last batch, or the mean square of its outputs.
+
+        None before the first batch, or if there is neither.
+        """
 
 
 class Simulated(SimulatedDevice):

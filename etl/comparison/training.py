@@ -1,19 +1,21 @@
-"""Compute that trains a model of the comparison. Imports torch."""
+"""Compute with a model of the comparison: training or inference. Imports torch."""
 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
+from torch.utils._pytree import tree_flatten
 
 from etl import models
 from etl.comparison.compute import default_model
 from etl.comparison.ranks import Rank, join_group
-from etl.comparison.settings import Settings
+from etl.comparison.settings import INFERENCE, TRAINING, Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.workload import Workload
 from etl.functions import find_function
@@ -23,7 +25,7 @@ from etl.measuring.device import OneInFlight
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
 from etl.training.backends.tensors import as_array, map_batch
-from etl.training.step import TrainingStep, cross_entropy, squared_error
+from etl.training.step import ForwardPass, TrainingStep, cross_entropy, squared_error
 from etl.training.synchronisation import GradientAveraging
 
 LEARNING_RATE = 0.01
@@ -31,25 +33,21 @@ LEARNING_RATE = 0.01
 OUTPUTS_FILE = "outputs"
 
 
-class Training:
-    """A model that is trained with one step of stochastic gradient descent per batch.
+class ModelCompute(ABC):
+    """A model on its device, which computes on one batch after the other.
 
     On a CPU, a step is done when it returns. On a device, it is still in flight then, unless `waits` is set.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, with its initial weights. It is moved to the device and trained in place.
+        The model, with its initial weights. It is moved to the device.
     backend : Backend
         Device of compute.
     dtype : str
         Dtype of the weights.
-    labels : array
-        Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
     waits : bool
         Wait for the device after every step.
-    is_distributed : bool
-        Average the gradients of all ranks in every step.
 
     Attributes
     ----------
@@ -63,6 +61,42 @@ class Training:
         Digest of the initial weights.
     """
 
+    def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, waits: bool) -> None:
+        self._backend = backend
+        backend.place(model, dtype)
+        self.weights = _digest(model)
+        self.device = str(backend.device)
+        self.step: Step = self._run
+        self.no_op: Step = _do_nothing
+        if backend.device.type != "cpu":
+            self.step, self.no_op = (
+                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
+                for each in (self._run, _do_nothing)
+            )
+
+    @abstractmethod
+    def _run(self, batch: Any) -> None:
+        """Compute on a batch."""
+
+    @property
+    @abstractmethod
+    def score(self) -> float | None:
+        """Number that is the same after the same steps on the same batches; None before the first."""
+
+
+class Training(ModelCompute):
+    """A model that is trained in place, with one step of stochastic gradient descent per batch.
+
+    Parameters
+    ----------
+    model, backend, dtype, waits
+        As for `ModelCompute`.
+    labels : array
+        Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
+    is_distributed : bool
+        Average the gradients of all ranks in every step.
+    """
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -72,38 +106,57 @@ class Training:
         waits: bool = False,
         is_distributed: bool = False,
     ) -> None:
-        self._backend = backend
-        backend.place(model, dtype).train()
-        self.weights = _digest(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        super().__init__(model, backend, dtype, waits)
+        optimizer = torch.optim.SGD(model.train().parameters(), lr=LEARNING_RATE)
         loss = cross_entropy if labels.dtype.kind in "iu" else squared_error
         module = GradientAveraging(model).module if is_distributed else model
         self._step = TrainingStep(module, optimizer, loss)
-        self._score: Any = None
-        self.device = str(backend.device)
-        self.step: Step = self._train
-        self.no_op: Step = _do_nothing
-        if backend.device.type != "cpu":
-            self.step, self.no_op = (
-                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
-                for each in (self._train, _do_nothing)
-            )
+        self._loss: Any = None
 
-    def _train(self, batch: Any) -> None:
-        self._score = self._step(self._backend.put(batch))
+    def _run(self, batch: Any) -> None:
+        self._loss = self._step(self._backend.put(batch))
 
     @property
     def score(self) -> float | None:
         """Loss of the last batch; None before the first."""
-        return None if self._score is None else float(self._score)
+        return None if self._loss is None else float(self._loss)
+
+
+class Inference(ModelCompute):
+    """A forward pass of a model in evaluation mode per batch. Labels are not needed.
+
+    Parameters
+    ----------
+    model, backend, dtype, waits
+        As for `ModelCompute`.
+    """
+
+    def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, waits: bool = False) -> None:
+        super().__init__(model, backend, dtype, waits)
+        self._forward = ForwardPass(model.eval())
+        self._output: Any = None
+
+    def _run(self, batch: Any) -> None:
+        with torch.inference_mode():
+            self._output = self._forward(self._backend.put(batch))
+
+    @property
+    def score(self) -> float | None:
+        """Mean square of the outputs for the last batch; None before the first, or if they are no tensors.
+
+        Unlike a mean, it is not near 0, where numbers that are added in another order would seem to differ.
+        """
+        leaves, _ = tree_flatten(self._output)
+        outputs = [each.detach().double().flatten() for each in leaves if isinstance(each, torch.Tensor)]
+        return float(torch.cat(outputs).square().mean()) if outputs else None
 
 
 def _do_nothing(batch: Batch) -> None:
     pass
 
 
-def make_training(workload: Workload, batch: Any) -> Training:
-    """Return the training of the model of `workload`, for batches like `batch`.
+def make_model_compute(workload: Workload, batch: Any) -> ModelCompute:
+    """Return the compute with the model of `workload`, for batches like `batch`.
 
     Raises
     ------
@@ -112,9 +165,10 @@ def make_training(workload: Workload, batch: Any) -> Training:
     """
     settings = workload.settings
     arrays = _as_arrays(batch)
-    model = model_for(workload, arrays)
+    model, backend = model_for(workload, arrays), _backend_of(settings, workload.rank)
+    if settings.compute == INFERENCE:
+        return Inference(model, backend, settings.dtype, settings.waits_for_steps)
     labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
-    backend = _backend_of(settings, workload.rank)
     if workload.rank.is_together:
         join_group(workload.rank, backend.device.index)
     return Training(model, backend, settings.dtype, labels, settings.waits_for_steps, workload.rank.is_together)
@@ -148,10 +202,10 @@ def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
     """
     settings = workload.settings
     labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
-    if labels is None:
+    if labels is None and settings.compute == TRAINING:
         raise ValueError(
             f"{settings.title} has no labels to train on: say which column holds them with --label, or compare with "
-            "--compute simulated:20ms"
+            "--compute inference or --compute simulated:20ms"
         )
     features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
     return make_model(settings, features.shape[1:], _outputs(workload, labels))
@@ -175,8 +229,8 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     Raises
     ------
     ValueError
-        If there is no such model or function, the function raises, or what it returns is not a module with parameters
-        to train.
+        If there is no such model or function, the function raises, or what it returns is not a module, or has no
+        parameters to train.
     """
     name = settings.model or default_model(input_shape)
     if ":" not in name:
@@ -193,12 +247,14 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
             ) from error
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"--model {name}: the function returned a {type(model).__name__}, not a torch.nn.Module")
-    if not any(each.requires_grad for each in model.parameters()):
+    if settings.compute == TRAINING and not any(each.requires_grad for each in model.parameters()):
         raise ValueError(f"--model {name}: the model has no parameters to train")
     return model
 
 
-def _outputs(workload: Workload, labels: np.ndarray) -> int:
+def _outputs(workload: Workload, labels: np.ndarray | None) -> int:
+    if labels is None:
+        return 1
     if labels.dtype.kind not in "iu":
         return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
     records = workload.source

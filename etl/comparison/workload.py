@@ -17,7 +17,7 @@ from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.foreign import ForeignLoader, files_below, task_of
 from etl.comparison.ranks import Rank
 from etl.comparison.samples import TriedLoader
-from etl.comparison.settings import TRAINING, Settings
+from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource, Subset
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.batch import Batch
@@ -206,7 +206,7 @@ class Workload:
         found = [halves, Threads(all_but_one, 1), Threads(1, all_but_one), all_shared]
         if is_on_device:
             found.insert(0, Threads(1, all_but_one))
-        if self.settings.compute != TRAINING:
+        if self.settings.simulated_seconds is not None:
             found = [Threads(1, each.loading) for each in (all_shared, *found)]
         return list(dict.fromkeys(found))
 

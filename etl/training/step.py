@@ -1,4 +1,4 @@
-"""One step of training, and the losses of `fit`."""
+"""The forward pass of a model, one step of training, and the losses of `fit`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Any], Any]
 
 
+class ForwardPass:
+    """A forward pass of a model on a batch of tensors. Returns the output.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, on its device. It gets the mask of the features if its `forward` takes `mask`.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._takes_mask = _takes_mask(unwrapped(model).forward)
+
+    def __call__(self, batch: Batch) -> Any:
+        inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
+        keywords = {"mask": batch.features_mask} if self._takes_mask and batch.features_mask is not None else {}
+        return self._model(*inputs, **keywords)
+
+
 class TrainingStep:
     """One step of training on a batch of tensors: forward, loss, backward, update. Returns the detached loss.
 
@@ -29,10 +48,9 @@ class TrainingStep:
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
-        self._model = model
+        self._forward = ForwardPass(model)
         self._optimizer = optimizer
         self.loss_function = loss
-        self._model_takes_mask = _takes_mask(unwrapped(model).forward)
         self._loss_takes_mask = _takes_mask(getattr(loss, "forward", loss))
 
     def __call__(self, batch: Batch) -> torch.Tensor:
@@ -44,16 +62,14 @@ class TrainingStep:
 
     def close(self) -> None:
         """Drop the model. No step follows."""
-        del self._model
+        del self._forward
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the loss of the model on a batch of tensors."""
-        inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
-        keywords = {"mask": batch.features_mask} if self._model_takes_mask and batch.features_mask is not None else {}
         masked = {} if batch.labels_mask is None else {"mask": batch.labels_mask}
         if masked and not self._loss_takes_mask:
             raise ValueError("labels are padded, and the loss takes no `mask`: use loss(output, labels, mask=None)")
-        loss: torch.Tensor = self.loss_function(self._model(*inputs, **keywords), batch.labels, **masked)
+        loss: torch.Tensor = self.loss_function(self._forward(batch), batch.labels, **masked)
         return loss
 
 

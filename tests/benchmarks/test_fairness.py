@@ -29,7 +29,7 @@ from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
-from benchmarks.workload import DATA_VARIABLE, Data, Training, compute_threads, make_data
+from benchmarks.workload import DATA_VARIABLE, Compute, Data, compute_threads, make_data, make_iterator
 
 PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
@@ -63,6 +63,24 @@ def test_cells_that_compute_with_different_threads_train_to_the_same_score(data:
     cells = [Cell(strategy=strategy, batch_size=8, dtype=dtype) for strategy in ("presaved", "async-presaved")]
     results = measure_cells(cells, data, dataclasses.replace(PROFILE, rounds=1))
     assert all(len(samples) == 1 for samples in results.values())
+
+
+def test_inference_computes_the_same_however_batches_are_loaded(data: Data) -> None:
+    cells = [Cell(strategy=each, batch_size=8, compute="inference") for each in ("presaved", "async-raw")]
+    results = measure_cells(cells, data, dataclasses.replace(PROFILE, rounds=1))
+    assert all(len(samples) == 1 and not isinstance(samples, str) for samples in results.values())
+
+
+def test_inference_leaves_the_model_as_it_is_and_training_does_not(data: Data) -> None:
+    with make_iterator(Cell(batch_size=8), data) as iterator:
+        batch = next(iter(iterator))
+        scores: dict[str, set[float]] = {"training": set(), "inference": set()}
+        for name, found in scores.items():
+            compute = Compute(Cell(batch_size=8, compute=name), data)
+            for _ in range(3):
+                compute.step(batch)
+                found.add(compute.score)
+    assert {name: len(found) for name, found in scores.items()} == {"training": 3, "inference": 1}
 
 
 def test_a_cell_that_fails_says_why_and_the_others_are_measured(data: Data) -> None:
@@ -159,10 +177,10 @@ def test_a_number_of_cpus_that_there_is_not_is_refused(wanted: str, monkeypatch:
 def test_a_step_on_a_device_goes_on_after_the_call_and_one_on_a_cpu_does_not(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not isinstance(Training(Cell(), data).step, DeviceStep)
+    assert not isinstance(Compute(Cell(), data).step, DeviceStep)
     backend = etl.backend("cpu")
     monkeypatch.setattr(etl, "backend", lambda name: backend)  # no device is needed to make a step for it
-    assert isinstance(Training(Cell(backend="cuda"), data).step, DeviceStep)
+    assert isinstance(Compute(Cell(backend="cuda"), data).step, DeviceStep)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +191,7 @@ def test_a_step_on_a_device_goes_on_after_the_call_and_one_on_a_cpu_does_not(
             dataclasses.replace(EQUAL, epoch=dataclasses.replace(EQUAL.epoch, samples=19)),
             "the number of records of .* is 19, that of .* 20",
         ),
-        (dataclasses.replace(EQUAL, score=2.4), "trained to 2.4, .* to 2.3"),
+        (dataclasses.replace(EQUAL, score=2.4), "the score of .* is 2.4, that of .* 2.3"),
     ],
 )
 def test_metrics_of_unequal_work_are_refused(other: CellMetrics, said: str) -> None:

@@ -249,6 +249,16 @@ def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_mode
     assert [each["prediction"] is None for each in (raw, same, mine)] == [False, True, True]
 
 
+def test_inference_runs_the_model_forward_and_compares_its_outputs(photographs: Path, tmp_path: Path) -> None:
+    strategies = ("--strategies", "async-raw,presaved")
+    report = compare(tmp_path, str(photographs), *QUICK, *strategies, "--compute", "inference", "--model", "lenet")
+    assert report["settings"]["compute"] == "inference"
+    rule = next(check for check in report["checks"] if check["rule"] == "compute")
+    assert rule["held"] is True
+    assert "the mean square of the outputs after the same steps" in rule["evidence"]
+    assert "inference" in report["recommendation"][-1]
+
+
 def test_simulated_compute_takes_the_given_time(photographs: Path, tmp_path: Path) -> None:
     report = compare(tmp_path, str(photographs), *QUICK, "--strategies", "raw,async-raw", "--compute", "simulated:5ms")
     for each in report["strategies"]:

@@ -16,7 +16,7 @@ import etl
 from etl.comparison.compute import Simulated, default_model, make_compute
 from etl.comparison.settings import Settings
 from etl.comparison.subset import Subset
-from etl.comparison.training import Training, make_model
+from etl.comparison.training import Inference, Training, make_model
 from etl.comparison.workload import Workload
 from tests.comparison_workloads import COLUMNS, make_workload
 
@@ -230,6 +230,46 @@ def test_records_without_labels_can_be_waited_for_and_not_trained_on(tmp_path: P
         make_compute(workload, batch)
     waiting = make_workload(tmp_path, table_options={"features": ["column0"]}, compute="simulated:5ms")
     assert isinstance(make_compute(waiting, batch_of(waiting)), Simulated)
+
+
+def test_inference_needs_no_labels_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+    unlabelled = {"features": ["column0", "column1"]}
+    workload = make_workload(tmp_path, backend="cpu", compute="inference", table_options=unlabelled)
+    batch = batch_of(workload)
+    assert batch.labels is None
+    computes = [make_compute(workload, batch) for _ in range(2)]
+    for compute, steps in zip(computes, (1, 3), strict=True):
+        assert isinstance(compute, Inference)
+        assert compute.score is None
+        for _ in range(steps):
+            compute.step(batch)
+    assert computes[0].weights == computes[1].weights
+    assert computes[0].score == computes[1].score
+    other = etl.Batch(np.asarray(batch.features) + 1, None)
+    computes[1].step(other)
+    assert computes[0].score != computes[1].score
+
+
+def test_inference_is_the_model_in_evaluation_mode_without_gradients(tmp_path: Path, own: Own) -> None:
+    name = own(
+        "class make(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "    def forward(self, features):\n"
+        "        assert torch.is_inference_mode_enabled() and not self.training\n"
+        "        return {'outputs': (features, 2 * features), 'more': None}"
+    ).model
+    workload = make_workload(tmp_path, backend="cpu", compute="inference", model=name)
+    batch = batch_of(workload)
+    compute = make_compute(workload, batch)
+    compute.step(batch)
+    assert compute.score == pytest.approx(2.5 * float(np.mean(np.square(batch.features))), rel=1e-6)
+
+
+def test_training_and_inference_use_the_same_model(tmp_path: Path) -> None:
+    workloads = [make_workload(tmp_path, backend="cpu", compute=each) for each in ("training", "inference")]
+    one, other = (make_compute(workload, batch_of(workload)) for workload in workloads)
+    assert one.weights == other.weights
 
 
 def test_a_simulated_step_is_never_shorter_than_it_was_to_be() -> None:

@@ -39,11 +39,16 @@ def unsure(median: float) -> Interval:
 
 
 def recommended(
-    results: list[StrategyResult], to_fastest: Ratios | None = None, broken_by: Sequence[str] = ()
+    results: list[StrategyResult],
+    to_fastest: Ratios | None = None,
+    broken_by: Sequence[str] = (),
+    compute: str = "training",
 ) -> list[str]:
     """Return the recommendation; by default all ratios are certain."""
     check = Check("samples", "Same samples", not broken_by, "seen", dict.fromkeys(broken_by, "other pixels"))
-    report = replace(comparison_reports.photographs(), strategies=results, checks=[check])
+    report = replace(
+        comparison_reports.photographs(), strategies=results, checks=[check], settings={"compute": compute}
+    )
     valid = [each.parts.wall_seconds for each in results if each.name not in broken_by] or [1.0]
     ratios = {each.name: sure(each.parts.wall_seconds / min(valid)) for each in results}
     return recommend(report, ratios if to_fastest is None else to_fastest, "photographs/")
@@ -57,6 +62,11 @@ def test_the_fastest_is_recommended_with_its_interval_and_what_it_costs() -> Non
     assert "0.50 times as long (95% interval 0.49 to 0.51)" in first
     assert cost == "Presaving after resize takes 12.0 s and 300 MB once, which pays off after 2.4 epochs."
     assert bound == "With presaved training waits for data 20% of the time."
+
+
+def test_inference_waits_for_data_too() -> None:
+    (_, bound) = recommended([result("raw", 5.0, 4.0)], compute="inference")
+    assert bound == "With raw inference waits for data 20% of the time."
 
 
 def test_compute_bound_means_that_all_are_within_2_percent_and_nothing_waits() -> None:

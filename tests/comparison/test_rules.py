@@ -21,6 +21,7 @@ CONDITIONS = Conditions(
     batch_size=40,
     cache="warm",
     simulated_seconds=None,
+    infers=False,
     waits_for_steps=False,
     rounds=6,
     randomness=None,
@@ -234,6 +235,15 @@ def test_losses_that_all_diverged_are_equal() -> None:
     found = check_rules({"raw": diverged, "other": diverged}, CONDITIONS)
     assert all(each.held for each in found)
     assert_broken("compute", "its loss is nan, but the loss of raw is 2.25", checks(diverged))
+
+
+def test_inference_is_compared_by_its_outputs() -> None:
+    inference = replace(CONDITIONS, infers=True)
+    assert "the mean square of the outputs after the same steps" in checks(evidence(), inference)["compute"].evidence
+    assert_broken("compute", "its mean square of the outputs is 3.0, but", checks(evidence(score=3.0), inference))
+    silent = evidence(score=None)
+    found = {each.rule: each for each in check_rules({"raw": silent, "other": silent}, inference)}
+    assert found["compute"].evidence.startswith("every strategy made the model with the same seed; its outputs are no")
 
 
 def test_simulated_compute_is_the_same_wait_for_all() -> None:

@@ -38,8 +38,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"budget_seconds": 0.0}, "--budget must be a time above 0"),
     ({"budget_seconds": float("inf")}, "--budget must be"),
     ({"budget_seconds": float("nan")}, "--budget must be"),
-    ({"compute": "gpu"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'gpu'"),
-    ({"compute": "simulated"}, "--compute must be training, simulated:20ms or simulated:20ms,sync, not 'simulated'"),
+    ({"compute": "gpu"}, "--compute must be training, inference, simulated:20ms or simulated:20ms,sync, not 'gpu'"),
+    (
+        {"compute": "simulated"},
+        "--compute must be training, inference, simulated:20ms or simulated:20ms,sync, not 'simulated'",
+    ),
     ({"compute": "simulated:soon"}, "--compute simulated must be a time such as 60s, 20ms or 2min, not 'soon'"),
     ({"compute": "simulated:-5ms"}, "--compute simulated must be a time"),
     ({"epoch_batches": 0}, "--epoch-batches must be a whole number of at least 1, not 0"),
@@ -48,11 +51,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "--step replaces the model and its compute, so --model and --compute",
     ),
     ({"step": "train:make_step", "compute": "simulated:5ms"}, "--step replaces the model and its compute"),
+    ({"step": "train:make_step", "compute": "inference"}, "--step replaces the model and its compute"),
     (
         {"compute": "simulated:5ms", "model": "mlp"},
-        "--compute simulated:5ms trains nothing, so --model and --backend have no effect with it",
+        "--compute simulated:5ms runs no model, so --model and --backend have no effect with it",
     ),
-    ({"compute": "simulated:5ms", "backend": "cpu"}, "--compute simulated:5ms trains nothing"),
+    ({"compute": "simulated:5ms", "backend": "cpu"}, "--compute simulated:5ms runs no model"),
     ({"pythons": {"mine": "python3.11"}}, "--python mine=...: no strategy is called mine"),
     ({"pythons": {"raw": "python3.11"}}, "--python raw=...: only a loader of your own runs in another Python"),
     (
@@ -98,9 +102,10 @@ def test_what_is_no_time_is_refused_with_the_option_it_was_given_to(text: str) -
         parse_seconds(text, "--budget")
 
 
-def test_simulated_compute_is_in_seconds_and_training_has_none() -> None:
+def test_simulated_compute_is_in_seconds_and_real_compute_has_none() -> None:
     assert Settings("photographs", compute="simulated:20ms").simulated_seconds == pytest.approx(0.02)
     assert Settings("photographs").simulated_seconds is None
+    assert Settings("photographs", compute="inference", model="mlp").simulated_seconds is None
 
 
 def test_settings_come_back_from_json_as_they_were() -> None:
