@@ -89,6 +89,8 @@ class Cell:
         both.
     compute : str
         One of `COMPUTE`.
+    ranks : int
+        Processes that train together, each on its part of the records and of the CPUs.
     """
 
     strategy: str = "presaved"
@@ -102,6 +104,7 @@ class Cell:
     presave_format: str = "npy"
     presave_stage: str = "resize"
     compute: str = "training"
+    ranks: int = 1
 
     @property
     def is_foreign(self) -> bool:
@@ -133,7 +136,7 @@ class Cell:
     @property
     def work(self) -> tuple[Any, ...]:
         """Fields that must be equal for two cells to load the same batches and compute the same score."""
-        return self.batch_size, self.dtype, self.backend, self.compute
+        return self.batch_size, self.dtype, self.backend, self.compute, self.ranks
 
 
 BASE = Cell()
@@ -175,6 +178,7 @@ AXES = {
     "presave_format": Axis(tuple(FORMATS), in_grid=False),
     "presave_stage": Axis(STAGES, in_grid=False),
     "compute": Axis(COMPUTE, in_grid=False),
+    "ranks": Axis((1, 2, 4), DECODING, in_grid=False),
 }
 GRID_AXES = tuple(name for name, axis in AXES.items() if axis.in_grid)
 

@@ -187,7 +187,20 @@ class Compute(EndToEnd):
     param_names = ["compute"]
 
 
-# A suite whose values are all n/a would be a blank chart, so these two exist only if they can be measured.
+# A suite whose values are all n/a would be a blank chart, so these exist only if they are measured.
+if "ranks" in PROFILE.axes:
+
+    @explained
+    class Ranks(EndToEnd):
+        """Processes that train together, by averaging their gradients: each has its part of the records and of the
+        CPUs, or shares a CPU if there are more ranks. Times are those of the slowest; memory is the sum. Base point:
+        async-raw, which decodes every photograph in every epoch, in batches of 8 on each rank.
+        """
+
+        params = [list(AXES["ranks"].values)]
+        param_names = ["ranks"]
+
+
 if len(BACKENDS) > 1:
 
     @explained

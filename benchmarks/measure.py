@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import joblib
@@ -18,12 +18,14 @@ from benchmarks.foreign import open_loader
 from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
 from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
+from benchmarks.measuring.meeting import Meeting
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
+from benchmarks.ranks import Rank, join, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
 from benchmarks.workload import Compute, Data, compute_threads, make_iterator
 
@@ -181,10 +183,17 @@ class CellServer(FreshServers):
 
     def __init__(self, conditions: Conditions) -> None:
         super().__init__(lambda: _start_server(conditions))
+        self._conditions = conditions
 
     def measure(self, cell: Cell) -> CellMetrics:
         """Return the metrics of `cell` from a fresh process, or raise `MeasurementError`."""
-        return CellMetrics.from_json(self.sample(str(cell), to_json(cell)))
+        if cell.ranks == 1:
+            return CellMetrics.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None}))
+        answers = measure_on_ranks(cell.ranks, self._start_rank, self._conditions.cpus, str(cell), to_json(cell))
+        return join([CellMetrics.from_json(each) for each in answers])
+
+    def _start_rank(self, cpus: tuple[int, ...]) -> Server:
+        return _start_server(replace(self._conditions, cpus=cpus))
 
 
 def _start_server(conditions: Conditions) -> Server:
@@ -198,33 +207,47 @@ def _start_server(conditions: Conditions) -> Server:
 
 
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
-    """Import everything under the `Conditions` in `request`. A session is a `Cell`; its answer is the metrics."""
+    """Import everything under the `Conditions` in `request`. A session is a cell and a rank; its answer the metrics."""
     conditions = Conditions.from_json(request)
     os.sched_setaffinity(0, conditions.cpus)
     import_everything()
 
-    return {}, one_answer(lambda cell: measure_cell(from_json(Cell, cell), conditions).to_json())
+    def answer(asked: Request) -> Answer:
+        rank = None if asked["rank"] is None else Rank.from_json(asked["rank"])
+        return measure_cell(from_json(Cell, asked["cell"]), conditions, rank).to_json()
+
+    return {}, one_answer(answer)
 
 
-def measure_cell(cell: Cell, conditions: Conditions) -> CellMetrics:
+def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellMetrics:
     """Return all metrics of a cell, from one run.
 
     The first epoch is not timed: it warms caches, takes the digest of all batches and watches memory. Then come epochs
     of loading alone, and epochs of loading with compute, for `min_seconds` each.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell.
+    conditions : Conditions
+        Conditions of this process.
+    rank : Rank, optional
+        This rank of several, which begin all epochs together.
     """
+    meeting = None if rank is None else rank.meet()
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
-        (open_loader if cell.is_foreign else make_iterator)(cell, conditions.data) as iterator,
+        _open(cell, conditions.data, rank) as iterator,
     ):
-        compute = Compute(cell, conditions.data)
+        compute = Compute(cell, conditions.data, None if rank is None else rank.distributed)
         with etl.runtime.GcPolicy(cell.garbage_collection):
             content = EpochContent()
             with PeakMemory() as memory:
                 run_epoch(iterator, content.noting(compute.step))
                 score = compute.score
-            loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None))
-            both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, compute.step))
+            loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None), meeting)
+            both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, compute.step), meeting)
     return CellMetrics(
         etl=statistics.median(times.wall.total for times in loading),
         epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
@@ -254,9 +277,21 @@ class EpochContent:
         return noted
 
 
-def _repeat(seconds: float, run: Callable[[], EpochTimes]) -> list[EpochTimes]:
+def _open(cell: Cell, data: Data, rank: Rank | None) -> Any:
+    """Open the loader of a cell, of this rank's part of the records if there are several."""
+    if cell.is_foreign:
+        return open_loader(cell, data)
+    iterator = make_iterator(cell, data)
+    return iterator if rank is None else iterator.shard(rank.number, rank.world_size)
+
+
+def _repeat(seconds: float, run: Callable[[], EpochTimes], meeting: Meeting | None) -> list[EpochTimes]:
+    """Run epochs for some seconds; several ranks run equally many, and begin each together."""
     ended = time.perf_counter() + seconds
-    times = [run()]
-    while time.perf_counter() < ended and len(times) < MAX_REPEATS:
+    times: list[EpochTimes] = []
+    while len(times) < MAX_REPEATS:
+        goes_on = not times or time.perf_counter() < ended
+        if not (goes_on if meeting is None else any(meeting.gather(float(goes_on)))):
+            break
         times.append(run())
     return times

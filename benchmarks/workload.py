@@ -280,6 +280,15 @@ def compute_threads(cell: Cell, cpus: int) -> int:
 class Compute:
     """A model with the same initial weights for every cell, and one step of training or inference with it.
 
+    Parameters
+    ----------
+    cell : Cell
+        The cell.
+    data : Data
+        The photographs.
+    distributed : callable, optional
+        Returns a model that averages its gradients with other ranks, called with the model that is trained.
+
     Attributes
     ----------
     step : Step
@@ -288,13 +297,15 @@ class Compute:
         training loop that reads its loss every few steps.
     """
 
-    def __init__(self, cell: Cell, data: Data) -> None:
+    def __init__(self, cell: Cell, data: Data, distributed: Callable[[Any], Any] | None = None) -> None:
         import torch
 
         self._backend = etl.backend(cell.backend)
         model = etl.models.create(MODEL, (3, data.image_size, data.image_size), data.classes, seed=SEED)
         self._trains = cell.compute == "training"
         self._model = self._backend.place(model, cell.dtype).train(self._trains)
+        if distributed is not None and self._trains:
+            self._model = distributed(self._model)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
         self._loss = torch.nn.functional.cross_entropy
         self._inference_mode = torch.inference_mode

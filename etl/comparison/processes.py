@@ -100,7 +100,7 @@ class Processes:
     def renew(self) -> None:
         """Start a new server, with a newly randomized memory layout."""
         for each in self._alone.values():
-            each.close()
+            each.end_servers()
         if any(each not in self._alone for each in self._workload.candidates()):
             with _as_input_error():
                 self._renew_common()
@@ -156,8 +156,8 @@ class Processes:
         if shares:
             self.start_seconds = max(self.start_seconds, servers.start_seconds)
             self._common.append(candidate)
-            self._alone.pop(candidate).end()
-            self._servers.close()
+            self._alone.pop(candidate).close()
+            self._servers.end_servers()
             self._is_common_tried = False  # the next one imports this loader, too
         return first.prepared, replace(tried, start_seconds=0.0 if shares else servers.start_seconds)
 
@@ -201,7 +201,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each in (self._servers, *self._alone.values()):
-            each.end()
+            each.close()
 
     def _ask(self, action: str, kind: type[Result], candidate: Candidate | None = None, **arguments: Any) -> Result:
         """Return the answer of the first rank alone, which may use the CPUs of all unless it loads."""

@@ -154,7 +154,7 @@ def make_notes(measured: Measurements) -> list[str]:
             "records: the first batch counts once, and the time of all other batches grows with their number."
         )
     settings = measured.workload.settings
-    if settings.ranks > 1 and settings.simulated_seconds is None and measured.own is not None:
+    if settings.ranks > 1 and settings.compute == TRAINING and measured.own is not None:
         found.append("Predictions leave out what it takes ranks to exchange their gradients.")
     for candidate in measured.compared:
         found += _foreign_notes(measured, candidate)

@@ -47,7 +47,7 @@ class ServersAtOnce:
         """Start other servers, and wait until they are ready."""
         self._all([each.renew for each in self._servers])
 
-    def sample(self, name: str, request: Request, timeout: float) -> Answer:
+    def sample(self, name: str, request: Request, timeout: float | None = None) -> Answer:
         """Return the answer of the first server alone.
 
         Parameters
@@ -56,12 +56,12 @@ class ServersAtOnce:
             What is measured, for errors.
         request : dict
             The request.
-        timeout : float
-            Seconds that the answer may take.
+        timeout : float, optional
+            Seconds that the answer may take; by default those of the server.
         """
         return self._all([lambda: self._servers[0].sample(name, request, timeout)])[0]
 
-    def sample_all(self, name: str, requests: Sequence[Request], timeout: float) -> list[Answer]:
+    def sample_all(self, name: str, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:
         """Return the answers of all servers, each to its own request.
 
         Parameters
@@ -70,8 +70,8 @@ class ServersAtOnce:
             What is measured, for errors.
         requests : sequence of dict
             A request for each.
-        timeout : float
-            Seconds that the answers may take.
+        timeout : float, optional
+            Seconds that the answers may take; by default those of the servers.
 
         Raises
         ------
@@ -84,14 +84,14 @@ class ServersAtOnce:
 
         return self._all([ask(number) for number in range(len(requests))])
 
-    def close(self) -> None:
-        """End all servers."""
+    def end_servers(self) -> None:
+        """End all servers. The next sample starts others."""
         for each in self._servers:
             each.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End all servers, and the threads that wait for them."""
-        self.close()
+        self.end_servers()
         if self._threads is not None:
             self._threads.shutdown()
 
@@ -115,7 +115,7 @@ class ServersAtOnce:
                 for each in self._servers:
                     each.kill()
                 wait(waiting, FAILING_SECONDS)
-        self.close()
+        self.end_servers()
         number, error = min(failures, key=lambda each: (_began(each[1]), _waits(each[1])))
         raise _of_rank(error, number, len(self._servers)) if len(calls) > 1 else error
 

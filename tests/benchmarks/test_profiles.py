@@ -66,7 +66,7 @@ def test_metrics_of_different_profiles_have_different_versions(monkeypatch: pyte
     # quick: the base point, and each axis varied alone: 3 more strategies, 2 batch sizes, 3 dtypes, 2 GC, 1 heap,
     # 5 formats, 3 stages, inference; the base point of what loads ahead, and 4 prefetch sizes and 2 workers.
     # full: 4 strategies x 3 batch sizes x 4 dtypes x 3 GC x 2 heaps, and those 16 that quick adds to them.
-    [("quick", 28), ("full", 304), ("check", 2)],
+    [("quick", 28), ("full", 306), ("check", 2)],
 )
 def test_a_profile_measures_one_axis_at_a_time_or_the_grid(
     profile: str, cells: int, monkeypatch: pytest.MonkeyPatch

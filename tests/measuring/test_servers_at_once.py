@@ -18,7 +18,7 @@ LONG = 60.0
 def servers() -> Iterator[ServersAtOnce]:
     made = ServersAtOnce(lambda number: Server(f"rank {number}", COMMAND, {"does": None}, timeout=LONG), 2)
     yield made
-    made.end()
+    made.close()
 
 
 def test_all_answer_at_the_same_time_and_again(servers: ServersAtOnce) -> None:

@@ -1,0 +1,99 @@
+"""Cells on several ranks: processes that load and compute on their part of the records and CPUs, at the same time."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measuring.meeting import Meeting
+from benchmarks.measuring.processes import Server
+from benchmarks.measuring.servers_at_once import ServersAtOnce
+from benchmarks.measuring.values import JsonValues
+
+if TYPE_CHECKING:
+    from benchmarks.measure import CellMetrics
+
+
+@dataclass(frozen=True)
+class Rank(JsonValues):
+    """One of several ranks: its number, how many there are, and the file in which they meet."""
+
+    number: int
+    world_size: int
+    meeting: str
+
+    def meet(self) -> Meeting:
+        """Open the meeting. Call it once in a process."""
+        return Meeting(Path(self.meeting), self.number)
+
+    def distributed(self, model: Any) -> Any:
+        """Return a torch model on a CPU that averages its gradients with those of the other ranks."""
+        import torch
+
+        dist: Any = torch.distributed
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+        store = dist.FileStore(f"{self.meeting}.group", self.world_size)
+        dist.init_process_group("gloo", store=store, rank=self.number, world_size=self.world_size)
+        atexit.register(dist.destroy_process_group)
+        return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def measure_on_ranks(
+    count: int, start: Callable[[tuple[int, ...]], Server], cpus: Sequence[int], name: str, cell: Any
+) -> list[Any]:
+    """Return the answers of `count` ranks that measure a cell at the same time, each in a fresh process.
+
+    Parameters
+    ----------
+    count : int
+        Number of ranks.
+    start : callable
+        Returns a new server for a rank, called with its CPUs.
+    cpus : sequence of int
+        The CPUs of all ranks together.
+    name : str
+        What is measured, for errors.
+    cell : JSON values
+        The cell.
+    """
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        meeting = Path(folder) / "meeting"
+        Meeting.create(meeting, count)
+        requests = [{"cell": cell, "rank": Rank(rank, count, str(meeting)).to_json()} for rank in range(count)]
+        with closing(ServersAtOnce(lambda rank: start(cpus_of_rank(cpus, rank, count)), count)) as servers:
+            return servers.sample_all(name, requests)
+
+
+def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> tuple[int, ...]:
+    """Return those of `cpus` that a rank uses: its own, or one that it shares if there are fewer than ranks.
+
+    Parameters
+    ----------
+    cpus : sequence of int
+        The CPUs.
+    rank, ranks : int
+        The rank, and the number of ranks.
+    """
+    first, end = len(cpus) * rank // ranks, len(cpus) * (rank + 1) // ranks
+    return tuple(cpus[first : max(end, first + 1)])
+
+
+def join(of_ranks: Sequence[CellMetrics]) -> CellMetrics:
+    """Return the metrics of all ranks as one: times of the slowest, and the memory and records of all."""
+    slowest = max(of_ranks, key=lambda each: each.epoch.wall.total)
+    digest = hashlib.sha256(" ".join(each.digest for each in of_ranks).encode())
+    return replace(
+        slowest,
+        etl=max(each.etl for each in of_ranks),
+        epoch=replace(slowest.epoch, samples=sum(each.epoch.samples for each in of_ranks)),
+        peak_memory=sum(each.peak_memory for each in of_ranks),
+        digest=digest.hexdigest(),
+        score=sum(each.score for each in of_ranks) / len(of_ranks),
+    )
