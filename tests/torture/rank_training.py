@@ -1,4 +1,4 @@
-"""A training by two ranks that notes where it is, so that it can be killed there; with torchrun, each rank's program."""
+"""A training by two ranks that notes where it is, so that it can be killed there."""
 
 from __future__ import annotations
 

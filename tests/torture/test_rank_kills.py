@@ -29,8 +29,8 @@ ATTEMPTS = {"lost_rank": 45, "restarted": 25, "ended_program": 30}
 LIMIT_SECONDS = 120.0
 # From a signal to the end of all processes. One that is stopped does not end by SIGTERM: torch's agent waits for 30 s,
 # and then kills it.
-END_SECONDS, STOPPED_SECONDS = 20.0, 60.0
-STOPPED_TIMEOUT, TIMEOUT = 3.0, 60.0
+END_SECONDS, STOPPED_SECONDS = 20.0, 90.0
+STOPPED_TIMEOUT, TIMEOUT = 8.0, 60.0
 LOOK_SECONDS = 0.01
 # What to wait for, how often it is noted by a rank, and the seconds that are drawn from.
 STARTED = "started"
@@ -160,7 +160,9 @@ def result(folder: Path) -> dict[str, torch.Tensor]:
 def finish(folder: Path) -> None:
     """Run the training to its end, from its checkpoint if there is one."""
     meeting = folder / "meeting"
-    ranks = [PROCESSES.Process(target=training.run_rank, args=(folder, rank, meeting)) for rank in range(training.RANKS)]
+    ranks = [
+        PROCESSES.Process(target=training.run_rank, args=(folder, rank, meeting)) for rank in range(training.RANKS)
+    ]
     for each in ranks:
         each.start()
     for each in ranks:
