@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 # Attempts with `--torture`; otherwise one of each test.
 ATTEMPTS = {"lost_rank": 45, "restarted": 25, "ended_program": 30}
 LIMIT_SECONDS = 120.0
-# From a signal to the end of all processes. One that is stopped does not end by SIGTERM: torch's agent waits for 30 s,
-# and then kills it.
-END_SECONDS, STOPPED_SECONDS = 20.0, 90.0
+# From a signal to the end of all processes. A rank that is stopped does not end by SIGTERM: torch's agent waits for
+# 30 s, and then kills it. Ranks whose agent was killed look for it for 30 s.
+END_SECONDS, STOPPED_SECONDS, ORPHANS_SECONDS = 20.0, 90.0, 90.0
 STOPPED_TIMEOUT, TIMEOUT = 8.0, 60.0
 LOOK_SECONDS = 0.01
 # What to wait for, how often it is noted by a rank, and the seconds that are drawn from.
@@ -75,7 +76,8 @@ class Moment:
     def _has_come(self, folder: Path, program: Program) -> bool:
         if self.event == STARTED:
             return program.rank(self.rank) is not None
-        return sum(event == self.event for event, *_ in training.notes(folder, self.rank)) >= self.times
+        noted = training.notes(folder, 0 if self.event == training.SAVING else self.rank)  # rank 0 saves for all
+        return sum(event == self.event for event, *_ in noted) >= self.times
 
 
 class Program:
@@ -88,16 +90,20 @@ class Program:
 
     def rank(self, rank: int) -> psutil.Process | None:
         """Return the process of a rank, if it runs."""
-        return next((each for each in self.others() if each.environ().get("RANK") == str(rank)), None)
+        return next(iter(self._marked(RANK=str(rank))), None)
 
     def others(self) -> list[psutil.Process]:
         """Return the running processes that the program has started, directly or not."""
+        return self._marked()
+
+    def _marked(self, **wanted: str) -> list[psutil.Process]:
+        wanted[training.MARK] = str(self._folder)
         found = []
         for each in psutil.process_iter():
             try:
-                if each.environ().get(training.MARK) == str(self._folder) and each.status() != psutil.STATUS_ZOMBIE:
+                if wanted.items() <= each.environ().items() and each.status() != psutil.STATUS_ZOMBIE:
                     found.append(each)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
+            except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
                 continue
         return found
 
@@ -192,14 +198,13 @@ def look_and_finish(folder: Path, undisturbed: dict[str, torch.Tensor]) -> None:
     shutil.rmtree(folder)
 
 
-def send(program: Program, rank: int, number: signal.Signals) -> bool:
-    """Send a signal to a rank; return False if it has ended."""
-    process = program.rank(rank)
-    if process is None:
+def send(process: psutil.Process | ForkServerProcess | None, number: signal.Signals) -> bool:
+    """Send a signal; return False if the process has ended."""
+    if process is None or process.pid is None:
         return False
     try:
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
         return False
     return True
 
@@ -217,7 +222,7 @@ def test_a_lost_rank_is_one_error_that_names_it(
     said = f"{number.name} at {moment}"
     program = start(training.run_fit_parallel, restarts=0, timeout=STOPPED_TIMEOUT if stops else TIMEOUT)
     moment.wait(folder, program)
-    was_sent = send(program, moment.rank, number)
+    was_sent = send(program.rank(moment.rank), number)
     program.wait(STOPPED_SECONDS if stops else END_SECONDS)
     outcome = json.loads((folder / training.OUTCOME).read_text())
     if outcome:
@@ -249,11 +254,11 @@ def test_ranks_that_are_restarted_end_as_if_undisturbed(
     for _ in range(kills):
         moment = Moment.draw(restarted)
         moment.wait(folder, program)
-        were_sent.append(send(program, moment.rank, signal.SIGKILL))
+        were_sent.append(send(program.rank(moment.rank), signal.SIGKILL))
     program.wait(LIMIT_SECONDS)
     assert program.process.exitcode == 0
     look_and_finish(folder, undisturbed)
-    outcome = f"restarted {sum(were_sent)} times, finished as if undisturbed" if any(were_sent) else "had ended"
+    outcome = "restarted, finished as if undisturbed" if any(were_sent) else "had ended"
     tally(f"a rank of {kind} with restarts gets SIGKILL", outcome)
 
 
@@ -272,9 +277,8 @@ def test_nothing_outlives_a_program_that_is_ended(
     else:
         program = start(training.run_fit_parallel, restarts=0, timeout=TIMEOUT)
     moment.wait(folder, program)
-    was_sent = program.process.is_alive()
-    psutil.Process(program.process.pid).send_signal(number)
-    program.wait(END_SECONDS)
+    was_sent = send(program.process, number)
+    program.wait(ORPHANS_SECONDS if kind == "torchrun" else END_SECONDS)
     look_and_finish(folder, undisturbed)
     outcome = "its ranks ended, and a new run finished as if undisturbed" if was_sent else "had ended"
     tally(f"the program of {kind} gets {number.name}", outcome)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -362,6 +364,22 @@ def test_a_rank_that_begins_after_its_program_has_ended_ends_at_once(tmp_path: P
         check=True,
     )
     assert done.stderr == ""
+
+
+def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        environment = {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": unused.getsockname()[1],
+        }
+        for name, value in {**environment, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr("etl.training.ranks.AGENT_TIMEOUT", timedelta(seconds=1))
+        with pytest.raises(torch.distributed.DistNetworkError):
+            etl.fit(make_model(), raw(8), backend="cpu")
 
 
 def test_a_model_can_be_fitted_again_and_handlers_of_signals_stay() -> None:
