@@ -164,7 +164,7 @@ def fit_parallel(
 def _temporary_folder() -> Iterator[Path]:
     """Yield a new folder. A shell removes it at the end, even if this process is killed."""
     folder = Path(tempfile.gettempdir(), f"etl-ranks-{uuid.uuid4().hex}")
-    command = ["sh", "-c", 'read -r line; rm -rf "$0"', folder]
+    command = ["sh", "-c", 'read -r line; rm -rf "$0"', str(folder)]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
