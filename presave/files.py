@@ -6,6 +6,7 @@ Checksums are XXH3 with 128 bits, which runs at memory speed and finds any accid
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import stat
 import tempfile
@@ -16,6 +17,8 @@ from typing import BinaryIO
 import xxhash
 
 BLOCK_NBYTES = 1 << 20
+# Ends the name of a file that is being written.
+UNFINISHED = ".unfinished"
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
@@ -52,7 +55,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     path, durable, mode
         See `write_atomically`.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -65,6 +68,12 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed while they replaced `path` have left. No process may be replacing it."""
+    for each in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
+        each.unlink(missing_ok=True)
 
 
 def usual_mode(path: Path) -> int:

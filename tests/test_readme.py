@@ -47,7 +47,10 @@ def test_the_sources_of_the_command_line_are_the_first_six_rows_of_loading() -> 
 
 def test_every_path_that_it_links_to_exists() -> None:
     for link in re.findall(r"\]\((?!http|#)([^)]+)\)", README):
-        assert (ROOT / link).is_file(), link
+        path, _, anchor = link.partition("#")
+        assert (ROOT / path).is_file(), link
+        headings = re.findall(r"^#+ (.*)", (ROOT / path).read_text(), re.MULTILINE)
+        assert not anchor or anchor in {each.lower().replace(" ", "-") for each in headings}, link
 
 
 def test_every_make_target_that_it_names_exists() -> None:

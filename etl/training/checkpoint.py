@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from etl.arguments import whole_number
 from etl.training.listeners import Iteration
-from presave.files import flush, replacing, usual_mode
+from presave.files import flush, remove_unfinished, replacing, usual_mode
 
 if TYPE_CHECKING:
     from etl.training.training import Training
@@ -60,6 +60,8 @@ class Checkpoint:
             raise ValueError("these batches cannot be resumed within an epoch: leave out `every`, to save at its end")
         training.check_whole_model("Checkpoint")
         self._training, self._unsaved = training, 0
+        if training.ranks.rank == 0:
+            remove_unfinished(self._path)
         # Rank 0 decides, for a file might appear, or disappear, between two looks.
         if training.ranks.first(self._path.exists()):
             self._load(training)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import pickle
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     import torch
 
 JOB, RESULT, PROGRESS = "job.pickle", "result.pickle", "progress"
+# In errors of gloo and of the store at which ranks meet.
+TIMED_OUT = re.compile("timed? ?out", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -147,13 +152,29 @@ def fit_parallel(
         seed,
         options,
     )
-    with tempfile.TemporaryDirectory(prefix="etl-ranks-") as name:
-        folder = Path(name)
+    with _temporary_folder() as folder:
         (folder / JOB).write_bytes(_carried(job))
         progress = make_progress(folder / PROGRESS, workers)
         _launch(folder, workers, restarts, timeout, progress)
         result: FitResult = pickle.loads((folder / RESULT).read_bytes())  # noqa: S301 - written by rank 0
     return result
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Yield a new folder. A shell removes it at the end, even if this process is killed."""
+    folder = Path(tempfile.gettempdir(), f"etl-ranks-{uuid.uuid4().hex}")
+    command = ["sh", "-c", 'read -r line; rm -rf "$0"', str(folder)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+    ) as remover:
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            # Not by closing the pipe alone: a process that another thread has forked may hold it, too.
+            remover.communicate(b"\n")
 
 
 def _check_devices(backend: str, workers: int) -> None:
@@ -184,7 +205,7 @@ def _carried(job: Job) -> bytes:
 
 def _launch(folder: Path, workers: int, restarts: int, timeout: float, progress: list[Progress]) -> None:
     """Run the ranks to their end, or raise `RankError`."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -197,12 +218,13 @@ def _launch(folder: Path, workers: int, restarts: int, timeout: float, progress:
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=restarts,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),  # by default, in a folder that stays
     )
     failures: dict[int, Any] = {}
     received: int | None = None
     try:
         with _quiet(), _own_signal_handlers():
-            elastic_launch(config, sys.executable)("-m", "etl.training.rank_process", folder)
+            elastic_launch(config, sys.executable)("-m", "etl.training.rank_process", folder, os.getpid())
     except ChildFailedError as error:
         failures = error.failures
     except SignalException as error:  # the agent has ended the ranks
@@ -274,7 +296,7 @@ def _explain(failures: dict[int, Any], progress: list[Progress], timeout: float)
     killed: list[int] = []
     stopped: list[int] = []
     for rank, each in failures.items():
-        if each.exitcode == -signal.SIGTERM:  # as the agent stops the others
+        if each.exitcode == -signal.SIGTERM:  # as the agent ends the others
             stopped.append(rank)
         elif each.exitcode < 0:
             killed.append(rank)
@@ -285,17 +307,18 @@ def _explain(failures: dict[int, Any], progress: list[Progress], timeout: float)
     if raised:
         rank = min(raised, key=lambda rank: failures[rank].timestamp)
         return RankError(_without_class(_told(failures[rank])[0]), rank)
+    others = [rank for rank in range(world_size) if rank not in waited]
+    has_timed_out = any(TIMED_OUT.search(_told(failures[rank])[0]) for rank in waited)
     if ended:
         rank = ended[0]
         end = f"ended with code {failures[rank].exitcode}"
-    elif killed or not waited:
+    elif has_timed_out and others:  # the agent has ended them, by SIGKILL if SIGTERM did not
+        rank = min(others, key=lambda rank: progress[rank].doing.since)
+        end = f"hangs for {progress[rank].doing.seconds:.0f} s, and others have waited for {2 * timeout:g} s"
+    elif killed or stopped:
         rank = (killed or stopped)[0]
         number = signal.Signals(-failures[rank].exitcode)
         end = f"was killed by {number.name}{SIGNALS.get(number, '')}"
     else:
-        hanging = [rank for rank in range(world_size) if rank not in waited]
-        if not hanging:
-            return RankError(_without_class(_told(failures[waited[0]])[0]), waited[0])
-        rank = min(hanging, key=lambda rank: progress[rank].doing.since)
-        end = f"hangs for {progress[rank].doing.seconds:.0f} s, and others have waited for {2 * timeout:g} s"
+        return RankError(_without_class(_told(failures[waited[0]])[0]), waited[0])
     return RankError(f"rank {rank} of {world_size} {end}, while {progress[rank].doing}", rank)

@@ -1,4 +1,7 @@
-"""Runs as a program: one rank of `fit_parallel`, started by torch's elastic agent with the folder of the job."""
+"""Runs as a program: one rank of `fit_parallel`, started by torch's elastic agent.
+
+Its arguments are the folder of the job, and the id of the process that called `fit_parallel`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from etl.training.parallel import Job
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, parent: int) -> None:
     """Train, and write the result if this is rank 0. An error goes to the file that the agent has named."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     # Before libraries count the CPUs to start their threads.
@@ -24,6 +27,8 @@ def main(folder: Path) -> None:
 
     if sys.platform == "linux":
         end_with_parent()
+        if os.getppid() != parent:  # it has ended before
+            return
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     from etl.functions import search_folders
     from etl.training.parallel import JOB, PROGRESS, RESULT
@@ -99,4 +104,4 @@ def _report(error: Exception, where: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

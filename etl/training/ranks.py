@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 # Set by torchrun and other launchers.
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# torch's agent has its store before it starts ranks; one that was killed is not looked for any longer.
+AGENT_TIMEOUT = timedelta(seconds=30)
 
 
 class RankError(RuntimeError):
@@ -196,7 +198,7 @@ def join(backend: Backend | str, timeout: timedelta | None = None) -> tuple[Rank
         import_torch().cuda.set_device(chosen.device)  # where NCCL and pickled values go
     if not is_initialized:
         kinds = "cpu:gloo,cuda:nccl" if chosen.device.type == "cuda" else "gloo"
-        dist.init_process_group(kinds, timeout=timeout, **_rendezvous())
+        dist.init_process_group(kinds, timeout=timeout, **_rendezvous(timeout))
         atexit.register(leave)
     device = chosen.device if "nccl" in dist.get_backend() else import_torch().device("cpu")
     return Ranks(dist.get_rank(), dist.get_world_size(), device), chosen
@@ -206,7 +208,7 @@ def _is_launched() -> bool:
     return all(name in os.environ for name in LAUNCHED)
 
 
-def _rendezvous() -> dict[str, Any]:
+def _rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     """Return what `init_process_group` needs to find the other ranks.
 
     After a restart, torch's elastic agent offers the store of the attempt before, with the addresses of processes that
@@ -216,7 +218,9 @@ def _rendezvous() -> dict[str, Any]:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
     world_size = int(os.environ["WORLD_SIZE"])
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size, is_master=False)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world_size, is_master=False, timeout=AGENT_TIMEOUT)
+    store.set_timeout(timeout or dist.constants.default_pg_timeout)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return {
         "store": dist.PrefixStore(f"etl/attempt{attempt}", store),

@@ -15,12 +15,13 @@ import torch
 import etl
 
 FEATURES, CLASSES = 6, 4
+SIGNALS = {"is killed": signal.SIGKILL, "is terminated": signal.SIGTERM, "is stopped": signal.SIGSTOP}
 
 
 class Numbered:
     """Records that are told by their number; each load of one is noted in a folder, if there is one.
 
-    At a number of `trouble`, the process raises, is killed or hangs: once if `once` names a file.
+    At a number of `trouble`, the process raises, gets a signal or hangs: once if `once` names a file.
     """
 
     def __init__(self, count: int, trouble: dict[int, str] | None = None, once: Path | None = None) -> None:
@@ -38,8 +39,8 @@ class Numbered:
             kind = self._trouble[index]
             if kind == "raises":
                 raise OSError(f"number {index} is bad")
-            if kind == "is killed":
-                os.kill(os.getpid(), signal.SIGKILL)
+            if kind in SIGNALS:
+                os.kill(os.getpid(), SIGNALS[kind])
             if kind == "exits":
                 os._exit(7)
             time.sleep(600)

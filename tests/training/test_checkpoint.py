@@ -184,6 +184,22 @@ etl.fit(make_model(), raw(40), backend="cpu", epochs=10**6, listeners=[etl.Check
         assert torch.load(path)["version"] == 1
 
 
+def test_a_save_that_is_killed_leaves_nothing_once_the_training_goes_on(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, torch
+from tests.training.test_checkpoint import Path, fit
+torch.save = lambda state, file: os.kill(os.getpid(), signal.SIGKILL)
+fit(Path(sys.argv[1]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = tmp_path / "checkpoint"
+    killed = subprocess.run([sys.executable, "-c", program, path], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [each.suffix for each in tmp_path.iterdir()] == [".unfinished"]
+    fit(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_text("nothing")

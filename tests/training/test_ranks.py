@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,6 +77,10 @@ def rank_processes() -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def temporary_folders(folder: Path) -> list[Path]:
+    return [*folder.glob("etl-*"), *folder.glob("torchelastic_*")]
 
 
 def test_two_ranks_train_as_torchs_own_loop_does_bit_for_bit(tmp_path: Path) -> None:
@@ -191,11 +198,22 @@ def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tm
             r"rank 1 of 2, while loading batch \d of epoch 0: RecordError: record 2 of .*'read'.*number 2 is bad",
         ),
         ("is killed", r"rank 1 of 2 was killed by SIGKILL \(out of memory\?\), while \w+ .*batch \d of epoch 0"),
+        ("is terminated", r"rank 1 of 2 was killed by SIGTERM, while \w+ .*batch \d of epoch 0"),
+        # The agent waits for 30 s before it kills it.
+        pytest.param(
+            "is stopped",
+            r"rank 1 of 2 hangs for \d+ s, and others have waited for 4 s, while \w+ .*batch \d of epoch 0",
+            marks=pytest.mark.slow,
+        ),
         ("exits", r"rank 1 of 2 ended with code 7, while \w+ .*batch \d of epoch 0"),
         ("hangs", r"rank 1 of 2, while loading batch \d of epoch 0: .*record 2 of .*'read'"),
     ],
 )
-def test_one_error_names_rank_record_and_stage_and_no_process_is_left(trouble: str, message: str) -> None:
+def test_one_error_names_rank_record_and_stage_and_nothing_is_left(
+    trouble: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
     # Rank 1 loads record 2 in its first batch.
     def make_iterator() -> Any:
         return etl.RawIterator(Numbered(16, {2: trouble}), NOTHING, 2)
@@ -204,6 +222,7 @@ def test_one_error_names_rank_record_and_stage_and_no_process_is_left(trouble: s
         parallel(make_iterator, timeout=2.0)
     assert caught.value.rank == 1
     assert not rank_processes()
+    assert not temporary_folders(tmp_path)
 
 
 def test_a_rank_that_hangs_outside_of_loading_ahead_is_named_too() -> None:
@@ -302,13 +321,17 @@ class Slowly:
 @pytest.mark.parametrize(
     ("number", "end"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, ""), (signal.SIGKILL, "")]
 )
-def test_no_process_outlives_a_program_that_is_ended(number: signal.Signals, end: str) -> None:
+def test_nothing_outlives_a_program_that_is_ended(number: signal.Signals, end: str, tmp_path: Path) -> None:
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tests.training.test_ranks import *\n"
         "parallel(partial(raw, 400), listeners=[Slowly()])"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TMPDIR": str(tmp_path),
+    }
     with subprocess.Popen(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -316,11 +339,47 @@ def test_no_process_outlives_a_program_that_is_ended(number: signal.Signals, end
         assert process.stdout.readline().startswith("begun")  # both ranks write it
         ranks = [each for each in psutil.Process(process.pid).children() if "rank_process" in " ".join(each.cmdline())]
         assert len(ranks) == 2
+        assert temporary_folders(tmp_path)
         process.send_signal(number)
         _, said = process.communicate(timeout=LIMIT_SECONDS)
     assert not psutil.wait_procs(ranks, timeout=LIMIT_SECONDS)[1]
     assert process.returncode == -number
     assert said.strip().endswith(end)
+    until = time.monotonic() + LIMIT_SECONDS
+    while temporary_folders(tmp_path) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not temporary_folders(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends processes with their parents on Linux")
+def test_a_rank_that_begins_after_its_program_has_ended_ends_at_once(tmp_path: Path) -> None:
+    environment = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
+    no_parent = str(os.getpid() + 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "etl.training.rank_process", tmp_path, no_parent],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
+def test_a_rank_does_not_look_long_for_an_agent_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        environment = {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": unused.getsockname()[1],
+        }
+        for name, value in {**environment, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr("etl.training.ranks.AGENT_TIMEOUT", timedelta(seconds=1))
+        with pytest.raises(torch.distributed.DistNetworkError):
+            etl.fit(make_model(), raw(8), backend="cpu")
 
 
 def test_a_model_can_be_fitted_again_and_handlers_of_signals_stay() -> None:
