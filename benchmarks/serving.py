@@ -18,22 +18,25 @@ import random
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
 import etl
+from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
 from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
+from benchmarks.suite import as_samples, explained
+
+if TYPE_CHECKING:
+    import torch
 
 # Shape of a record. The perceptron answers in a few hundredths of a millisecond, the convolutions in some milliseconds.
 SHAPES = {"mlp": (1, 28, 28), "lenet": (1, 28, 28), "residual": (3, 64, 64)}
@@ -42,6 +45,9 @@ CLASSES = 10
 RECORDS = 64
 # Arrivals per second, as shares of what one model behind a lock answers at most.
 SHARES = (0.25, 0.5, 0.9, 1.5)
+HALF = 0.5
+PROFILE = chosen_profile()
+MEASURING_TIMEOUT_SECONDS = 3600
 # The server that others are compared with.
 REFERENCE = "lock"
 
@@ -88,6 +94,8 @@ class Load:
 
 def predict(model: torch.nn.Module, features: np.ndarray) -> np.ndarray:
     """Return the model's output as an array."""
+    import torch
+
     with torch.inference_mode():
         output: np.ndarray = model(torch.from_numpy(features)).numpy()
     return output
@@ -95,6 +103,8 @@ def predict(model: torch.nn.Module, features: np.ndarray) -> np.ndarray:
 
 def use_compute_threads(count: int) -> None:
     """Let the calling thread compute with `count` threads of torch."""
+    import torch
+
     torch.get_num_threads()  # a thread takes the default at its first use of torch, which would undo the next line
     torch.set_num_threads(count)
 
@@ -148,6 +158,7 @@ SERVERS: dict[str, Callable[[torch.nn.Module, Resources], contextlib.AbstractCon
     "sequential": sequential,
     "batched": batched,
 }
+SERVERS_OF_TORCH = ("lock", "model per thread")
 
 
 @contextlib.contextmanager
@@ -285,20 +296,68 @@ class Check:
             raise AssertionError(f"request {number} got the answer of another")
 
 
-def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all servers in turns; return rounds of throughput and of latencies, by server and rate.
+@dataclass(frozen=True)
+class Found:
+    """Rounds of all servers.
+
+    Attributes
+    ----------
+    model : str
+        A key of `SHAPES`.
+    clients : int
+        Client threads.
+    rates : dict of float to float
+        Arrivals a second, by their share of what one model behind a lock answers at most.
+    throughputs : dict of str to list of float
+        Answers a second of each round, by server.
+    quantiles : dict
+        Latencies in milliseconds, median and 99th percentile, of each round, by server and share.
+    """
+
+    model: str
+    clients: int
+    rates: dict[float, float]
+    throughputs: dict[str, list[float]]
+    quantiles: dict[str, dict[float, list[tuple[float, float]]]]
+
+
+def measure(
+    model_name: str,
+    *,
+    clients: int,
+    workers: int,
+    rounds: int,
+    seconds: float,
+    shares: Sequence[float] = SHARES,
+    say: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Measure all servers in turns.
 
     Parameters
     ----------
-    options : argparse.Namespace
-        The options of the command line.
+    model_name : str
+        A key of `SHAPES`.
+    clients : int
+        Client threads.
+    workers : int
+        Threads of `etl.ParallelInference`.
+    rounds : int
+        Measurements of each load, of each server.
+    seconds : float
+        Duration of a load.
+    shares : sequence of float
+        Arrival rates, as shares of what one model behind a lock answers at most.
     say : callable
         Called with what is going on.
     """
-    shape = SHAPES[options.model]
-    model = etl.models.create(options.model, shape, CLASSES).eval()
+    import torch
+
+    shape = SHAPES[model_name]
+    model = etl.models.create(model_name, shape, CLASSES).eval()
     check = Check(model, shape)
-    allowed = Resources(torch.get_num_threads(), options.workers)
+    allowed = Resources(torch.get_num_threads(), workers)
+    # Earlier commits have no `ParallelInference`.
+    names = [name for name in SERVERS if name in SERVERS_OF_TORCH or hasattr(etl, "ParallelInference")]
 
     def run(name: str, use: Callable[[Connect], Load]) -> Load:
         try:
@@ -308,48 +367,87 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> dict[str
             torch.set_num_threads(allowed.threads)
 
     def fast(connect: Connect) -> Load:
-        return as_fast_as_answered(connect, options.clients, options.seconds, check)
+        return as_fast_as_answered(connect, clients, seconds, check)
 
     say("the most that one model behind a lock answers")
     most = run(REFERENCE, fast).throughput
-    rates = [share * most for share in SHARES]
-    throughputs: dict[str, list[float]] = defaultdict(list)
-    quantiles: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for number in range(options.rounds):
-        for name in random.sample(list(SERVERS), len(SERVERS)):
-            say(f"round {number + 1} of {options.rounds}: {name}")
-            throughputs[name].append(run(name, fast).throughput)
-            for share, rate in zip(SHARES, rates, strict=True):
+    found = Found(
+        model_name,
+        clients,
+        {share: share * most for share in shares},
+        {name: [] for name in names},
+        {name: {share: [] for share in shares} for name in names},
+    )
+    for number in range(rounds):
+        for name in random.sample(names, len(names)):
+            say(f"round {number + 1} of {rounds}: {name}")
+            found.throughputs[name].append(run(name, fast).throughput)
+            for share, rate in found.rates.items():
 
                 def arrive(connect: Connect, rate: float = rate, seed: int = number) -> Load:
-                    return at_a_rate(connect, options.clients, options.seconds, check, rate, seed)
+                    return at_a_rate(connect, clients, seconds, check, rate, seed)
 
                 load = run(name, arrive)
-                quantiles[name][f"{share:g}"].append((load.quantile(0.5), load.quantile(0.99)))
-    return {"model": options.model, "clients": options.clients, "rates": rates} | {
-        "throughputs": throughputs,
-        "quantiles": quantiles,
-    }
+                found.quantiles[name][share].append((load.quantile(0.5), load.quantile(0.99)))
+    return found
 
 
-def describe(found: dict[str, Any]) -> Table:
+if PROFILE.grid:  # not in profile "quick", whose suites are about loading
+
+    @explained
+    class Serving:
+        """A convolutional network that 16 threads ask for one record at a time: behind a lock, one model for each
+        thread, and `etl.ParallelInference` with two workers, one request at a time or in batches.
+        """
+
+        params = [list(SERVERS)]
+        param_names = ["server"]
+        timeout = 60
+        version = PROFILE.version
+        page_note = "Latencies are those of requests that arrive at random, at half the rate that the lock sustains."
+
+        def setup_cache(self) -> Found:
+            return measure("lenet", clients=16, workers=2, rounds=PROFILE.rounds, seconds=2.0, shares=[HALF])
+
+        setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]
+
+        def setup(self, cache: Found, server: str) -> None:
+            if server not in cache.throughputs:
+                raise NotImplementedError("there is no ParallelInference at this commit")  # asv's n/a
+
+        def track_seconds_per_1000(self, cache: Found, server: str) -> dict[str, Any]:
+            """Seconds for 1,000 answers, to clients that ask again as soon as they are answered."""
+            return as_samples([1000 / each for each in cache.throughputs[server]])
+
+        def track_median_latency(self, cache: Found, server: str) -> dict[str, Any]:
+            """Milliseconds from a request to its answer, the median."""
+            return as_samples([median for median, _ in cache.quantiles[server][HALF]])
+
+        def track_p99_latency(self, cache: Found, server: str) -> dict[str, Any]:
+            """Milliseconds from a request to its answer, which 99% do not exceed."""
+            return as_samples([highest for _, highest in cache.quantiles[server][HALF]])
+
+        track_seconds_per_1000.unit = "seconds"  # type: ignore[attr-defined]
+        track_median_latency.unit = track_p99_latency.unit = "ms"  # type: ignore[attr-defined]
+
+
+def describe(found: Found) -> Table:
     """Return the table of medians over the rounds."""
-    table = Table(title=f"{found['model']}: {found['clients']} clients, one record a request")
+    table = Table(title=f"{found.model}: {found.clients} clients, one record a request")
     for heading in (
         "server",
         "answers/s",
         f"of {REFERENCE}",
-        *(f"{rate:.0f}/s: p50, p99 ms" for rate in found["rates"]),
+        *(f"{rate:.0f}/s: p50, p99 ms" for rate in found.rates.values()),
     ):
         table.add_column(heading, justify="left" if heading == "server" else "right")
-    reference = found["throughputs"][REFERENCE]
-    for name in SERVERS:
-        rounds = found["throughputs"][name]
+    reference = found.throughputs[REFERENCE]
+    for name, rounds in found.throughputs.items():
         ratio = ratio_interval([each / other for each, other in zip(rounds, reference, strict=True)])
         spread = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
         latencies = [
             ", ".join(f"{median(column):.1f}" for column in zip(*pairs, strict=True))
-            for pairs in found["quantiles"][name].values()
+            for pairs in found.quantiles[name].values()
         ]
         table.add_row(name, f"{median(rounds):.0f}", f"{ratio.estimate:.2f}{spread}", *latencies)
     return table
@@ -379,9 +477,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     options = parse(arguments)
     with Console(stderr=True).status("preparing") as status:
-        found = measure(options, status.update)
+        found = measure(
+            options.model,
+            clients=options.clients,
+            workers=options.workers,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            say=status.update,
+        )
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(asdict(found), indent=1) + "\n")
     print_table(describe(found), wide_console())
     return 0
 

@@ -155,7 +155,10 @@ def _prediction(measured: Measurements, candidate: Candidate) -> Prediction | No
         if measured.threads(each).compute == threads.compute
         for sample in measured.samples[each].values()
     ]
-    profile = replace(measured.profile, compute_seconds={str(threads.compute): statistics.median(beside)})
+    # Compute alone was measured on all ranks at the same time, and a prediction takes that of one alone.
+    crowding = measured.workload.crowding if measured.workload.settings.simulated_seconds is None else 1.0
+    alone = statistics.median(beside) / crowding
+    profile = replace(measured.profile, compute_seconds={str(threads.compute): alone})
     return Prediction(
         wall_seconds=measured.predictions[measured.name(candidate)],
         at_speed_seconds=predict_wall(measured.workload, candidate, threads, profile),

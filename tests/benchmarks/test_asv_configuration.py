@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted(Path(benchmarks.__file__).parent.rglob("*.py"))
 # Runs with the working tree's `etl` only, as `etl compare` does. asv imports no folder without an __init__.py.
 PEERS = Path(benchmarks.__file__).parent / "peers"
-SUITES = ("decode.py", "end_to_end.py", "gather.py", "overlap.py", "suites.py", "write.py")
+SUITES = ("decode.py", "end_to_end.py", "gather.py", "overlap.py", "serving.py", "suites.py", "write.py")
 # asv takes any function or method of such a name, in any module of the folder, for a benchmark.
 BENCHMARK_NAMES = re.compile(r"(time|timeraw|mem|peakmem|track)_")
 
