@@ -19,6 +19,7 @@ from etl.comparison.report import (
     SplitTrial,
     StageProfile,
     StageResult,
+    StallTails,
     StrategyResult,
     Timeline,
 )
@@ -312,6 +313,7 @@ def strategy(
         parts=Parts(wall, compute_alone, interference, stall, harness),
         host_wait_seconds=stall,
         first_batch_seconds=etl / 32,
+        stall_tails=StallTails(stall / 32, stall / 16, stall / 8),
         etl_alone_seconds=etl,
         cpu_seconds_per_1000=0.4 + wall,
         peak_memory_nbytes=512_000_000 if stored else 641_000_000,

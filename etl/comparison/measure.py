@@ -258,6 +258,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
     return Sample(
         epoch=times.metrics,
         etl_alone=None if etl_alone is None else etl_alone.wall,
+        stalls=times.stalls.tolist(),
         compute_alone=_compute_alone(compute.step, resident, loading),
         harness=_harness_seconds(resident[0], compute.no_op),
         cpu_seconds=noise.own_seconds,

@@ -170,6 +170,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
     def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> MetricRow:
         return MetricRow(name, "", meaning, [get(each) for each in results])
 
+    stalls = time_scale(each.stall_tails.largest for each in results)
     meaning = "the training loop waits for batches; stall is the time in which the device waits"
     host_waits = [times("host wait", meaning, lambda r: r.host_wait_seconds, epoch)] if report.shows_host_wait() else []
     return [
@@ -207,6 +208,19 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             "Loading during compute",
             [
                 times("ETL alone", "loading an epoch, with nothing else running", lambda r: r.etl_alone_seconds, epoch),
+                words(
+                    "accelerator utilisation",
+                    "compute alone over wall, as MLPerf Storage defines it",
+                    lambda r: percent(r.accelerator_utilisation),
+                ),
+                *(
+                    times(f"stall before a batch, {name}", meaning, get, stalls)
+                    for name, meaning, get in (
+                        ("median", "", lambda r: r.stall_tails.median),
+                        ("99%", "99 of 100 batches come sooner", lambda r: r.stall_tails.p99),
+                        ("largest", "of all rounds, without first batches", lambda r: r.stall_tails.largest),
+                    )
+                ),
                 words("samples/s", "records per second of wall time", lambda r: digits(r.samples_per_second)),
                 words(
                     "overlap",

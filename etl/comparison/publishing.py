@@ -38,6 +38,7 @@ from etl.comparison.results import (
     round_metrics,
     splits_of,
     stage_results,
+    stall_tails_of,
 )
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
 from etl.comparison.settings import INFERENCE
@@ -127,6 +128,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         parts=evidence.parts,
         host_wait_seconds=host_wait_seconds(samples, scale),
         first_batch_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
+        stall_tails=stall_tails_of(samples),
         etl_alone_seconds=etl_alone_seconds(samples, scale),
         cpu_seconds_per_1000=1000
         * central_estimate(samples, scale, lambda sample: sample.cpu_seconds / sample.epoch.samples),

@@ -112,6 +112,21 @@ class Parts(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
+class StallTails:
+    """Stalls before a batch, in seconds, over the batches of all rounds without the first of each epoch.
+
+    Attributes
+    ----------
+    median, p99, largest : float
+        What half of the batches, and 99% of them, did not exceed; and the largest.
+    """
+
+    median: float
+    p99: float
+    largest: float
+
+
+@dataclass(frozen=True)
 class RoundFigures:
     """Metrics of a strategy in one round, for the measured records: they are not scaled to the whole source.
 
@@ -291,6 +306,8 @@ class StrategyResult(Section["Report"]):
         Time in which the training loop waited for batches; without a device this equals the stall.
     first_batch_seconds : float
         Stall before the first batch, which is part of the stall of the epoch.
+    stall_tails : StallTails
+        Stalls before single batches.
     etl_alone_seconds : float
         Loading with nothing else running.
     cpu_seconds_per_1000 : float
@@ -329,6 +346,7 @@ class StrategyResult(Section["Report"]):
     parts: Parts
     host_wait_seconds: float
     first_batch_seconds: float
+    stall_tails: StallTails
     etl_alone_seconds: float
     cpu_seconds_per_1000: float
     peak_memory_nbytes: int
@@ -350,6 +368,11 @@ class StrategyResult(Section["Report"]):
     def samples_per_second(self) -> float:
         """Records per second of wall time."""
         return self.parent.source_records / self.parts.wall_seconds
+
+    @property
+    def accelerator_utilisation(self) -> float:
+        """Compute alone divided by wall time, as MLPerf Storage defines it. 1.0 if nothing but compute takes time."""
+        return self.parts.compute_alone_seconds / self.parts.wall_seconds
 
     @property
     def overlap(self) -> float:

@@ -11,7 +11,17 @@ import numpy as np
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.epoch_content import may_hold
 from etl.comparison.prediction import slowdowns, wall_seconds
-from etl.comparison.report import Noise, Parts, Presaving, RankResult, RoundFigures, SplitTrial, StageResult, Timeline
+from etl.comparison.report import (
+    Noise,
+    Parts,
+    Presaving,
+    RankResult,
+    RoundFigures,
+    SplitTrial,
+    StageResult,
+    StallTails,
+    Timeline,
+)
 from etl.comparison.rules import misplaced_pages
 from etl.comparison.sameness import EpochContent, Sameness, compare_amounts, compare_epochs, is_shuffled
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, RankSample, Sample, WrittenStore
@@ -224,6 +234,13 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
     return central_estimate(samples, scale, lambda sample: scale.of(sample, lambda epoch: epoch.host_wait))
+
+
+def stall_tails_of(samples: Mapping[int, Sample]) -> StallTails:
+    """Return the stalls before single batches, of all rounds; the first of an epoch counts only if it is alone."""
+    stalls = np.concatenate([each.stalls[1:] or each.stalls for each in samples.values()])
+    median, p99 = np.quantile(stalls, (0.5, 0.99))
+    return StallTails(float(median), float(p99), float(stalls.max()))
 
 
 def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: Callable[[Sample], float]) -> float:

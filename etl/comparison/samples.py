@@ -258,6 +258,8 @@ class Sample(JsonValues):
         Times of the epoch.
     etl_alone : Split or None
         Times of an epoch of loading alone; None if it was not measured.
+    stalls : list of float
+        Seconds of the stall before each batch.
     compute_alone, harness : float
         Seconds per batch of a step on a batch in memory with nothing else running, and of the measuring loop itself.
     cpu_seconds : float
@@ -290,6 +292,7 @@ class Sample(JsonValues):
 
     epoch: EpochMetrics
     etl_alone: Split | None
+    stalls: list[float]
     compute_alone: float
     harness: float
     cpu_seconds: float

@@ -146,11 +146,17 @@ class EpochTimes:
         return stalled
 
     @property
+    def stalls(self) -> np.ndarray:
+        """Seconds of the stall before each batch: float64 of shape (batches,)."""
+        stalls: np.ndarray = self.loaded - self.stalled
+        return stalls
+
+    @property
     def stall(self) -> Split:
         """The part of `host_wait` in which no step was running."""
-        waits = self.loaded - self.stalled
+        stalls = self.stalls
         at_end = max(0.0, self.exhausted - max(self.last_asked, float(self.done[-1])))
-        return Split(float(waits[0]), float(waits[1:].sum()) + at_end)
+        return Split(float(stalls[0]), float(stalls[1:].sum()) + at_end)
 
     @property
     def compute(self) -> Split:

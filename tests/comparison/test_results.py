@@ -18,10 +18,12 @@ from etl.comparison.results import (
     presaving_of,
     ratio_of,
     round_metrics,
+    stall_tails_of,
 )
 from etl.comparison.samples import LoadingSample, Sample, WrittenStore
 from etl.measuring.clock import Split
 from etl.measuring.statistics import central_mean
+from tests.comparison_reports import photographs
 from tests.comparison_workloads import make_sample
 
 PARTS = ("wall", "stall", "host_wait", "compute", "etl_alone")
@@ -194,3 +196,16 @@ def test_noise_has_the_lowest_and_the_highest_cpu_frequency() -> None:
         [1800.0, 2450.0]
     )
     assert noise_of([sample(1.0, frequencies=[])]) == Noise([])
+
+
+def test_stalls_of_all_rounds_are_pooled_without_the_first_of_each_epoch() -> None:
+    rounds = {0: make_sample(stalls=[9.0, 0.1, 0.2]), 1: make_sample(stalls=[9.0, 0.3, 0.4])}
+    tails = stall_tails_of(rounds)
+    assert (tails.median, tails.largest) == pytest.approx((0.25, 0.4))
+    assert 0.39 < tails.p99 < 0.4
+    assert stall_tails_of({0: make_sample(stalls=[9.0])}).largest == 9.0  # there is no other
+
+
+def test_utilisation_is_compute_alone_over_wall() -> None:
+    result = photographs().strategies[0]
+    assert result.accelerator_utilisation == result.parts.compute_alone_seconds / result.parts.wall_seconds
