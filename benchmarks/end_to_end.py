@@ -82,11 +82,15 @@ class EndToEnd(ABC):
         """Seconds of one epoch in which compute waited for the next batch."""
         return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.stall.total)
 
+    def track_p99_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+        """Seconds that 99 of 100 stalls before a batch did not exceed, leaving out the first batch of an epoch."""
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.p99_stall)
+
     def track_peak_memory(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Bytes of memory at the peak, of the process and its children."""
         return _samples(cache, self.cell(*values), lambda metrics: metrics.peak_memory)
 
-    for _metric in (track_wall, track_etl, track_compute, track_stall):
+    for _metric in (track_wall, track_etl, track_compute, track_stall, track_p99_stall):
         _metric.unit = "seconds"  # type: ignore[attr-defined]
     track_peak_memory.unit = "bytes"  # type: ignore[attr-defined]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import joblib
+import numpy as np
 
 import etl
 from benchmarks.cells import Cell, Profile
@@ -64,6 +65,8 @@ class CellMetrics(JsonValues):
         Seconds to load an epoch while nothing else is done, the median.
     epoch : EpochMetrics
         The epoch with compute that has the median wall time: its parts add up, as separate medians would not.
+    p99_stall : float
+        Seconds that 99% of the stalls before a batch did not exceed, of all such epochs without their first batches.
     peak_memory : int
         Bytes, of the process and its children.
     digest, score : str, float
@@ -75,6 +78,7 @@ class CellMetrics(JsonValues):
 
     etl: float
     epoch: EpochMetrics
+    p99_stall: float
     peak_memory: int
     digest: str
     score: float
@@ -251,6 +255,7 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
     return CellMetrics(
         etl=statistics.median(times.wall.total for times in loading),
         epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
+        p99_stall=float(np.quantile(np.concatenate([times.stalls[len(times.stalls) > 1 :] for times in both]), 0.99)),
         peak_memory=memory.nbytes,
         digest=content.digest.hexdigest(),
         score=score,

@@ -93,6 +93,7 @@ def join(of_ranks: Sequence[CellMetrics]) -> CellMetrics:
         slowest,
         etl=max(each.etl for each in of_ranks),
         epoch=replace(slowest.epoch, samples=sum(each.epoch.samples for each in of_ranks)),
+        p99_stall=max(each.p99_stall for each in of_ranks),
         peak_memory=sum(each.peak_memory for each in of_ranks),
         digest=digest.hexdigest(),
         score=sum(each.score for each in of_ranks) / len(of_ranks),
