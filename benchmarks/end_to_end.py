@@ -197,7 +197,8 @@ if "ranks" in PROFILE.axes:
     @explained
     class Ranks(EndToEnd):
         """Processes that train together, by averaging their gradients: each has its part of the records and of the
-        CPUs, or shares a CPU if there are more ranks. Times are those of the slowest; memory is the sum. Base point:
+        CPUs, or shares a CPU if there are more ranks. Times are those of the rank that the others
+        wait for; memory is the sum. Base point:
         async-raw, which decodes every photograph in every epoch, in batches of 8 on each rank.
         """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measuring.meeting import Meeting
+from benchmarks.measuring.meeting import Meeting, cpus_of_rank
 from benchmarks.measuring.processes import Server
 from benchmarks.measuring.servers_at_once import ServersAtOnce
 from benchmarks.measuring.values import JsonValues
@@ -67,32 +67,21 @@ def measure_on_ranks(
         meeting = Path(folder) / "meeting"
         Meeting.create(meeting, count)
         requests = [{"cell": cell, "rank": Rank(rank, count, str(meeting)).to_json()} for rank in range(count)]
-        with closing(ServersAtOnce(lambda rank: start(cpus_of_rank(cpus, rank, count)), count)) as servers:
+        with closing(ServersAtOnce(lambda rank: start(tuple(cpus_of_rank(cpus, rank, count))), count)) as servers:
             return servers.sample_all(name, requests)
 
 
-def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> tuple[int, ...]:
-    """Return those of `cpus` that a rank uses: its own, or one that it shares if there are fewer than ranks.
-
-    Parameters
-    ----------
-    cpus : sequence of int
-        The CPUs.
-    rank, ranks : int
-        The rank, and the number of ranks.
-    """
-    first, end = len(cpus) * rank // ranks, len(cpus) * (rank + 1) // ranks
-    return tuple(cpus[first : max(end, first + 1)])
-
-
 def join(of_ranks: Sequence[CellMetrics]) -> CellMetrics:
-    """Return the metrics of all ranks as one: times of the slowest, and the memory and records of all."""
-    slowest = max(of_ranks, key=lambda each: each.epoch.wall.total)
+    """Return the metrics of all ranks as one: times of the straggler, and the memory and records of all.
+
+    The straggler spends least time in steps, in which the others wait for it. All end within a fraction of a step.
+    """
+    straggler = min(of_ranks, key=lambda each: each.epoch.compute.total)
     digest = hashlib.sha256(" ".join(each.digest for each in of_ranks).encode())
     return replace(
-        slowest,
+        straggler,
         etl=max(each.etl for each in of_ranks),
-        epoch=replace(slowest.epoch, samples=sum(each.epoch.samples for each in of_ranks)),
+        epoch=replace(straggler.epoch, samples=sum(each.epoch.samples for each in of_ranks)),
         p99_stall=max(each.p99_stall for each in of_ranks),
         peak_memory=sum(each.peak_memory for each in of_ranks),
         digest=digest.hexdigest(),

@@ -72,8 +72,9 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
 def remove_unfinished(path: Path) -> None:
     """Remove what processes that were killed while they replaced `path` have left. No process may be replacing it."""
-    for each in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
-        each.unlink(missing_ok=True)
+    for each in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{UNFINISHED}"):  # as mkstemp names them
+        with contextlib.suppress(PermissionError):  # of another user
+            each.unlink(missing_ok=True)
 
 
 def usual_mode(path: Path) -> int:

@@ -56,13 +56,13 @@ def loading_of(
 
     return Loading(
         make=make,
-        make_compute=functools.partial(make_compute, workload, meeting=meeting),
+        make_compute=functools.partial(make_compute, workload),
         files=workload.files(candidate),
         is_cold=workload.settings.cache == "cold",
         compute_seconds=compute_seconds(workload.settings.budget_seconds),
         can_rewind=True,
         short_warm_up=not any(each.is_foreign for each in workload.candidates()),
-        records=-(-len(workload.records) // workload.rank.world_size),
+        records=len(workload.records),
         is_ahead=candidate.is_ahead,
         mapped_nbytes=_mapped_nbytes(workload, candidate),
         meeting=meeting,
@@ -111,7 +111,7 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Tria
         trials = take_trials(
             splits,
             run,
-            max_batches=-(-len(workload.records) // workload.settings.batch_size),
+            max_batches=-(-len(workload.records) // workload.step_records),
             deadline=deadline,
             seed=workload.settings.seed,
         )

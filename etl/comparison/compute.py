@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.comparison.settings import Settings
+from etl.comparison.settings import INFERENCE, Settings
 from etl.comparison.steps import Compute, Simulated, UserStep
 from etl.comparison.workload import Workload
 from etl.functions import find_function
-from etl.measuring.meeting import Meeting
 
 # torch._dynamo is listed because torch.optim would import it when the first optimizer is made.
 MODEL_MODULES = ("torch", "torch._dynamo", "etl.comparison.training")
@@ -22,7 +21,7 @@ def modules_of(settings: Settings) -> tuple[str, ...]:
     return MODEL_MODULES if settings.simulated_seconds is None else ()
 
 
-def make_compute(workload: Workload, batch: Any, meeting: Meeting | None = None) -> Compute:
+def make_compute(workload: Workload, batch: Any) -> Compute:
     """Return the compute of `workload`, for batches like `batch`.
 
     Parameters
@@ -31,8 +30,6 @@ def make_compute(workload: Workload, batch: Any, meeting: Meeting | None = None)
         The work.
     batch : batch
         A batch of any loader.
-    meeting : Meeting, optional
-        Where ranks meet that compute at the same time.
 
     Raises
     ------
@@ -41,15 +38,18 @@ def make_compute(workload: Workload, batch: Any, meeting: Meeting | None = None)
     """
     settings = workload.settings
     if settings.simulated_seconds is not None:
-        return Simulated(
-            settings.simulated_seconds, settings.waits_for_steps, None if meeting is None else meeting.wait
-        )
+        return Simulated(settings.simulated_seconds, settings.waits_for_steps, workload.rank.meet_devices())
     if settings.step is not None:
         step = find_function(settings.step, "--step")
         return UserStep(step, workload.task(), settings.waits_for_steps, workload.rank)
     from etl.comparison.training import make_model_compute
 
     return make_model_compute(workload, batch)
+
+
+def steps_wait(settings: Settings) -> bool | None:
+    """Return whether ranks wait for each other in every step; None for a step of the user, which may do either."""
+    return None if settings.step is not None else settings.compute != INFERENCE
 
 
 def is_on_device(settings: Settings) -> bool:

@@ -136,6 +136,7 @@ class Epochs:
         self.loader = self._loading.make()
         if meeting is None:
             return drop_from_page_cache(files)
+        release_pages()  # that the new loader has looked at
         meeting.wait()
         misplaced = drop_from_page_cache(files) if meeting.rank == 0 else 0  # while no other rank looks at the pages
         meeting.wait()

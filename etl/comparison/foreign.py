@@ -26,7 +26,6 @@ from etl.comparison.ranks import Rank
 from etl.comparison.samples import FirstTry, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
-from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
@@ -233,20 +232,22 @@ def answer(
             return FirstTry(replace(_run(prepare, loader, task), asked_for=sorted(asked)), None)
         finally:
             end_processes()
+    if loader.rank.cpus:
+        os.sched_setaffinity(0, loader.rank.cpus)  # files are prepared on the CPUs of all ranks
     loading = Loading(
         make=functools.partial(open_loader, function, task),
-        make_compute=functools.partial(_make_compute, loader, task, make_compute, meeting),
+        make_compute=functools.partial(_make_compute, loader, task, make_compute),
         files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
         is_cold=loader.cache == "cold",
         compute_seconds=compute_seconds(loader.budget_seconds),
         batches=loader.batches,
-        records=None if loader.batches is not None else _share(loader.records, loader.rank.world_size),
+        records=None if loader.batches is not None else loader.records,
         is_ahead=True,
         meeting=meeting,
     )
     try:
         if action in ("first_try", "try"):
-            tried = try_loader(loading, loader.batch_size, arguments["seconds"])
+            tried = try_loader(loading, loader.batch_size * loader.rank.world_size, arguments["seconds"])
             tried = replace(tried, asked_for=sorted(asked))
             return tried if action == "try" else FirstTry(None, tried)
         if action == "check":
@@ -257,11 +258,6 @@ def answer(
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()
-
-
-def _share(records: int | None, ranks: int) -> int | None:
-    """Return the most records of one of `ranks`; None if their number is unknown."""
-    return None if records is None else -(-records // ranks)
 
 
 def _note(asked: set[str], name: str, task: Task) -> Any:
@@ -284,14 +280,10 @@ def _run(prepare: Callable[[Task], Any], loader: ForeignLoader, task: Task) -> W
 
 
 def _make_compute(
-    loader: ForeignLoader,
-    task: Task,
-    make_compute: Callable[[Any], Compute] | None,
-    meeting: Meeting | None,
-    batch: Any,
+    loader: ForeignLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any
 ) -> Compute:
     if loader.simulated_seconds is not None:
-        return Simulated(loader.simulated_seconds, loader.waits_for_steps, None if meeting is None else meeting.wait)
+        return Simulated(loader.simulated_seconds, loader.waits_for_steps, loader.rank.meet_devices())
     if loader.step is not None:
         return UserStep(find_function(loader.step, "--step"), task, loader.waits_for_steps, loader.rank)
     if make_compute is None:

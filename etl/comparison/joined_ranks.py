@@ -112,11 +112,18 @@ def join_loads(loads: Sequence[LoadingSample]) -> LoadingSample:
     return replace(slowest, misplaced_pages=sum(each.misplaced_pages for each in loads))
 
 
-def join_samples(samples: Sequence[Sample]) -> Sample:
+def join_samples(samples: Sequence[Sample], are_together: bool | None = None) -> Sample:
     """Return one sample of all ranks: their wall time is that of the slowest, and its parts are those of the straggler.
 
     The straggler is the rank that waits least for others or, if ranks do not wait for each other, the slowest. From its
     last step until the last rank has ended, it waits: that counts as compute, like all of its waiting for others.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        The sample of each rank.
+    are_together : bool, optional
+        True if ranks wait for each other in every step. If that is unknown, it is seen from the times of the steps.
 
     Raises
     ------
@@ -129,7 +136,8 @@ def join_samples(samples: Sequence[Sample]) -> Sample:
         raise RanksDifferError(f"its ranks took different numbers of steps: {', '.join(map(str, counts))}")
     began, done = np.array([each.began for each in steps]), np.array([each.done for each in steps])
     latest = began.max(axis=0)
-    are_together = np.mean(latest <= done.min(axis=0)) >= MIN_SHARED_STEPS
+    if are_together is None:
+        are_together = _end_together(began, done)
     waits = np.minimum(latest, done) - began
     last = np.bincount(began.argmax(axis=0), minlength=len(samples))
     walls = np.array([each.epoch.wall.total for each in samples])
@@ -166,6 +174,18 @@ def join_samples(samples: Sequence[Sample]) -> Sample:
             for rank, each in enumerate(samples)
         ],
     )
+
+
+def _end_together(began: np.ndarray, done: np.ndarray) -> bool:
+    """Return whether ranks wait for each other: all begin a step before one ends it, and they end closer together.
+
+    Parameters
+    ----------
+    began, done : float64 arrays of shape (ranks, steps)
+        When each rank began and ended each step.
+    """
+    have_begun = np.mean(began.max(axis=0) <= done.min(axis=0)) >= MIN_SHARED_STEPS
+    return bool(have_begun and np.ptp(done, axis=0).mean() < np.ptp(began, axis=0).mean())
 
 
 def _share_of_others(sample: Sample, seconds: float) -> float:

@@ -55,15 +55,15 @@ ENDLESS = 2
 Policies = Sequence["HeapPolicy | GcPolicy | ThreadPolicy"]
 
 
-def try_loader(loading: Loading, batch_size: int, seconds: float) -> TriedLoader:
+def try_loader(loading: Loading, step_records: int, seconds: float) -> TriedLoader:
     """Load for a few seconds, and compute: how long an epoch takes is not known yet.
 
     Parameters
     ----------
     loading : Loading
         The way to load.
-    batch_size : int
-        Records of a batch.
+    step_records : int
+        Records of a batch, of all ranks together.
     seconds : float
         Loading ends after this time, or with the first epoch.
     """
@@ -101,7 +101,7 @@ def try_loader(loading: Loading, batch_size: int, seconds: float) -> TriedLoader
         has_ended=ended,
         epoch_batches=count if ended else length,
         read_ahead=read_ahead,
-        has_selected_records=_may_have_selected(count if ended else length, loading.records, batch_size),
+        has_selected_records=_may_have_selected(count if ended else length, loading.records, step_records),
         compute_seconds=seconds_of_step(compute.step, [copied], loading.compute_seconds),
         device=compute.device,
     )
@@ -156,12 +156,11 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
                 touch(batch)
                 pages += page_count(batch)
                 unread = unread or describe_unread(access_of(batch))
-                if compute is None and trains:
-                    compute = loading.make_compute(batch)
                 absent += sum(absent_pages(each) for each in map(memory_of, views_in(batch)) if each.ndim == 1)
                 content.add(batch)  # before a step of the user, which may change the batch
-                if compute is not None and len(content.digests) <= CHECKED_STEPS:
-                    _step_together(compute, batch, loading.meeting)
+                if trains and len(content.digests) <= CHECKED_STEPS and _has_each_a_batch(loading.meeting):
+                    compute = compute or loading.make_compute(batch)
+                    compute.step(batch)
                 del batch
             if loading.meeting is not None:
                 mapped = mapped_nbytes()
@@ -190,10 +189,9 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
     )
 
 
-def _step_together(compute: Compute, batch: Any, meeting: Meeting | None) -> None:
-    """Train on a batch if all ranks have one: they would wait for ever for one that has not."""
-    if meeting is None or all(meeting.gather(1.0)):
-        compute.step(batch)
+def _has_each_a_batch(meeting: Meeting | None) -> bool:
+    """Return whether all ranks have a batch, as this one has: they would wait for ever for one that has not."""
+    return meeting is None or all(meeting.gather(1.0))
 
 
 def describe_unread(access: Access) -> str:
@@ -248,8 +246,8 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
             etl_alone = run_epoch(epochs, None)
         outside += epochs.begin()
         read = read_nbytes()
+        _begin_together(loading.meeting)
         with NoiseWatch() as noise:
-            _begin_together(loading.meeting)
             times = run_epoch(epochs, compute.step)
         read = read_nbytes() - read
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.

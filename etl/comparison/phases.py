@@ -25,10 +25,10 @@ from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.trials import SplitSeconds, choose_split
 from etl.comparison.workload import Workload
+from etl.measuring.meeting import cpus_of_rank
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
-from etl.training.rank_process import cpus_of_rank
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
@@ -211,7 +211,7 @@ class _Comparison:
         foreign = [each for each in self._candidates if each.is_foreign]
         if not foreign:
             return
-        workload.select(min(TRIED_RECORDS, len(workload.source)))
+        workload.select(min(max(TRIED_RECORDS, workload.step_records), len(workload.source)))
         self._tried_records = len(workload.records)
         workload.link_records()
         for number, candidate in enumerate(foreign):

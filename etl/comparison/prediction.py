@@ -93,14 +93,18 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int, start_sec
         total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
     for candidate, tried in workload.tried.items():
         total += _foreign_seconds(
-            tried, batches, rounds, loads, workload.prepare_seconds_per_record.get(candidate, 0.0) * size
+            tried,
+            batches,
+            rounds,
+            loads,
+            workload.prepare_seconds_per_record.get(candidate, 0.0) * workload.step_records,
         )
     for candidate in (*chosen, *loading_only):
         if candidate.is_foreign:
             continue
         threads = workload.threads(candidate, profile.is_on_device)
-        compute = float(profile.compute_seconds[str(threads.compute)])
-        load = size * stage_seconds(profile, candidate.stage if candidate.is_presaved else None)
+        compute = float(profile.compute_seconds[str(threads.compute)]) * workload.compute_crowding
+        load = size * stage_seconds(profile, candidate.stage if candidate.is_presaved else None) * workload.crowding
         total += PROCESS_SECONDS + batches * load  # the check
         if candidate in loading_only:
             total += MIN_ROUNDS_SHOWN * (PROCESS_SECONDS + (batches + 1) * load)
@@ -166,8 +170,7 @@ def predict_wall(workload: Workload, candidate: Candidate, threads: Threads, pro
         # How loading scales with threads is a property of the machine, measured on the raw pipeline.
         load /= stage_seconds(profile, None) * split.records_per_second
     load *= workload.crowding
-    if workload.settings.simulated_seconds is None:
-        compute *= workload.crowding
+    compute *= workload.compute_crowding
     batches = len(workload.source) / (size * workload.rank.world_size)
     return wall_seconds(batches, load, compute, slowdowns(workload, profile, threads))
 

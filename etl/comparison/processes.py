@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
 from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.compute import steps_wait
 from etl.comparison.joined_ranks import RanksDifferError, join_checks, join_loads, join_samples
-from etl.comparison.ranks import Rank
+from etl.comparison.ranks import Rank, create_meetings
 from etl.comparison.samples import (
     CheckedEpoch,
     FirstTry,
@@ -28,12 +30,11 @@ from etl.comparison.samples import (
 )
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
-from etl.measuring.meeting import Meeting
+from etl.measuring.meeting import cpus_of_rank
 from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
 from etl.measuring.server import Request
 from etl.measuring.servers_at_once import ServersAtOnce
 from etl.measuring.values import JsonValues, to_json
-from etl.training.rank_process import cpus_of_rank
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -184,7 +185,8 @@ class Processes:
 
     def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
         """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
-        return self._ask_ranks("measure", Sample, candidate, join_samples, with_etl_alone=with_etl_alone)
+        join = partial(join_samples, are_together=steps_wait(self._workload.settings))
+        return self._ask_ranks("measure", Sample, candidate, join, with_etl_alone=with_etl_alone)
 
     def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""
@@ -204,10 +206,9 @@ class Processes:
             each.close()
 
     def _ask(self, action: str, kind: type[Result], candidate: Candidate | None = None, **arguments: Any) -> Result:
-        """Return the answer of the first rank alone, which may use the CPUs of all unless it loads."""
-        is_own = candidate is not None and not candidate.is_foreign
-        rank = self._workload.rank
-        affinity = self._cpus_of(rank) if is_own or action == "profile" else self._affinity
+        """Return the answer of the first rank alone, which prepares files on the CPUs of all."""
+        rank = self._rank(0)
+        affinity = self._affinity if action in ("write", "first_try") else rank.cpus
         request = self._request(action, candidate, affinity, rank, arguments)
         with self._errors_of(candidate):
             return kind.from_json(
@@ -226,9 +227,9 @@ class Processes:
         if self._ranks == 1:
             return self._ask(action, kind, candidate, **arguments)
         meeting = self._workload.folder / f"meeting-{next(self._numbers)}"
-        Meeting.create(meeting, self._ranks)
-        ranks = [Rank(number, self._ranks, str(meeting)) for number in range(self._ranks)]
-        requests = [self._request(action, candidate, self._cpus_of(each), each, arguments) for each in ranks]
+        create_meetings(meeting, self._ranks)
+        ranks = [self._rank(number, str(meeting)) for number in range(self._ranks)]
+        requests = [self._request(action, candidate, each.cpus, each, arguments) for each in ranks]
         name = self._name(action, candidate)
         with self._errors_of(candidate):
             answers = self._servers_of(candidate).sample_all(name, requests, self._seconds(candidate))
@@ -290,8 +291,8 @@ class Processes:
         """Return the seconds that an answer may take."""
         return ANSWER_SECONDS if candidate is None or not candidate.is_foreign else self._foreign_seconds
 
-    def _cpus_of(self, rank: Rank) -> list[int]:
-        return cpus_of_rank(self._affinity, rank.number, rank.world_size)
+    def _rank(self, number: int, meeting: str | None = None) -> Rank:
+        return Rank(number, self._ranks, meeting, cpus_of_rank(self._affinity, number, self._ranks))
 
     @contextmanager
     def _errors_of(self, candidate: Candidate | None) -> Iterator[None]:
@@ -339,7 +340,7 @@ class Processes:
         request = {
             "function": str(candidate.kind.function),
             "search": own_folders(self._workload.settings.search),
-            "affinity": self._cpus_of(Rank(rank, self._ranks)),
+            "affinity": self._rank(rank).cpus,
             "may_fork": False,
         }
         prepare = "etl.comparison.foreign:prepare"

@@ -60,6 +60,7 @@ def make_report(measured: Measurements) -> Report:
         simulated_seconds=settings.simulated_seconds,
         infers=settings.compute == INFERENCE,
         waits_for_steps=settings.waits_for_steps,
+        ranks=settings.ranks,
         rounds=measured.rounds,
         randomness=measured.randomness,
         unchecked=settings.unchecked,
@@ -158,8 +159,7 @@ def _prediction(measured: Measurements, candidate: Candidate) -> Prediction | No
         for sample in measured.samples[each].values()
     ]
     # Compute alone was measured on all ranks at the same time, and a prediction takes that of one alone.
-    crowding = measured.workload.crowding if measured.workload.settings.simulated_seconds is None else 1.0
-    alone = statistics.median(beside) / crowding
+    alone = statistics.median(beside) / measured.workload.compute_crowding
     profile = replace(measured.profile, compute_seconds={str(threads.compute): alone})
     return Prediction(
         wall_seconds=measured.predictions[measured.name(candidate)],
@@ -341,7 +341,8 @@ def _max_scaling(report: Report, measured_records: int) -> float:
     The ratio is largest if the first batch takes no time, so that all time is scaled with the number of batches. It is
     below 1 if more records were measured than the source has.
     """
-    size = max(1, min(report.batch_size, measured_records))
+    step_records = report.batch_size * int(report.settings.get("ranks", 1))
+    size = max(1, min(step_records, measured_records))
     measured_batches, batches = measured_records / size, report.source_records / size
     return batches if measured_batches <= 1 else (batches - 1) / (measured_batches - 1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,14 @@ class Rank(JsonValues):
         The rank, and the number of ranks.
     meeting : str or None
         File in which the ranks meet, see `Meeting`. None if this rank runs alone, or while the others do not compute.
+    cpus : list of int
+        CPUs that it loads and computes on; empty for those that its process has.
     """
 
     number: int = 0
     world_size: int = 1
     meeting: str | None = None
+    cpus: list[int] = field(default_factory=list)
 
     @property
     def is_together(self) -> bool:
@@ -41,16 +44,26 @@ class Rank(JsonValues):
         """Open the meeting; None if this rank runs alone. Call it once in a process."""
         return None if self.meeting is None else Meeting(Path(self.meeting), self.number)
 
+    def meet_devices(self) -> Meeting | None:
+        """Open the meeting of simulated devices; None if this rank runs alone. Call it once in a process."""
+        return None if self.meeting is None else Meeting(device_meeting(self.meeting), self.number)
 
-def join_group(rank: Rank, device: int | None = None) -> None:
+
+def create_meetings(path: Path, ranks: int) -> None:
+    """Make the files in which `ranks` ranks and their simulated devices meet."""
+    Meeting.create(path, ranks)
+    Meeting.create(device_meeting(str(path)), ranks)
+
+
+def device_meeting(meeting: str) -> Path:
+    """Return the file in which simulated devices meet, beside that of their ranks."""
+    return Path(f"{meeting}.devices")
+
+
+def join_group(rank: Rank) -> None:
     """Join the process group of torch.distributed, unless this rank runs alone, torch is missing, or it was joined.
 
-    Parameters
-    ----------
-    rank : Rank
-        This rank.
-    device : int, optional
-        Number of its CUDA device, whose tensors are then exchanged by NCCL. Those of CPUs are by gloo.
+    Tensors on CUDA devices are exchanged by NCCL, and those on CPUs by gloo.
     """
     if rank.meeting is None or importlib.util.find_spec("torch") is None:
         return
@@ -60,24 +73,10 @@ def join_group(rank: Rank, device: int | None = None) -> None:
     if not dist.is_available() or dist.is_initialized():
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
-    if device is not None:
-        torch.cuda.set_device(device)
     store = dist.FileStore(f"{rank.meeting}.group", rank.world_size)
-    kinds = "gloo" if device is None else "cpu:gloo,cuda:nccl"
+    kinds = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(kinds, store=store, rank=rank.number, world_size=rank.world_size)
     atexit.register(dist.destroy_process_group)
-
-
-def device_of_rank(rank: Rank) -> int | None:
-    """Return the number of the CUDA device for a step of the user; None if there is not one for each rank.
-
-    Raises no error: the step chooses its device itself.
-    """
-    if not rank.is_together or importlib.util.find_spec("torch") is None:
-        return None
-    import torch
-
-    return rank.number if torch.cuda.device_count() >= rank.world_size else None
 
 
 def whole_steps(records: int, step_records: int) -> int:

@@ -74,7 +74,7 @@ def _as_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
 # calculation.
 STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
@@ -419,10 +419,12 @@ def describe_straggler(ranks: Sequence[RankResult]) -> str:
         return f"Ranks did not wait for each other in every step; rank {slowest.rank} was the slowest."
     straggler = ranks[waits.index(min(waits))]
     others = [each for each in ranks if each is not straggler]
-    waited = sum(waits) - min(waits)
-    share = waited / sum(each.wall_seconds for each in others)
+    # What the straggler itself waited for others is not its doing.
+    waited = (sum(waits) - min(waits)) / len(others) - min(waits)
+    share = waited / straggler.wall_seconds
     if share < STRAGGLING:
-        return f"No rank held the others up: they waited for each other {share:.1%} of the time."
+        each_other = statistics.mean(waits) / straggler.wall_seconds
+        return f"No rank held the others up: they waited for each other {each_other:.1%} of the time."
     causes: dict[str, Callable[[RankResult], float]] = {
         "its first batch came later": lambda each: each.first_batch_seconds,
         "it waited longer for batches": lambda each: each.stall_seconds - each.first_batch_seconds,
@@ -430,11 +432,7 @@ def describe_straggler(ranks: Sequence[RankResult]) -> str:
     }
     excess = {cause: get(straggler) - statistics.mean(get(each) for each in others) for cause, get in causes.items()}
     cause = max(excess, key=lambda each: excess[each])
-    why = (
-        f", above all because {cause}"
-        if excess[cause] > waited / len(others) / 4
-        else ", and no single cause stands out"
-    )
+    why = f", above all because {cause}" if excess[cause] > waited / 4 else ", and no single cause stands out"
     return (
         f"Rank {straggler.rank} was the straggler: it began {straggler.last_share:.0%} of the steps last, and the "
         f"others waited for it {share:.0%} of the time{why}."

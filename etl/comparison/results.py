@@ -149,8 +149,12 @@ class Measurements:
         return compare_amounts(self.checks[candidate].content, expected, name)
 
     def _source_order(self) -> list[str] | None:
-        """Return the digests of the records in the order of the source; None if no strategy of this package ran."""
-        if self.own is None:
+        """Return the digests of the records in the order of the source.
+
+        Return None if no strategy of this package ran; or with several ranks, whose records do not come one after the
+        other: whether they are shuffled is then seen from a second epoch.
+        """
+        if self.own is None or self.workload.rank.world_size > 1:
             return None
         digests, order = self.checks[self.own].content.records, self.workload.epoch_order()
         return [digests[place] for place in np.argsort(order).tolist()]
@@ -292,7 +296,7 @@ def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochSca
         own = [sample.ranks[rank] for sample in samples.values()]
         waits = [each.waits for each in own]
         are_together = None not in waits
-        waited = seconds(lambda each: each.waits or NO_TIME)
+        waited = seconds(lambda each: each.waits or NO_TIME) if are_together else 0.0
         return RankResult(
             rank=rank,
             cpus=own[-1].cpus,

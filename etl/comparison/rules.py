@@ -88,6 +88,8 @@ class Conditions:
         True if compute was inference, so that outputs are compared, not losses.
     waits_for_steps : bool
         True if the training loop waited for the device after every step.
+    ranks : int
+        Processes that trained together.
     rounds : int
         Completed rounds.
     randomness : str or None
@@ -103,6 +105,7 @@ class Conditions:
     simulated_seconds: float | None
     infers: bool
     waits_for_steps: bool
+    ranks: int
     rounds: int
     randomness: str | None
     unchecked: Sequence[str]
@@ -165,7 +168,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
             broken[name] = compare_epochs(content, evidence[own].check.content, own).reason
         elif max(content.batch_sizes) > conditions.batch_size:
             broken[name] = f"it has batches of {max(content.batch_sizes):,} records, not {conditions.batch_size:,}"
-        elif incomplete > max(1, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
+        elif incomplete > max(1, conditions.ranks, min(len(conditions.affinity), len(content.batch_sizes) // 2)):
             broken[name] = (
                 f"{incomplete:,} of its {len(content.batch_sizes):,} batches have fewer than {conditions.batch_size:,} "
                 "records; the last of each worker may"
@@ -263,8 +266,9 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
             broken[name] = f"it used {each.check.peak_memory / 1e6:,.0f} MB"
     peak = max(each.check.peak_memory for each in evidence.values())
     listed = ", ".join(map(str, conditions.affinity))
+    bound = "all were bound" if conditions.ranks == 1 else f"the {conditions.ranks} ranks of each were together bound"
     seen = (
-        f"all were bound to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
+        f"{bound} to CPUs {listed} for loading and compute together; the busiest strategy used {busiest:.2f} "
         f"CPUs, and the largest {peak / 1e6:,.0f} of {conditions.memory_nbytes / 1e6:,.0f} MB of memory"
     )
     return seen, broken

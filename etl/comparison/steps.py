@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etl.comparison.ranks import Rank, device_of_rank, join_group
+from etl.comparison.ranks import Rank, join_group
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
 from etl.strategies.task import Task
@@ -89,7 +89,7 @@ class UserStep:
     weights: str | None = None
 
     def __init__(self, make_step: Callable[..., Any], task: Task, waits: bool, rank: Rank) -> None:
-        join_group(rank, device_of_rank(rank))
+        join_group(rank)
         if not rank.is_together:
             task = replace(task, rank=0, world_size=1)
         # Not the loader's seed, since the step is made in mid-epoch: seeded again, an epoch would be the same again.

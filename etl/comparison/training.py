@@ -166,11 +166,13 @@ def make_model_compute(workload: Workload, batch: Any) -> ModelCompute:
     settings = workload.settings
     arrays = _as_arrays(batch)
     model, backend = model_for(workload, arrays), _backend_of(settings, workload.rank)
+    if workload.rank.is_together and backend.device.type == "cuda":
+        torch.cuda.set_device(backend.device)  # where events are recorded, and what NCCL uses
     if settings.compute == INFERENCE:
         return Inference(model, backend, settings.dtype, settings.waits_for_steps)
     labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
     if workload.rank.is_together:
-        join_group(workload.rank, backend.device.index)
+        join_group(workload.rank)
     return Training(model, backend, settings.dtype, labels, settings.waits_for_steps, workload.rank.is_together)
 
 

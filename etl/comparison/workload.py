@@ -118,6 +118,11 @@ class Workload:
             # Opening the source may have mapped files, whose pages would stay in memory while this process runs.
             release_pages()
 
+    @property
+    def compute_crowding(self) -> float:
+        """Ranks whose compute shares each CPU; a simulated device takes none."""
+        return self.crowding if self.settings.simulated_seconds is None else 1.0
+
     def _open_source(self) -> Any:
         """Open the source. One that only loaders of the user can read is a `ForeignSource`."""
         settings = self.settings
@@ -253,10 +258,11 @@ class Workload:
             iterator = OwningIterator(self.open(candidate), rest, **self._order)
         else:
             iterator = self.raw()
+        if self.rank.world_size > 1:
+            iterator = iterator.shard(self.rank.number, self.rank.world_size)
         if watch is not None:
             iterator.wrap_loader(watch)
-        wrapped = strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
-        return wrapped if self.rank.world_size == 1 else wrapped.shard(self.rank.number, self.rank.world_size)
+        return strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
 
     def raw(self) -> RawIterator:
         """Return the iterator that strategy raw trains from."""
@@ -282,16 +288,8 @@ class Workload:
         return tensors.features, tensors.labels
 
     def epoch_order(self) -> np.ndarray:
-        """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies.
-
-        Those of each rank come after those of the rank before.
-        """
-        ranks = self.rank.world_size
-        samplers = [
-            Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False, rank, ranks)
-            for rank in range(ranks)
-        ]
-        return np.concatenate([indices for each in samplers for indices, _, _ in each.batches(0, 0)])
+        """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
+        return Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False).order(0)
 
     def foreign(self, candidate: Candidate) -> ForeignLoader:
         """Return the loader of the user that `candidate` names, with the selected records as its task."""

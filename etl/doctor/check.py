@@ -131,8 +131,8 @@ class Case:
 
     @property
     def waits_for_ranks(self) -> bool:
-        """True if each step waits for other ranks, so that no check may take steps of its own."""
-        return self.observation is not None and self.observation.rank_waits is not None
+        """True if a step of the user may wait for other ranks, so that no check may take steps of its own."""
+        return self.rank is not None and self.setup is not None and self.of_model is None
 
     @property
     def batches_per_epoch(self) -> int | None:

@@ -196,11 +196,11 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
         If the model cannot be copied, or cannot be trained without the other ranks.
     """
     model = unwrapped(model)
-    is_shared = is_wrapped(model) or any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules())
+    is_shared = any(is_wrapped(each) or isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules())
     if is_shared and not find_ranks().is_alone:
         raise ValueError(
-            "one rank cannot train this model alone, because it is fully sharded or has SyncBatchNorm: give a training "
-            "step instead, on all ranks"
+            "one rank cannot train this model alone, because a part of it is wrapped or sharded, or has SyncBatchNorm: "
+            "give a training step instead, on all ranks"
         )
     try:
         copied = copy.deepcopy(model)

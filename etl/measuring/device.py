@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .clock import Span, Step
+from .meeting import Meeting
 
 
 class Event(Protocol):
@@ -91,23 +92,23 @@ class SimulatedDevice:
         Duration of a step.
     waits : bool
         Wait until each step is done.
-    meet : callable, optional
-        Waits until all devices that compute together have been given their step.
+    meeting : Meeting, optional
+        Where devices of other processes meet that compute together: a step begins when each has been given its own.
     """
 
-    def __init__(self, seconds: float, waits: bool = False, meet: Callable[[], object] | None = None) -> None:
+    def __init__(self, seconds: float, waits: bool = False, meeting: Meeting | None = None) -> None:
         self.seconds = seconds
         self._waits = waits
-        self._meet = meet
+        self._meeting = meeting
+        # When the step was given that may still run.
+        self._given: float | None = None
         self._spans: list[Span] = []
 
     def __call__(self, batch: Any) -> None:  # noqa: ARG002 - nothing is done with it
         self._wait()
-        given = began = time.perf_counter()
-        if self._meet is not None:
-            self._meet()
-            began = time.perf_counter()
-        self._spans.append((given, began + self.seconds))
+        self._given = time.perf_counter()
+        if self._meeting is not None:
+            self._meeting.arrive(self._given)
         if self._waits:
             self._wait()
 
@@ -118,14 +119,15 @@ class SimulatedDevice:
         return spans
 
     def _wait(self) -> None:
-        if not self._spans:
+        given, self._given = self._given, None
+        if given is None:
             return
-        began, ends = self._spans[-1]
-        if time.perf_counter() >= ends:
-            return
-        wait_until(ends)
-        # A late wake-up counts as part of the step, since the loop waited for it.
-        self._spans[-1] = began, time.perf_counter()
+        began = given if self._meeting is None else max(self._meeting.collect())
+        ends = began + self.seconds
+        if time.perf_counter() < ends:
+            wait_until(ends)
+            ends = time.perf_counter()  # a late wake-up counts as part of the step, since the loop waited for it
+        self._spans.append((given, ends))
 
 
 def wait_until(moment: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 SLOT = struct.Struct("=qd")
@@ -41,17 +42,42 @@ class Meeting:
 
     def gather(self, value: float) -> list[float]:
         """Wait for the others; return the values of all, in their order."""
+        self.arrive(value)
+        return self.collect()
+
+    def arrive(self, value: float) -> None:
+        """Tell the others `value`, without waiting for them. `collect` must come before the next call."""
         self._round += 1
-        # Every other round has the same slots: one of them is written again only when all have read it.
-        slots = [SLOT.size * (self._round % 2 * self._count + each) for each in range(self._count)]
-        own = slots[self.rank]
+        own = self._slots()[self.rank]
         VALUE.pack_into(self._memory, own + ROUND.size, value)
         ROUND.pack_into(self._memory, own, self._round)
+
+    def collect(self) -> list[float]:
+        """Wait until the others have arrived, too; return the values of all, in their order."""
+        slots = self._slots()
         for slot in slots:
             while ROUND.unpack_from(self._memory, slot)[0] < self._round:
                 time.sleep(LOOK_SECONDS)
         return [float(VALUE.unpack_from(self._memory, slot + ROUND.size)[0]) for slot in slots]
 
+    def _slots(self) -> list[int]:
+        # Every other round has the same slots: one of them is written again only when all have read it.
+        return [SLOT.size * (self._round % 2 * self._count + each) for each in range(self._count)]
+
     def wait(self) -> None:
         """Wait for the others."""
         self.gather(0.0)
+
+
+def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> list[int]:
+    """Return those of `cpus` that a rank computes and loads on; one that it shares if there are fewer than ranks.
+
+    Parameters
+    ----------
+    cpus : sequence of int
+        CPUs of all ranks together.
+    rank, ranks : int
+        The rank, and the number of ranks.
+    """
+    first, end = len(cpus) * rank // ranks, len(cpus) * (rank + 1) // ranks
+    return list(cpus[first : max(end, first + 1)])

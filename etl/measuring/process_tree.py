@@ -86,13 +86,19 @@ def read_nbytes() -> int:
 
 
 def mapped_nbytes() -> dict[str, int]:
-    """Return the resident bytes of each file that this process maps. Processes that map the same file share them."""
+    """Return the resident bytes of each file that this process maps, which it shares with others that map it.
+
+    Memory that is no file on disk is left out, such as that of memfd or /dev/zero: others may have other memory of the
+    same name.
+    """
     found: dict[str, int] = {}
     path = ""
     for line in Path("/proc/self/smaps").read_text(errors="surrogateescape").splitlines():
         columns = line.split(maxsplit=5)
         if not columns[0].endswith(":"):  # of a new mapping; its last column is the file, if there is one
-            path = columns[5] if len(columns) > 5 and columns[5].startswith("/") else ""
+            path = columns[5] if len(columns) > 5 else ""
+            if not path.startswith("/") or path.startswith(("/dev/", "/memfd:")) or path.endswith(" (deleted)"):
+                path = ""
         elif path and columns[0] == "Rss:":
             found[path] = found.get(path, 0) + int(columns[1]) * 1024
     return found

@@ -14,7 +14,15 @@ Result = TypeVar("Result")
 # After one has failed, those that fail for their own reasons may say so for this long.
 FAILING_SECONDS = 1.0
 # Where a process waits for others: in a meeting, or in a step while torch exchanges gradients.
-WAITING_PLACES = ("/measuring/meeting.py", "/torch/autograd/graph.py", "/torch/distributed/")
+WAITING_PLACES = (
+    "/measuring/meeting.py",
+    "/torch/autograd/graph.py",
+    "/torch/distributed/",
+    "/torch/nn/parallel/distributed.py",
+    "/torch/cuda/streams.py",
+)
+# Processes that start anew for each request begin to answer, and give up, at different times.
+SKEW_SECONDS = 30.0
 
 
 class ServersAtOnce:
@@ -105,19 +113,24 @@ class ServersAtOnce:
             if all(each.done() and each.exception() is None for each in waiting):
                 return [each.result() for each in waiting]
             wait(waiting, FAILING_SECONDS)
-            failures = [
-                (number, error)
-                for number, each in enumerate(waiting)
-                if each.done() and (error := each.exception()) is not None
-            ]
+            if all(map(_waits, _failures(waiting).values())):
+                wait(waiting, SKEW_SECONDS)
+            failures = _failures(waiting)
         finally:
             while not all(each.done() for each in waiting):
                 for each in self._servers:
                     each.kill()
                 wait(waiting, FAILING_SECONDS)
         self.end_servers()
-        number, error = min(failures, key=lambda each: (_began(each[1]), _waits(each[1])))
+        number, error = min(failures.items(), key=lambda each: (_waits(each[1]), _began(each[1])))
         raise _of_rank(error, number, len(self._servers)) if len(calls) > 1 else error
+
+
+def _failures(waiting: Sequence[Future[Result]]) -> dict[int, BaseException]:
+    """Return the exceptions so far, by number of the server."""
+    return {
+        number: error for number, each in enumerate(waiting) if each.done() and (error := each.exception()) is not None
+    }
 
 
 def _began(error: BaseException) -> float:

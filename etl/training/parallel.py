@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,19 +163,24 @@ def fit_parallel(
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Yield a new folder. A shell removes it at the end, even if this process is killed."""
+    """Yield a new folder, which is removed at the end; if there is a shell, even if this process is killed."""
     folder = Path(tempfile.gettempdir(), f"etl-ranks-{uuid.uuid4().hex}")
-    command = ["sh", "-c", 'read -r line; rm -rf "$0"', str(folder)]
+    command = ["sh", "-c", 'read -r line; rm -rf -- "$0"', str(folder)]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
-    ) as remover:
+    with contextlib.ExitStack() as stack:
+        remover: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError):
+            remover = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+            )
         folder.mkdir(mode=0o700)
         try:
             yield folder
         finally:
-            # Not by closing the pipe alone: a process that another thread has forked may hold it, too.
-            remover.communicate(b"\n")
+            if remover is not None:
+                # Not by closing the pipe alone: a process that another thread has forked may hold it, too.
+                remover.communicate(b"\n")
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_devices(backend: str, workers: int) -> None:
@@ -314,11 +320,15 @@ def _explain(failures: dict[int, Any], progress: list[Progress], timeout: float)
         end = f"ended with code {failures[rank].exitcode}"
     elif has_timed_out and others:  # the agent has ended them, by SIGKILL if SIGTERM did not
         rank = min(others, key=lambda rank: progress[rank].doing.since)
-        end = f"hangs for {progress[rank].doing.seconds:.0f} s, and others have waited for {2 * timeout:g} s"
+        doing = progress[rank].doing
+        hangs = f"hangs for {doing.seconds:.0f} s" if doing.since else "has not begun"
+        end = f"{hangs}, and others have waited for {2 * timeout:g} s"
     elif killed or stopped:
         rank = (killed or stopped)[0]
         number = signal.Signals(-failures[rank].exitcode)
         end = f"was killed by {number.name}{SIGNALS.get(number, '')}"
+    elif others:
+        rank, end = others[0], "ended with code 0 before the others"
     else:
         return RankError(_without_class(_told(failures[waited[0]])[0]), waited[0])
     return RankError(f"rank {rank} of {world_size} {end}, while {progress[rank].doing}", rank)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,21 +51,9 @@ def main(folder: Path, parent: int) -> None:
 def _use_own_cpus(rank: int, ranks: int) -> None:
     if not hasattr(os, "sched_setaffinity"):
         return
+    from etl.measuring.meeting import cpus_of_rank  # loads no library
+
     os.sched_setaffinity(0, cpus_of_rank(sorted(os.sched_getaffinity(0)), rank, ranks))
-
-
-def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> list[int]:
-    """Return those of `cpus` that a rank computes and loads on; one that it shares if there are fewer than ranks.
-
-    Parameters
-    ----------
-    cpus : sequence of int
-        CPUs of all ranks together.
-    rank, ranks : int
-        The rank, and the number of ranks.
-    """
-    own = list(cpus[len(cpus) * rank // ranks : len(cpus) * (rank + 1) // ranks])
-    return own or [cpus[len(cpus) * rank // ranks]]
 
 
 def _train(job: Job) -> FitResult:

@@ -21,7 +21,7 @@ from etl.comparison.samples import CheckedEpoch, Sample, StepTimes
 from etl.comparison.settings import Settings
 from etl.comparison.table import report_text
 from etl.measuring.clock import EpochTimes
-from etl.training.rank_process import cpus_of_rank
+from etl.measuring.meeting import cpus_of_rank
 from tests.comparison_workloads import make_sample, write_table
 
 LOADERS = Path(__file__).with_name("rank_loaders.py")
@@ -58,7 +58,7 @@ def test_all_strategies_are_measured_on_all_ranks_and_the_straggler_is_named(tmp
         assert each.disqualified == [], name
         assert [rank.rank for rank in each.ranks] == [0, 1]
         assert each.measured_records == 100
-        assert each.parts.wall_seconds == pytest.approx(max(rank.wall_seconds for rank in each.ranks), rel=0.01)
+        assert each.parts.wall_seconds == pytest.approx(max(rank.wall_seconds for rank in each.ranks), rel=0.1)
         assert each.peak_memory_nbytes < sum(rank.peak_memory_nbytes for rank in each.ranks)
     assert {results[name].sameness.level for name in ("async-raw", "presaved", "process-raw")} == {"identical"}  # type: ignore[union-attr]
     assert results["divided"].sameness.level == "same records"  # type: ignore[union-attr]
@@ -230,6 +230,6 @@ def test_what_made_the_straggler_one_is_said(straggling: dict[str, float], cause
 def test_there_may_be_no_straggler() -> None:
     assert describe_straggler([]) == ""
     ranks = [rank_result(0, rank_wait_seconds=0.1), rank_result(1)]
-    assert describe_straggler(ranks) == "No rank held the others up: they waited for each other 1.0% of the time."
+    assert describe_straggler(ranks) == "No rank held the others up: they waited for each other 0.5% of the time."
     ranks = [rank_result(0, rank_wait_seconds=None), rank_result(1, rank_wait_seconds=None, wall_seconds=11.0)]
     assert describe_straggler(ranks) == ("Ranks did not wait for each other in every step; rank 1 was the slowest.")

@@ -16,6 +16,7 @@ from etl.measuring.clock import Split
 from tests.comparison_workloads import make_sample
 
 CONDITIONS = Conditions(
+    ranks=1,
     affinity=[0, 1],  # two CPUs for all
     memory_nbytes=10**9,
     batch_size=40,

@@ -92,12 +92,12 @@ def test_waits_for_a_slow_rank_are_not_blamed_on_the_others_compute_or_loading(t
     torchrun("step", tmp_path)
     for slow in ("compute", "load"):
         (content, fast), (_, slowest) = (findings(tmp_path / f"{slow}{rank}") for rank in range(2))
-        assert content["seconds_per_batch"] >= SLOW_SECONDS
+        assert content["seconds_per_batch"] >= SLOW_SECONDS / 2
         assert fast["rank_waits"]["severity"] == "serious"
         assert re.fullmatch(r"rank 0 waits [\d.]+ ms of a step for other ranks", fast["rank_waits"]["found"])
         assert fast["rank_waits"]["saves_seconds"] > 8 * SLOW_SECONDS / 2
-        assert slowest["rank_waits"]["severity"] in ("fine", "warning")
-        assert fast["loading"]["severity"] == "fine"
+        assert (slowest["rank_waits"]["saves_seconds"] or 0.0) < fast["rank_waits"]["saves_seconds"] / 2
+        assert fast["loading"]["severity"] in ("fine", "note")
         # Steps of which one rank might take more than the other would wait for ever.
         assert STEP_WITH_RANKS in fast["batch_size"]["found"]
         assert fast["rank_waits"]["trial_failed"] == STEP_WITH_RANKS

@@ -30,6 +30,11 @@ def session(request: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
         STATE.append(-1)
 
 
+def wait_for_others() -> None:
+    """Wait for something that does not come."""
+    time.sleep(600)
+
+
 def act(request: dict[str, Any]) -> dict[str, Any]:
     """Raise, die, exit, hang, print, start a thread, register an exit function, or only count."""
     does = request.get("does")
@@ -43,6 +48,8 @@ def act(request: dict[str, Any]) -> dict[str, Any]:
         os._exit(3)
     if does == "hang":
         time.sleep(600)
+    if does == "wait":
+        wait_for_others()
     if does == "thread":
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     if does == "register":

@@ -30,7 +30,7 @@ class Adds(torch.nn.Module):
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_every_caller_gets_the_answer_to_its_own_request(mode: Any, how_many: HowMany, tally: Tally) -> None:
-    each = how_many(50, -(-500_000 // CALLERS))
+    each = how_many(50, 500_000 // CALLERS)
     outcomes = {"right": 0, "error of its own": 0}
     wrong: list[str] = []
     lock = threading.Lock()

@@ -64,6 +64,15 @@ def test_requests_of_two_kinds_wait_for_one_worker_and_wake_two() -> None:
         assert sorted(each.result(LONG_SECONDS)[0].kind for each in taken) == ["image", "text"]
 
 
+def test_a_worker_that_leaves_with_a_batch_wakes_another_for_the_rest() -> None:
+    queue = make_queue(LONG_SECONDS, 4 * LONG_SECONDS)
+    small, full = make_request(1), make_request(4)
+    with ThreadPoolExecutor() as pool:
+        taken = [pool.submit(queue.take) for _ in range(2)]
+        put(queue, small, full)  # of one kind, and together more than a batch
+        assert sorted(len(each.result(LONG_SECONDS / 2) or ()) for each in taken) == [1, 1]
+
+
 def test_a_queue_that_is_closed_lets_nobody_wait() -> None:
     queue = make_queue(LONG_SECONDS, 4 * LONG_SECONDS)
     last = make_request()

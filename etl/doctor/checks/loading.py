@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.doctor.check import Case, Check, Finding
+from etl.doctor.check import Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.iterators import AsyncIterator
 
@@ -34,7 +34,13 @@ class LoadingBottleneck(Check):
         if rank_wait > 0:
             evidence += f"; besides, it waits {rank_wait * 1e3:.1f} ms for other ranks"
         if rank_wait >= wait:
-            return self.fine("this rank waits longer for other ranks than for data: its loader delays none", evidence)
+            return self.wrong(
+                Severity.NOTE,
+                "this rank waits longer for other ranks than for data",
+                evidence,
+                "look at the rank that waits least; if all ranks wait for each other, the time to load varies between "
+                "batches: load more of them ahead",
+            )
         if _is_ahead(case.setup):
             found = "training waits for data, although the data are loaded ahead"
             remedy = (

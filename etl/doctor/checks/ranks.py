@@ -27,7 +27,7 @@ class WaitForRanks(Check):
             )
         waits = case.observation.rank_waits
         if waits is None:
-            return self.fine("the step sends nothing to other ranks", "torch's profiler")
+            return self.fine("the step sent nothing to other ranks in the steps that torch's profiler saw", "")
         if waits.share is None:
             return self.not_looked_at(
                 f"a step calls torch.distributed {waits.calls:g} times, and torch's profiler does not show when such "
