@@ -75,7 +75,7 @@ def test_all_strategies_are_measured_on_all_ranks_and_the_straggler_is_named(tmp
 def test_what_one_rank_does_wrong_costs_one_sentence_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes_module, "MIN_FOREIGN_SECONDS", 15.0)
+    monkeypatch.setattr(processes_module, "MIN_FOREIGN_SECONDS", 25.0)
     monkeypatch.setattr(processes_module, "FOREIGN_BUDGETS", 0.0)
     wrong = mine("Same", "Fewer", "Raises", "Dies", "Hangs")
     report = compare(tmp_path, "raw", *wrong, compute="simulated:1ms")
@@ -91,7 +91,7 @@ def test_what_one_rank_does_wrong_costs_one_sentence_that_names_it(
         "raises": rf"rank 1 of 2: ValueError: 3.jpg is no image, at {places['Raises']} \(before\), {checked}",
         "dies": rf"rank 1 of 2: its process was killed by signal 9 \(out of memory\?\), {checked}",
         "hangs": (
-            rf"rank 1 of 2: its process gave no answer for 15 s, at {places['Hangs']} \(before\); a higher --budget "
+            rf"rank 1 of 2: its process gave no answer for 25 s, at {places['Hangs']} \(before\); a higher --budget "
             "allows more time, in round 1"
         ),
     }
