@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import astuple
 
 from rich.console import Console
 from rich.table import Table
@@ -19,14 +18,11 @@ BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} inte
 # Columns of a report as text, which a notebook shows without wrapping.
 TEXT_WIDTH = 120
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
-# Heading of the stalls before single batches.
-TAILS = "stalls, ms: p50, p99, max"
 RANKS_LEGEND = "waits: in steps, for ranks whose batch came later. MB: peak memory, with what ranks share"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
-    "within rounds. utilised: compute alone divided by wall. stalls: before batches other than the first. predicted: "
-    "from the profile, before the rounds (its error; its error at the rounds' compute speed)."
+    "within rounds. predicted: from the profile, before the rounds (its error; its error at the rounds' compute speed)."
 )
 
 SAMENESS_LEGEND = (
@@ -85,18 +81,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     table = Table(title=report.title, caption=BAR_LEGEND)
     table.add_column("strategy")
     host_wait = ["host wait"] if report.shows_host_wait() else []
-    for column in (
-        wall,
-        "ETL alone",
-        "compute",
-        "stall",
-        *host_wait,
-        "utilised",
-        TAILS,
-        "samples/s",
-        "ratio",
-        "95% interval",
-    ):
+    for column in (wall, "ETL alone", "compute", "stall", *host_wait, "samples/s", "ratio", "95% interval"):
         table.add_column(column, justify="right")
     has_levels = report.shows_sameness()
     if has_levels:
@@ -115,8 +100,6 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             epoch.number(parts.compute_alone_seconds + parts.interference_seconds),
             epoch.number(parts.stall_seconds),
             *(epoch.number(each.host_wait_seconds) for _ in host_wait),
-            f"{each.accelerator_utilisation:.0%}",
-            ", ".join(f"{seconds * 1e3:.3g}" for seconds in astuple(each.stall_tails)),
             f"{each.samples_per_second:,.0f}",
             "1" if each.ratio is None else f"{each.ratio.estimate:.2f}",
             bounds(each.ratio),
