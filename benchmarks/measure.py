@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import joblib
@@ -22,11 +23,12 @@ from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.meeting import Meeting
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
+from benchmarks.measuring.ranks import Rank
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
-from benchmarks.ranks import Rank, join, measure_on_ranks
+from benchmarks.ranks import distributed, join, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
 from benchmarks.workload import Compute, Data, compute_threads, make_iterator
 
@@ -244,7 +246,7 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
         _open(cell, conditions.data, rank) as iterator,
     ):
-        compute = Compute(cell, conditions.data, None if rank is None else rank.distributed)
+        compute = Compute(cell, conditions.data, None if rank is None else partial(distributed, rank))
         with etl.runtime.GcPolicy(cell.garbage_collection):
             content = EpochContent()
             with PeakMemory() as memory:

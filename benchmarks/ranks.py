@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measuring.meeting import Meeting, cpus_of_rank
 from benchmarks.measuring.processes import Server
+from benchmarks.measuring.ranks import Rank, cpus_of_rank, create_meetings, join_group
 from benchmarks.measuring.servers_at_once import ServersAtOnce
-from benchmarks.measuring.values import JsonValues
 
 if TYPE_CHECKING:
     from benchmarks.measure import CellMetrics
 
 
-@dataclass(frozen=True)
-class Rank(JsonValues):
-    """One of several ranks: its number, how many there are, and the file in which they meet."""
+def distributed(rank: Rank, model: Any) -> Any:
+    """Return a torch model on a CPU that averages its gradients with those of the other ranks."""
+    import torch
 
-    number: int
-    world_size: int
-    meeting: str
-
-    def meet(self) -> Meeting:
-        """Open the meeting. Call it once in a process."""
-        return Meeting(Path(self.meeting), self.number)
-
-    def distributed(self, model: Any) -> Any:
-        """Return a torch model on a CPU that averages its gradients with those of the other ranks."""
-        import torch
-
-        dist: Any = torch.distributed
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
-        store = dist.FileStore(f"{self.meeting}.group", self.world_size)
-        dist.init_process_group("gloo", store=store, rank=self.number, world_size=self.world_size)
-        atexit.register(dist.destroy_process_group)
-        return torch.nn.parallel.DistributedDataParallel(model)
+    join_group(rank)
+    return torch.nn.parallel.DistributedDataParallel(model)
 
 
 def measure_on_ranks(
@@ -65,7 +46,7 @@ def measure_on_ranks(
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         meeting = Path(folder) / "meeting"
-        Meeting.create(meeting, count)
+        create_meetings(meeting, count)
         requests = [{"cell": cell, "rank": Rank(rank, count, str(meeting)).to_json()} for rank in range(count)]
         with closing(ServersAtOnce(lambda rank: start(tuple(cpus_of_rank(cpus, rank, count))), count)) as servers:
             return servers.sample_all(name, requests)

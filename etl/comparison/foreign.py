@@ -22,13 +22,13 @@ import psutil
 
 from etl.comparison.epochs import Loading
 from etl.comparison.measure import check_epoch, compute_seconds, take_sample, try_loader
-from etl.comparison.ranks import Rank
 from etl.comparison.samples import FirstTry, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
+from etl.measuring.ranks import Rank
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy

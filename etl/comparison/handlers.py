@@ -14,12 +14,12 @@ from typing import Any
 from etl.comparison import foreign
 from etl.comparison.candidates import Candidate
 from etl.comparison.compute import is_on_device, make_compute, modules_of
-from etl.comparison.ranks import Rank
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload, WorkloadState
 from etl.functions import find_function, search_folders
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
+from etl.measuring.ranks import Rank
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy

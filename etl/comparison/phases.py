@@ -25,8 +25,8 @@ from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.trials import SplitSeconds, choose_split
 from etl.comparison.workload import Workload
-from etl.measuring.meeting import cpus_of_rank
 from etl.measuring.processes import MeasurementError
+from etl.measuring.ranks import cpus_of_rank
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
 

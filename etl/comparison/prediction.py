@@ -7,7 +7,6 @@ from bisect import bisect_right
 import presave
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.measure import CHECKED_STEPS, MIN_STEPS, TIMELINE_BATCHES, WARM_UP_BATCHES, compute_seconds
-from etl.comparison.ranks import whole_steps
 from etl.comparison.rounds import MIN_ROUNDS_SHOWN
 from etl.comparison.samples import Profile, TriedLoader
 from etl.comparison.workload import Workload
@@ -65,6 +64,29 @@ def choose_records(workload: Workload, profile: Profile, seconds_left: float, st
         numbers, seconds_left, key=lambda batches: seconds_needed(workload, profile, batches, start_seconds)
     )
     return numbers[max(0, with_room - 1)] * workload.step_records
+
+
+def whole_steps(records: int, step_records: int) -> int:
+    """Return `records`, or fewer, so that every rank has the same number of complete batches.
+
+    Parameters
+    ----------
+    records : int
+        Records that could be measured.
+    step_records : int
+        Records of all ranks in a step.
+
+    Raises
+    ------
+    ValueError
+        If they are not enough for one step.
+    """
+    if records < step_records:
+        raise ValueError(
+            f"one step of all ranks takes {step_records:,} records, and there are {records:,}: compare with fewer "
+            "--ranks, or with a smaller --batch-size"
+        )
+    return records // step_records * step_records
 
 
 def seconds_needed(workload: Workload, profile: Profile, batches: int, start_seconds: float) -> float:

@@ -16,7 +16,6 @@ import etl
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.compute import steps_wait
 from etl.comparison.joined_ranks import RanksDifferError, join_checks, join_loads, join_samples
-from etl.comparison.ranks import Rank, create_meetings
 from etl.comparison.samples import (
     CheckedEpoch,
     FirstTry,
@@ -30,8 +29,8 @@ from etl.comparison.samples import (
 )
 from etl.comparison.workload import Workload
 from etl.measuring.layout import draw_environment, draw_hash_seed
-from etl.measuring.meeting import cpus_of_rank
 from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
+from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
 from etl.measuring.server import Request
 from etl.measuring.servers_at_once import ServersAtOnce
 from etl.measuring.values import JsonValues, to_json

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etl.comparison.ranks import Rank, join_group
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
+from etl.measuring.ranks import Rank, join_group
 from etl.strategies.task import Task
 
 

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_flatten
 
 from etl import models
 from etl.comparison.compute import default_model
-from etl.comparison.ranks import Rank, join_group
 from etl.comparison.settings import INFERENCE, TRAINING, Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.workload import Workload
@@ -22,6 +21,7 @@ from etl.functions import find_function
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight
+from etl.measuring.ranks import Rank, join_group
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
 from etl.training.backends.tensors import as_array, map_batch

@@ -15,7 +15,6 @@ import presave
 from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.foreign import ForeignLoader, files_below, task_of
-from etl.comparison.ranks import Rank
 from etl.comparison.samples import TriedLoader
 from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource, Subset
@@ -26,6 +25,7 @@ from etl.loading.padding import Padding
 from etl.loading.records import Records, ragged_after
 from etl.loading.sampler import Sampler
 from etl.measuring.page_cache import release_pages
+from etl.measuring.ranks import Rank
 from etl.measuring.values import JsonValues
 from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.named import is_source_name

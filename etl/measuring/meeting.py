@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import struct
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 SLOT = struct.Struct("=qd")
@@ -67,17 +66,3 @@ class Meeting:
     def wait(self) -> None:
         """Wait for the others."""
         self.gather(0.0)
-
-
-def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> list[int]:
-    """Return those of `cpus` that a rank computes and loads on; one that it shares if there are fewer than ranks.
-
-    Parameters
-    ----------
-    cpus : sequence of int
-        CPUs of all ranks together.
-    rank, ranks : int
-        The rank, and the number of ranks.
-    """
-    first, end = len(cpus) * rank // ranks, len(cpus) * (rank + 1) // ranks
-    return list(cpus[first : max(end, first + 1)])

@@ -51,7 +51,7 @@ def main(folder: Path, parent: int) -> None:
 def _use_own_cpus(rank: int, ranks: int) -> None:
     if not hasattr(os, "sched_setaffinity"):
         return
-    from etl.measuring.meeting import cpus_of_rank  # loads no library
+    from etl.measuring.ranks import cpus_of_rank  # loads no library
 
     os.sched_setaffinity(0, cpus_of_rank(sorted(os.sched_getaffinity(0)), rank, ranks))
 

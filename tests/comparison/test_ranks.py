@@ -14,14 +14,14 @@ import pytest
 from etl.comparison import processes as processes_module
 from etl.comparison.joined_ranks import RanksDifferError, _end_together, join_checks, join_samples
 from etl.comparison.phases import run_comparison
-from etl.comparison.ranks import whole_steps
+from etl.comparison.prediction import whole_steps
 from etl.comparison.report import RankResult, Report, describe_straggler
 from etl.comparison.sameness import EpochContent
 from etl.comparison.samples import CheckedEpoch, Sample, StepTimes
 from etl.comparison.settings import Settings
 from etl.comparison.table import report_text
 from etl.measuring.clock import EpochTimes
-from etl.measuring.meeting import cpus_of_rank
+from etl.measuring.ranks import cpus_of_rank
 from tests.comparison_workloads import make_sample, write_table
 
 LOADERS = Path(__file__).with_name("rank_loaders.py")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,24 +25,13 @@ from tests.doctor import rank_trainings
 from tests.doctor.rank_trainings import SLOW_SECONDS, Examining
 from tests.doctor_cases import Batches, mlp, quiet_machine
 from tests.training.rank_jobs import make_model, raw
+from tests.training.torchrun import run_ranks
 
-LIMIT_SECONDS = 120
 OF_RANKS = {"rank_waits", "learning_rate", "rank_batches"}
 
 
 def torchrun(what: str, folder: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"),
-            *("--rdzv-endpoint=localhost:0", "--local-addr=localhost", rank_trainings.__file__, what, str(folder)),
-        ],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_ranks(rank_trainings.__file__, what, folder)
 
 
 def findings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

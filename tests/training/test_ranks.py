@@ -27,6 +27,7 @@ import etl
 from etl.training.ranks import Ranks
 from tests.training import rank_jobs
 from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw
+from tests.training.torchrun import run_ranks
 
 NOTHING = etl.Pipeline([])
 LIMIT_SECONDS = 120
@@ -41,19 +42,7 @@ def parallel(make_iterator: Callable[[], Any], **options: Any) -> etl.FitResult:
 
 
 def torchrun(folder: Path, what: str, *options: str) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options),
-            *("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=localhost"),
-            *(rank_jobs.__file__, what, str(folder)),
-        ],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_ranks(rank_jobs.__file__, what, folder, *options)
 
 
 def assert_equal(first: Any, second: Any) -> None:

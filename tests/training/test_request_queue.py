@@ -73,7 +73,7 @@ def test_a_worker_that_leaves_with_a_batch_wakes_another_for_the_rest() -> None:
         assert sorted(len(each.result(LONG_SECONDS / 2) or ()) for each in taken) == [1, 1]
 
 
-def test_a_queue_that_is_closed_lets_nobody_wait() -> None:
+def test_a_queue_that_is_closed_gives_its_requests_away_at_once() -> None:
     queue = make_queue(LONG_SECONDS, 4 * LONG_SECONDS)
     last = make_request()
     with ThreadPoolExecutor() as pool:

@@ -1,19 +1,17 @@
-"""The ranks of a comparison: processes that train together, each on its part of the records and of the CPUs.
-
-The environment of another library's loader needs no more than numpy, psutil and xxhash for this module.
-"""
+"""Ranks: processes that are measured while they train together, each on its part of the records and of the CPUs."""
 
 from __future__ import annotations
 
 import atexit
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etl.measuring.meeting import Meeting
-from etl.measuring.values import JsonValues
+from .meeting import Meeting
+from .values import JsonValues
 
 
 @dataclass(frozen=True)
@@ -79,24 +77,15 @@ def join_group(rank: Rank) -> None:
     atexit.register(dist.destroy_process_group)
 
 
-def whole_steps(records: int, step_records: int) -> int:
-    """Return `records`, or fewer, so that every rank has the same number of complete batches.
+def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> list[int]:
+    """Return those of `cpus` that a rank computes and loads on; one that it shares if there are fewer than ranks.
 
     Parameters
     ----------
-    records : int
-        Records that could be measured.
-    step_records : int
-        Records of all ranks in a step.
-
-    Raises
-    ------
-    ValueError
-        If they are not enough for one step.
+    cpus : sequence of int
+        CPUs of all ranks together.
+    rank, ranks : int
+        The rank, and the number of ranks.
     """
-    if records < step_records:
-        raise ValueError(
-            f"one step of all ranks takes {step_records:,} records, and there are {records:,}: compare with fewer "
-            "--ranks, or with a smaller --batch-size"
-        )
-    return records // step_records * step_records
+    first, end = len(cpus) * rank // ranks, len(cpus) * (rank + 1) // ranks
+    return list(cpus[first : max(end, first + 1)])
