@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.compute import is_on_device, make_compute
 from etl.comparison.epochs import Epochs, Loading, first_batches, partial_epoch
 from etl.comparison.loader_clocks import WatchedLoader
@@ -104,7 +104,7 @@ def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Tria
             with ThreadPolicy(split.compute):
                 times = run_epoch(_FirstBatches(epochs[split], batches), compute.step)
             epochs[split].release()
-            return seconds_per_batch(times, workload.settings.prefetch_size)
+            return seconds_per_batch(times, workload.prefetch_size(candidate))
 
         for split in splits:
             run(split, WARM_UP_BATCHES)
@@ -159,7 +159,7 @@ class _FirstBatches:
         return first_batches(self._epochs, self._count)
 
 
-def write_store(workload: Workload, format: str, stage: str, jobs: int) -> WrittenStore:
+def write_store(workload: Workload, store: Mapping[str, Any], jobs: int) -> WrittenStore:
     """Write a store of the selected records, and return its cost.
 
     The files of the records are first read into the page cache or, in a cold comparison, dropped from it. Only the
@@ -169,10 +169,8 @@ def write_store(workload: Workload, format: str, stage: str, jobs: int) -> Writt
     ----------
     workload : Workload
         The work.
-    format : str
-        Format of the store.
-    stage : str
-        Stage after which records are presaved.
+    store : dict
+        JSON values of its `StoreKind`.
     jobs : int
         Worker processes that write.
     """
@@ -182,6 +180,6 @@ def write_store(workload: Workload, format: str, stage: str, jobs: int) -> Writt
     else:
         read_into_page_cache(files)
     started = time.perf_counter()
-    with workload.write(format, stage, jobs) as store:
+    with workload.write(StoreKind.from_json(store), jobs) as written:
         seconds = time.perf_counter() - started
-        return WrittenStore(seconds, store.nbytes, len(store))
+        return WrittenStore(seconds, written.nbytes, len(written))

@@ -1,8 +1,10 @@
-"""Candidates: the ways to load that are compared, and the threads of each."""
+"""Candidates: the ways to load that are compared, their settings, stores and threads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from etl import strategies
 from etl.measuring.values import JsonValues
@@ -23,12 +25,17 @@ class Candidate(JsonValues):
         Last stage before its store; `etl.stages.pipeline.READ` for a store of encoded records. None without a store.
     label : str or None
         Name in reports; None for the name of the strategy.
+    settings : tuple of (str, value)
+        Settings that differ from those of the comparison, sorted by name. Those of this package's strategies are
+        "compute_threads", "loading_threads", "workers" ("thread" or "process"), "prefetch_size", "decoder" and
+        "compression"; a loader of the user has those that it declares.
     """
 
     strategy: str
     format: str | None = None
     stage: str | None = None
     label: str | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def parse(cls, given: str) -> Candidate:
@@ -49,10 +56,39 @@ class Candidate(JsonValues):
             label = strategy.rpartition(":")[2].rpartition(".")[2]
         return cls(found.name, label=label or None)
 
+    def with_settings(self, settings: Mapping[str, Any]) -> Candidate:
+        """Return the candidate with other settings; `settings` may have a "format" and a "stage", too."""
+        others = dict(settings)
+        kept = {name: others.pop(name) for name in ("format", "stage") if name in others}
+        return replace(self, **kept, settings=tuple(sorted(others.items())))
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return the value of a setting; `default` if it is that of the comparison."""
+        return dict(self.settings).get(name, default)
+
+    @property
+    def origin(self) -> Candidate:
+        """The candidate without settings, format and stage: loaders are imported, tried and prepared once for all."""
+        return Candidate(self.strategy, label=self.label)
+
+    @property
+    def store(self) -> StoreKind:
+        """The store that it reads.
+
+        Raises
+        ------
+        ValueError
+            If it reads none.
+        """
+        if self.format is None or self.stage is None:
+            raise ValueError(f"{self.strategy} reads no store")
+        return StoreKind(self.format, self.stage, self.setting("compression"), self.setting("decoder"))
+
     @property
     def kind(self) -> Strategy:
-        """Properties of its strategy."""
-        return strategies.find(self.strategy)
+        """Properties of its strategy, with the kind of workers that its settings name."""
+        found, workers = strategies.find(self.strategy), self.setting("workers")
+        return found if found.is_foreign or workers is None else replace(found, ahead=workers)
 
     @property
     def is_ahead(self) -> bool:
@@ -73,6 +109,33 @@ class Candidate(JsonValues):
     def worker_processes(self) -> bool:
         """True if worker processes load, rather than threads."""
         return self.kind.uses_processes
+
+
+@dataclass(frozen=True)
+class StoreKind(JsonValues):
+    """What a store of the comparison holds, and how.
+
+    Attributes
+    ----------
+    format : str
+        Format of its files.
+    stage : str
+        Last stage before it was written.
+    compression : str or None
+        Compression, which only some formats have.
+    decoder : str or None
+        Decoder of the images in it; None for that of the comparison.
+    """
+
+    format: str
+    stage: str
+    compression: str | None = None
+    decoder: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return ".".join(filter(None, (self.stage, self.decoder, self.compression, self.format, "store")))
 
 
 @dataclass(frozen=True)

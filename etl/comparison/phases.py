@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.prediction import choose_records, predict_wall
 from etl.comparison.processes import Processes
 from etl.comparison.publishing import check_report, make_report
@@ -125,7 +125,7 @@ class _Comparison:
         self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
         self._own = [each for each in self._candidates if not each.is_foreign]
-        self._writing: dict[tuple[str, str], WrittenStore] = {}
+        self._writing: dict[StoreKind, WrittenStore] = {}
         self._prepared: dict[Candidate, WrittenStore] = {}
         self._checks: dict[Candidate, CheckedEpoch] = {}
         self._failed: dict[Candidate, str] = {}
@@ -216,17 +216,18 @@ class _Comparison:
         workload.link_records()
         for number, candidate in enumerate(foreign):
             self._progress("try", number, len(foreign))
+            origin = candidate.origin
             with self._left_out(candidate, "when it was first tried"):
                 seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
-                prepared, workload.tried[candidate] = processes.try_loader(candidate, seconds)
+                prepared, workload.tried[origin] = processes.try_loader(candidate, seconds)
             if candidate in self._failed:
                 continue
-            asked = workload.asked_for[candidate] = set(workload.tried[candidate].asked_for)
+            asked = workload.asked_for[origin] = set(workload.tried[origin].asked_for)
             if prepared is not None:
                 asked |= set(prepared.asked_for)
                 records = len(workload.records if workload.gets_selected(candidate) else workload.source)
-                workload.prepare_seconds_per_record[candidate] = prepared.seconds / max(1, records)
-                self._prepared[candidate] = replace(prepared, records=records)
+                workload.prepare_seconds_per_record[origin] = prepared.seconds / max(1, records)
+                self._prepared[origin] = replace(prepared, records=records)
             if isinstance(workload.source, ForeignSource):
                 self._count_records(candidate, workload.source)
         self._raise_if_all_failed()
@@ -239,10 +240,10 @@ class _Comparison:
 
     def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
         """Take over the records of an epoch that a loader of the user has told, of a source that only it can read."""
-        tried, batch_size = self._workload.tried[candidate], self._settings.batch_size
+        tried, batch_size = self._workload.tried[candidate.origin], self._settings.batch_size
         batches = self._settings.epoch_batches or tried.epoch_batches
         if batches is None:
-            del self._workload.tried[candidate]
+            del self._workload.tried[candidate.origin]
             self._failed[candidate] = (
                 f"its epoch did not end within {tried.batches} batches and it has no length; with --epoch-batches N an "
                 "epoch is N batches"
@@ -274,13 +275,11 @@ class _Comparison:
 
     def _write_stores(self, processes: Processes) -> None:
         wanted = dict.fromkeys(
-            (str(each.format), str(each.stage))
-            for each in (*self._candidates, *self._loading_only)
-            if each.is_presaved and self._can_run(each)
+            each.store for each in (*self._candidates, *self._loading_only) if each.is_presaved and self._can_run(each)
         )
-        for number, (chosen, stage) in enumerate(wanted):
+        for number, store in enumerate(wanted):
             self._progress("write", number, len(wanted))
-            self._writing[chosen, stage] = processes.write(chosen, stage, len(self._affinity))
+            self._writing[store] = processes.write(store, len(self._affinity))
 
     def _predict(self, candidate: Candidate) -> dict[Threads, float]:
         return {

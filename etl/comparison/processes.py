@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.compute import steps_wait
 from etl.comparison.joined_ranks import RanksDifferError, join_checks, join_loads, join_samples
 from etl.comparison.samples import (
@@ -101,7 +101,7 @@ class Processes:
         """Start a new server, with a newly randomized memory layout."""
         for each in self._alone.values():
             each.end_servers()
-        if any(each not in self._alone for each in self._workload.candidates()):
+        if any(each.origin not in self._alone for each in self._workload.candidates()):
             with _as_input_error():
                 self._renew_common()
 
@@ -126,19 +126,9 @@ class Processes:
         self.start_seconds = self._servers.start_seconds
         return profile
 
-    def write(self, format: str, stage: str, jobs: int) -> WrittenStore:
-        """Write a store, and return its cost.
-
-        Parameters
-        ----------
-        format : str
-            Format of the store.
-        stage : str
-            Stage after which records are presaved.
-        jobs : int
-            Worker processes that write.
-        """
-        return self._ask("write", WrittenStore, format=format, stage=stage, jobs=jobs)
+    def write(self, store: StoreKind, jobs: int) -> WrittenStore:
+        """Write a store in `jobs` worker processes, and return its cost."""
+        return self._ask("write", WrittenStore, store=store.to_json(), jobs=jobs)
 
     def prepare(self, candidate: Candidate) -> WrittenStore | None:
         """Let a loader of the user prepare its files again, and return their cost."""
@@ -149,6 +139,7 @@ class Processes:
 
         From then on it is measured in processes of the common server, if that can still fork with its module imported.
         """
+        candidate = candidate.origin
         servers = self._alone[candidate] = self._own_server(candidate)
         first = self._ask("first_try", FirstTry, candidate, seconds=seconds)
         tried = first.tried or self._ask("try", TriedLoader, candidate, seconds=seconds)
@@ -276,12 +267,13 @@ class Processes:
 
     def _servers_of(self, candidate: Candidate | None) -> ServersAtOnce:
         """Return the servers that measure `candidate`, which know all loaders that have been tried."""
-        if candidate in self._alone:
-            return self._alone[candidate]
+        origin = None if candidate is None else candidate.origin
+        if origin in self._alone:
+            return self._alone[origin]
         if not self._is_common_tried:
             with _as_input_error():
                 self._renew_common()
-        return self._alone.get(candidate, self._servers) if candidate is not None else self._servers
+        return self._servers if origin is None else self._alone.get(origin, self._servers)
 
     def _name(self, action: str, candidate: Candidate | None) -> str:
         return action if candidate is None else self._workload.name(candidate)

@@ -43,8 +43,11 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         batch = workload.collate(first)
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)
-        splits = [_SplitTimes(each) for each in workload.splits(Candidate("async-raw"), on_device)]
-        alone: dict[int, list[float]] = {workload.cpus: [], **{each.threads.compute: [] for each in splits}}
+        usual = workload.splits(Candidate("async-raw"), on_device)
+        configured = [workload.threads(each, on_device) for each in workload.candidates() if each.settings]
+        splits = [_SplitTimes(each) for each in dict.fromkeys((*usual, *(each for each in configured if each.loading)))]
+        counts = [workload.cpus, *(each.compute for each in (*usual, *configured))]
+        alone: dict[int, list[float]] = {threads: [] for threads in dict.fromkeys(counts)}
         shares = TURNS * (1 + len(alone) + 2 * len(splits))
         seconds = min(MAX_TURN_SECONDS, workload.settings.budget_seconds * TURNS_SHARE / shares)
         records = RecordRun(workload, raw.loader)

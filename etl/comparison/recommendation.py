@@ -179,7 +179,7 @@ def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str
     if not candidate.is_foreign:
         return
     name, workload = measured.name(candidate), measured.workload
-    batches, tried = workload.batches_of(candidate), workload.tried[candidate]
+    batches, tried = workload.batches_of(candidate), workload.tried[candidate.origin]
     if batches is not None and (tried.epoch_batches is None or batches < tried.epoch_batches):
         of_all = "" if tried.epoch_batches is None else f" of {tried.epoch_batches:,}"
         asked_for = workload.settings.epoch_batches is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.epoch_content import may_hold
 from etl.comparison.prediction import slowdowns, wall_seconds
 from etl.comparison.report import (
@@ -57,7 +57,7 @@ class Measurements:
     trials : dict
         Seconds per batch with each CPU split, by candidate.
     writing : dict
-        Cost of each store, by format and stage.
+        Cost of each store.
     prepared : dict
         Cost of what the loaders of the user prepare, by candidate; without those that prepare nothing.
     checks : dict
@@ -88,7 +88,7 @@ class Measurements:
     profile: Profile
     predictions: Mapping[str, float]
     trials: Mapping[Candidate, SplitSeconds]
-    writing: Mapping[tuple[str, str], WrittenStore]
+    writing: Mapping[StoreKind, WrittenStore]
     prepared: Mapping[Candidate, WrittenStore]
     checks: Mapping[Candidate, CheckedEpoch]
     failed: Mapping[Candidate, str]
@@ -140,7 +140,7 @@ class Measurements:
 
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
         """Compare a loader of the user that cannot be given fewer records: only the amount, since they are others."""
-        batches = self.workload.tried[candidate].epoch_batches
+        batches = self.workload.tried[candidate.origin].epoch_batches
         records, batch_size = len(self.workload.source), self.workload.settings.batch_size
         ranks = self.workload.rank.world_size
         if batches is not None and not may_hold(batches * ranks, records, batch_size, self.workload.cpus * ranks):
@@ -162,8 +162,8 @@ class Measurements:
     def written(self, candidate: Candidate) -> WrittenStore | None:
         """Return the cost of the candidate's store, or of what it prepared; None if there is neither."""
         if candidate.is_foreign:
-            return self.prepared.get(candidate)
-        return self.writing.get((str(candidate.format), str(candidate.stage))) if candidate.is_presaved else None
+            return self.prepared.get(candidate.origin)
+        return self.writing.get(candidate.store) if candidate.is_presaved else None
 
 
 @dataclass(frozen=True)

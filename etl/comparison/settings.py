@@ -90,6 +90,8 @@ class Settings:
         Options of sources that are tables.
     pythons : dict of str to str
         Interpreters of strategies that run in another environment, by name.
+    configured : dict of str to dict
+        Settings of single strategies, by name in reports, as `Candidate.with_settings` takes them.
     epoch_batches : int or None
         Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
     check_epoch : bool
@@ -138,6 +140,7 @@ class Settings:
     split: str | None = None
     table_options: Mapping[str, Any] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
+    configured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     epoch_batches: int | None = None
     check_epoch: bool = False
     source_name: str | None = None
@@ -176,6 +179,9 @@ class Settings:
             raise ValueError(
                 "--step replaces the model and its compute, so --model and --compute have no effect with it"
             )
+        unknown = set(self.configured).difference(map(label_of, self.strategies))
+        if unknown:
+            raise ValueError(f"settings are given for {', '.join(sorted(unknown))}, but no strategy is called that")
         for name in self.pythons:
             candidate = next((Candidate.parse(each) for each in self.strategies if label_of(each) == name), None)
             if candidate is None:

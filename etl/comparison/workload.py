@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 import presave
-from etl import strategies
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.foreign import ForeignLoader, files_below, task_of
 from etl.comparison.samples import TriedLoader
 from etl.comparison.settings import Settings
@@ -103,8 +102,9 @@ class Workload:
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self.asked_for: dict[Candidate, set[str]] = {}
         source = self._open_source()
-        self.pipeline: Pipeline = open_pipeline(settings.pipeline, source, settings.size, settings.decoder)
+        self._pipelines: dict[str, Pipeline] = {}
         self.source = source
+        self.pipeline = self.decoded_by(settings.decoder)
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
         self.presave_stage = settings.until or default_split(self.pipeline)
@@ -157,12 +157,28 @@ class Workload:
         self.plain_compute_threads = state.plain_compute_threads
         self.chosen = {each.candidate: each.threads for each in state.chosen}
 
+    def decoded_by(self, decoder: str) -> Pipeline:
+        """Return the pipeline with this decoder; a pipeline of the user has its own."""
+        if decoder not in self._pipelines:
+            self._pipelines[decoder] = open_pipeline(self.settings.pipeline, self.source, self.settings.size, decoder)
+        return self._pipelines[decoder]
+
+    def pipeline_of(self, candidate: Candidate | StoreKind) -> Pipeline:
+        """Return the pipeline of a candidate, or of what is written to a store."""
+        own = candidate.decoder if isinstance(candidate, StoreKind) else candidate.setting("decoder")
+        return self.pipeline if own is None else self.decoded_by(own)
+
     def candidates(self) -> list[Candidate]:
-        """Return the candidates that are compared. A strategy that reads a store is one candidate per format."""
+        """Return the candidates that are compared.
+
+        A strategy that reads a store is one candidate per format, unless its settings name one.
+        """
         chosen: list[Candidate] = []
         for candidate in self._requested():
             if candidate.is_presaved:
-                chosen += [replace(candidate, format=each, stage=self.presave_stage) for each in self.settings.formats]
+                formats = self.settings.formats if candidate.format is None else (candidate.format,)
+                stage = candidate.stage or self.presave_stage
+                chosen += [replace(candidate, format=each, stage=stage) for each in formats]
             else:
                 chosen.append(candidate)
         return chosen
@@ -172,19 +188,24 @@ class Workload:
 
         The list is empty if no strategy reads a store.
         """
-        presaved = [each for each in self._requested() if each.is_presaved][-1:]
+        presaved = [each for each in self._requested() if each.is_presaved and not each.settings][-1:]
         return [
             replace(each, format=self.settings.formats[0], stage=stage) for each in presaved for stage in self.stages
         ]
 
     def _requested(self) -> list[Candidate]:
-        return [Candidate.parse(each) for each in self.settings.strategies]
+        parsed = map(Candidate.parse, self.settings.strategies)
+        return [each.with_settings(self.settings.configured.get(self.name(each), {})) for each in parsed]
 
     def name(self, candidate: Candidate) -> str:
         """Return the candidate's name in reports: with its format if there are several, and with any unusual stage."""
         several = candidate.is_presaved and len(self.settings.formats) > 1
-        stage = f"@{candidate.stage}" if candidate.stage not in (None, self.presave_stage) else ""
-        return f"{candidate.label or candidate.strategy}{f':{candidate.format}' if several else ''}{stage}"
+        label = candidate.label or candidate.strategy
+        configured = self.settings.configured.get(label, {})
+        several = several and "format" not in configured
+        usual = configured.get("stage", self.presave_stage)
+        stage = f"@{candidate.stage}" if candidate.stage not in (None, usual) else ""
+        return f"{label}{f':{candidate.format}' if several else ''}{stage}"
 
     def threads(self, candidate: Candidate, is_on_device: bool) -> Threads:
         """Return the CPU split of `candidate`.
@@ -196,15 +217,23 @@ class Workload:
         chosen = self.chosen.get(candidate) or self.chosen.get(compared)
         return chosen or self.splits(candidate, is_on_device)[0]
 
+    def prefetch_size(self, candidate: Candidate) -> int:
+        """Return the batches that `candidate` loads ahead, if it does that."""
+        return int(candidate.setting("prefetch_size", self.settings.prefetch_size))
+
     def splits(self, candidate: Candidate, is_on_device: bool) -> list[Threads]:
         """Return the ways to split the CPUs between compute and loading. The first is used if none was chosen.
 
         The usual order is: half of the CPUs for each; all but one for compute; all but one for loading; all for both,
         which then share them. If compute is on a device, all but one for loading comes first. If compute is simulated,
         which takes no CPU, there is one compute thread, and all CPUs for loading come first. A strategy that does not
-        load ahead has one split: it computes with all CPUs, or with `plain_compute_threads` if they were faster.
+        load ahead has one split: it computes with all CPUs, or with `plain_compute_threads` if they were faster. So has
+        a candidate whose settings name its threads.
         """
-        if not candidate.is_ahead or self.settings.prefetch_size == 0:
+        compute = candidate.setting("compute_threads")
+        if compute is not None:
+            return [Threads(compute, candidate.setting("loading_threads", 0))]
+        if not candidate.is_ahead or self.prefetch_size(candidate) == 0:
             return [Threads(self.plain_compute_threads or self.cpus, 0)]
         half, all_but_one = max(1, self.cpus // 2), max(1, self.cpus - 1)
         halves, all_shared = Threads(max(1, self.cpus - half), half), Threads(self.cpus, self.cpus)
@@ -215,28 +244,16 @@ class Workload:
             found = [Threads(1, each.loading) for each in (all_shared, *found)]
         return list(dict.fromkeys(found))
 
-    def store_path(self, format: str, stage: str) -> Path:
-        """Return the path of the store for this format and stage."""
-        return self.folder / f"{stage}.{format}.store"
+    def store_path(self, store: StoreKind) -> Path:
+        """Return the path of a store."""
+        return self.folder / store.name
 
-    def write(self, format: str, stage: str, jobs: int) -> presave.Store:
-        """Presave the selected records after `stage`.
-
-        Parameters
-        ----------
-        format : str
-            Format of the store.
-        stage : str
-            Last stage that runs before the records are stored.
-        jobs : int
-            Worker processes that write.
-
-        Returns
-        -------
-        The open store.
-        """
-        done, _ = self.pipeline.split(stage)
-        return presave.write(self.store_path(format, stage), Records(self.records, done), format=format, jobs=jobs)
+    def write(self, store: StoreKind, jobs: int) -> presave.Store:
+        """Presave the selected records, in `jobs` worker processes, and return the open store."""
+        done, _ = self.pipeline_of(store).split(store.stage)
+        options = {} if store.compression is None else {"compression": store.compression}
+        records = Records(self.records, done)
+        return presave.write(self.store_path(store), records, format=store.format, jobs=jobs, options=options)
 
     def iterator(
         self, candidate: Candidate, threads: Threads, watch: Callable[[Loader], Loader] | None = None
@@ -254,15 +271,15 @@ class Workload:
         """
         iterator: RawIterator | PresavedIterator
         if candidate.is_presaved:
-            _, rest = self.pipeline.split(str(candidate.stage))
+            _, rest = self.pipeline_of(candidate).split(str(candidate.stage))
             iterator = OwningIterator(self.open(candidate), rest, **self._order)
         else:
-            iterator = self.raw()
+            iterator = RawIterator(self.records, self.pipeline_of(candidate), **self._order)
         if self.rank.world_size > 1:
             iterator = iterator.shard(self.rank.number, self.rank.world_size)
         if watch is not None:
             iterator.wrap_loader(watch)
-        return strategies.find(candidate.strategy).wrap(iterator, self.settings.prefetch_size, threads.loading)
+        return candidate.kind.wrap(iterator, self.prefetch_size(candidate), threads.loading)
 
     def raw(self) -> RawIterator:
         """Return the iterator that strategy raw trains from."""
@@ -334,8 +351,9 @@ class Workload:
         )
 
     def foreign_folder(self, candidate: Candidate) -> Path:
-        """Return the folder for files of a loader of the user."""
-        return self.folder / "strategies" / str(self.candidates().index(candidate))
+        """Return the folder for files of a loader of the user, which do not depend on its settings."""
+        origins = [each.origin for each in self.candidates()]
+        return self.folder / "strategies" / str(origins.index(candidate.origin))
 
     def restrict(self, candidate: Candidate) -> bool:
         """Begin anew in an empty folder if the records of this loader of the user have changed since its try.
@@ -374,7 +392,7 @@ class Workload:
             return self.settings.epoch_batches
         if self.gets_selected(candidate):
             return None
-        tried = self.tried[candidate]
+        tried = self.tried[candidate.origin]
         count = max(self._selected_batches, MIN_BATCHES_PER_READ_AHEAD * tried.read_ahead)
         return None if tried.epoch_batches is not None and count >= tried.epoch_batches else count
 
@@ -384,9 +402,10 @@ class Workload:
         A folder of images can be replaced by one with fewer files, and `source` by some of its records. A loader that
         asked for neither when it was tried may still have loaded the number of records that it was given.
         """
-        if not self.is_partial or isinstance(self.source, ImageFolder) or candidate not in self.tried:
+        origin = candidate.origin
+        if not self.is_partial or isinstance(self.source, ImageFolder) or origin not in self.tried:
             return True
-        return "source" in self.asked_for[candidate] or self.tried[candidate].has_selected_records
+        return "source" in self.asked_for[origin] or self.tried[origin].has_selected_records
 
     @property
     def _selected_batches(self) -> int:
@@ -419,12 +438,12 @@ class Workload:
 
     def open(self, candidate: Candidate) -> presave.Store:
         """Open the store of a presaved candidate. The store is trusted, since this comparison wrote it."""
-        return presave.open_store(self.store_path(str(candidate.format), str(candidate.stage)), trusted=True)
+        return presave.open_store(self.store_path(candidate.store), trusted=True)
 
     def files(self, candidate: Candidate) -> list[Path]:
         """Return the files that an epoch of `candidate` reads."""
         if candidate.is_presaved:
-            return all_files(self.store_path(str(candidate.format), str(candidate.stage)))
+            return all_files(self.store_path(candidate.store))
         return self.source_files()
 
     def as_dict(self) -> Mapping[str, Any]:
