@@ -5,22 +5,22 @@ from __future__ import annotations
 import datetime
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from etl.comparison.candidates import Candidate, StoreKind, Threads
+from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import choose_records, predict_wall
+from etl.comparison.preparation import Preparation
 from etl.comparison.processes import Processes
 from etl.comparison.publishing import check_report, make_report
 from etl.comparison.report import Report, Timeline
 from etl.comparison.results import Measurements
 from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
-from etl.comparison.samples import CheckedEpoch, Profile, Spans, WrittenStore
+from etl.comparison.samples import CheckedEpoch, Profile, Spans
 from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.trials import SplitSeconds, choose_split
@@ -28,7 +28,6 @@ from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.ranks import cpus_of_rank
 from etl.runtime.resources import affinity_of, available_cpus
-from etl.sources.randomness import is_random
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
@@ -124,35 +123,28 @@ class _Comparison:
             )
         self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
-        self._own = [each for each in self._candidates if not each.is_foreign]
-        self._writing: dict[StoreKind, WrittenStore] = {}
-        self._prepared: dict[Candidate, WrittenStore] = {}
         self._checks: dict[Candidate, CheckedEpoch] = {}
-        self._failed: dict[Candidate, str] = {}
-        # Seconds of strategies that failed. They are not taken from the others.
-        self._lost = 0.0
         self._trials: dict[Candidate, SplitSeconds] = {}
-        self._untried: set[Candidate] = set()
-        self._tried_records = 0
-        self._randomness: str | None = None
         self._profile: Profile
+        self._preparation: Preparation
 
     def run(self) -> Report:
         with Processes(self._workload, self._affinity) as processes:
-            self._refuse_to_freeze()
-            self._profile = self._take_profile(processes)
-            compute_seconds = self._profile.compute_seconds
-            if compute_seconds and self._settings.simulated_seconds is None:
-                self._workload.plain_compute_threads = int(min(compute_seconds, key=compute_seconds.__getitem__))
-            self._try_loaders(processes)
-            used = time.monotonic() - self._began - self._lost
+            self._preparation = preparation = Preparation(
+                self._workload, processes, len(self._affinity), self._progress
+            )
+            if preparation.randomness is not None:
+                self._loading_only = []
+            self._profile = preparation.take_profile()
+            preparation.try_loaders()
+            used = time.monotonic() - self._began - preparation.lost
             left = self._settings.budget_seconds - used - CLOSING_SECONDS
             left -= self._trial_seconds() * len(self._with_splits())
             self._workload.select(choose_records(self._workload, self._profile, left, processes.start_seconds))
-            self._prepare(processes)
-            self._write_stores(processes)
+            preparation.prepare()
+            preparation.write_stores((*self._candidates, *self._loading_only))
             # Every split is predicted before any is tried.
-            predicted = {each: self._predict(each) for each in self._own if self._can_run(each)}
+            predicted = {each: self._predict(each) for each in preparation.own if self._preparation.can_run(each)}
             self._try_splits(processes)
             self._predictions = {
                 self._workload.name(each): splits[self._threads(each)] for each, splits in predicted.items()
@@ -169,13 +161,13 @@ class _Comparison:
             profile=self._profile,
             predictions=self._predictions,
             trials=self._trials,
-            writing=self._writing,
-            prepared=self._prepared,
+            writing=preparation.writing,
+            prepared=preparation.prepared,
             checks=self._checks,
-            failed=self._failed,
+            failed=preparation.failed,
             samples=rounds.samples,
             loads=rounds.loads,
-            randomness=self._randomness,
+            randomness=preparation.randomness,
             rounds=rounds.done,
             stopped_early=rounds.stopped_early,
             no_server=rounds.no_server,
@@ -184,102 +176,6 @@ class _Comparison:
         report = make_report(measured)
         check_report(report)
         return report
-
-    def _refuse_to_freeze(self) -> None:
-        """Leave out strategies that read a store if the source has random transforms: presaving would freeze them."""
-        self._randomness = is_random(self._workload.source)
-        if self._randomness is None:
-            return
-        for candidate in (each for each in self._candidates if each.is_presaved):
-            self._failed[candidate] = self._randomness
-        self._loading_only = []
-        self._raise_if_all_failed()
-
-    def _take_profile(self, processes: Processes) -> Profile:
-        """Profile the raw pipeline, unless only loaders of the user are compared."""
-        if self._own:
-            self._progress("profile", 0, 1)
-            return processes.profile()
-        return Profile([], {}, [], 0.0, "none", self._settings.model or "")
-
-    def _try_loaders(self, processes: Processes) -> None:
-        """Try each loader of the user on a few records: whether it works, and how long an epoch may take.
-
-        Those that fail are left out.
-        """
-        workload = self._workload
-        foreign = [each for each in self._candidates if each.is_foreign]
-        if not foreign:
-            return
-        workload.select(min(max(TRIED_RECORDS, workload.step_records), len(workload.source)))
-        self._tried_records = len(workload.records)
-        workload.link_records()
-        for number, candidate in enumerate(foreign):
-            self._progress("try", number, len(foreign))
-            origin = candidate.origin
-            with self._left_out(candidate, "when it was first tried"):
-                seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
-                prepared, workload.tried[origin] = processes.try_loader(candidate, seconds)
-            if candidate in self._failed:
-                continue
-            asked = workload.asked_for[origin] = set(workload.tried[origin].asked_for)
-            if prepared is not None:
-                asked |= set(prepared.asked_for)
-                records = len(workload.records if workload.gets_selected(candidate) else workload.source)
-                workload.prepare_seconds_per_record[origin] = prepared.seconds / max(1, records)
-                self._prepared[origin] = replace(prepared, records=records)
-            if isinstance(workload.source, ForeignSource):
-                self._count_records(candidate, workload.source)
-        self._raise_if_all_failed()
-        if isinstance(workload.source, ForeignSource):  # all of it has been prepared, though its size was unknown
-            workload.select(len(workload.source))
-            self._tried_records = len(workload.records)
-            self._prepared = {
-                each: replace(prepared, records=self._tried_records) for each, prepared in self._prepared.items()
-            }
-
-    def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
-        """Take over the records of an epoch that a loader of the user has told, of a source that only it can read."""
-        tried, batch_size = self._workload.tried[candidate.origin], self._settings.batch_size
-        batches = self._settings.epoch_batches or tried.epoch_batches
-        if batches is None:
-            del self._workload.tried[candidate.origin]
-            self._failed[candidate] = (
-                f"its epoch did not end within {tried.batches} batches and it has no length; with --epoch-batches N an "
-                "epoch is N batches"
-            )
-        else:
-            of_rank = tried.samples if tried.has_ended else batches * batch_size
-            source.count = source.count or of_rank * self._settings.ranks
-
-    def _prepare(self, processes: Processes) -> None:
-        """Let the loaders of the user prepare their files for the selected records, unless they have them."""
-        workload = self._workload
-        workload.link_records()
-        if self._tried_records == len(workload.records):
-            return
-        for number, candidate in enumerate(workload.tried):
-            self._progress("write", number, len(workload.tried))
-            restricted, prepared = workload.restrict(candidate), self._prepared.get(candidate)
-            if restricted and prepared is not None:
-                with self._left_out(candidate, "when it prepared its files"):
-                    prepared = processes.prepare(candidate)
-            if prepared is not None:
-                records = len(workload.records if restricted else workload.source)
-                self._prepared[candidate] = replace(prepared, records=records)
-
-    def _raise_if_all_failed(self) -> None:
-        if not any(map(self._can_run, self._candidates)):
-            name, reason = next(iter(self._failed.items()))
-            raise MeasurementError(f"no strategy could be run; {self._workload.name(name)}: {reason}", reason)
-
-    def _write_stores(self, processes: Processes) -> None:
-        wanted = dict.fromkeys(
-            each.store for each in (*self._candidates, *self._loading_only) if each.is_presaved and self._can_run(each)
-        )
-        for number, store in enumerate(wanted):
-            self._progress("write", number, len(wanted))
-            self._writing[store] = processes.write(store, len(self._affinity))
 
     def _predict(self, candidate: Candidate) -> dict[Threads, float]:
         return {
@@ -298,8 +194,8 @@ class _Comparison:
             try:
                 self._trials[candidate] = processes.try_splits(candidate, self._trial_seconds())
             except MeasurementError as error:
-                self._failed[candidate] = f"other splits of its CPUs could not be tried: {error.reason}"
-                self._untried.add(candidate)
+                self._preparation.failed[candidate] = f"other splits of its CPUs could not be tried: {error.reason}"
+                self._preparation.untried.add(candidate)
                 continue
             fastest = choose_split(self._trials[candidate])
             if fastest is not None:
@@ -308,7 +204,7 @@ class _Comparison:
     def _with_splits(self) -> list[Candidate]:
         """Return the candidates that have more than one way to split their CPUs."""
         is_on_device = self._profile.is_on_device
-        own = [each for each in self._own if self._can_run(each)]
+        own = [each for each in self._preparation.own if self._preparation.can_run(each)]
         return [each for each in own if len(self._workload.splits(each, is_on_device)) > 1]
 
     def _trial_seconds(self) -> float:
@@ -316,20 +212,20 @@ class _Comparison:
 
     def _check(self, processes: Processes) -> None:
         """Digest an untimed epoch of each candidate, and train on its first batches."""
-        compute_threads = min(self._threads(each).compute for each in self._own or self._candidates)
-        checked = [each for each in (*self._candidates, *self._loading_only) if self._can_run(each)]
+        compute_threads = min(self._threads(each).compute for each in self._preparation.own or self._candidates)
+        checked = [each for each in (*self._candidates, *self._loading_only) if self._preparation.can_run(each)]
         for number, candidate in enumerate(checked):
             self._progress("check", number, len(checked))
             trains = candidate in self._candidates
-            with self._left_out(candidate, "when its epoch was checked"):
+            with self._preparation.left_out(candidate, "when its epoch was checked"):
                 self._checks[candidate] = processes.check(candidate, compute_threads, trains)
-        self._raise_if_all_failed()
+        self._preparation.raise_if_all_failed()
         source = self._workload.source
         if isinstance(source, ForeignSource) and self._settings.epoch_batches is None:
             # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
             source.count = max(each.content.samples for each in self._checks.values())
             self._workload.select(source.count)
-            self._prepared = {each: replace(one, records=source.count) for each, one in self._prepared.items()}
+            self._preparation.set_prepared_records(source.count)
 
     def _measure(self, processes: Processes) -> ComparisonRounds:
         def show(done: int) -> None:
@@ -342,13 +238,13 @@ class _Comparison:
             processes,
             rounds=self._settings.rounds,
             etl_alone_rounds=self._settings.etl_alone_rounds,
-            deadline=self._began + self._lost + self._settings.budget_seconds - CLOSING_SECONDS,
-            hard_deadline=self._began + self._lost + self._settings.budget_seconds * MAX_OVERRUN,
+            deadline=self._began + self._preparation.lost + self._settings.budget_seconds - CLOSING_SECONDS,
+            hard_deadline=self._began + self._preparation.lost + self._settings.budget_seconds * MAX_OVERRUN,
             seed=self._settings.seed,
             progress=show,
         )
         rounds.run()
-        self._failed |= rounds.failed
+        self._preparation.failed |= rounds.failed
         return rounds
 
     def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
@@ -369,26 +265,9 @@ class _Comparison:
             except KeyboardInterrupt:
                 rounds.stopped_early = True
             except MeasurementError as error:
-                self._failed[candidate] = f"its timeline could not be recorded: {error.reason}"
+                self._preparation.failed[candidate] = f"its timeline could not be recorded: {error.reason}"
             timelines.append(Timeline(self._workload.name(candidate), spans.waits, spans.computes, spans.loads))
         return timelines
-
-    @contextmanager
-    def _left_out(self, candidate: Candidate, when: str) -> Iterator[None]:
-        """Leave `candidate` out of the rest of the comparison if it fails; `when` tells the reader about it."""
-        started = time.monotonic()
-        try:
-            yield
-        except MeasurementError as error:
-            self._failed[candidate] = f"{error.reason}, {when}"
-            self._lost += time.monotonic() - started
-
-    def _can_run(self, candidate: Candidate) -> bool:
-        """Return True unless it has failed, or was refused, before anything was measured.
-
-        A strategy of which no split could be tried can still run.
-        """
-        return candidate not in self._failed or candidate in self._untried
 
     def _threads(self, candidate: Candidate) -> Threads:
         return self._workload.threads(candidate, self._profile.is_on_device)
@@ -396,5 +275,5 @@ class _Comparison:
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = None
         if self._settings.rounds is None:
-            share = min(1.0, (time.monotonic() - self._began - self._lost) / self._settings.budget_seconds)
+            share = min(1.0, (time.monotonic() - self._began - self._preparation.lost) / self._settings.budget_seconds)
         self._show(ComparisonProgress(phase, done, total, share, self._predictions))

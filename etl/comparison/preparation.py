@@ -1,0 +1,186 @@
+"""All that comes before strategies are measured: the profile, the first tries of loaders of the user, and stores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from etl.comparison.candidates import Candidate, StoreKind
+from etl.comparison.processes import Processes
+from etl.comparison.samples import Profile, WrittenStore
+from etl.comparison.subset import ForeignSource
+from etl.comparison.workload import Workload
+from etl.measuring.processes import MeasurementError
+from etl.sources.randomness import is_random
+
+# Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
+TRIES_SHARE, TRIED_RECORDS = 0.1, 512
+
+
+class Preparation:
+    """Prepares to measure the strategies of a workload, and keeps account of those that fail.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    processes : Processes
+        Takes the measurements.
+    cpus : int
+        CPUs to write stores with.
+    progress : callable
+        Called with a phase, the steps that are done, and all steps.
+
+    Attributes
+    ----------
+    candidates, own : list of Candidate
+        Candidates that are compared, and those that are strategies of this package.
+    failed : dict
+        Reasons why a candidate, or a part of it, could not be measured.
+    untried : set of Candidate
+        Those that failed only in trials of CPU splits, and can still run.
+    lost : float
+        Seconds of candidates that failed. They are not taken from the others.
+    writing : dict
+        Cost of each store.
+    prepared : dict
+        Cost of what loaders of the user prepare, by origin.
+    randomness : str or None
+        Sentence that says how records of the source differ from one reading to the next; None if they do not.
+    """
+
+    def __init__(
+        self, workload: Workload, processes: Processes, cpus: int, progress: Callable[[str, int, int | None], None]
+    ) -> None:
+        self._workload = workload
+        self._settings = workload.settings
+        self._processes = processes
+        self._cpus = cpus
+        self._progress = progress
+        self.candidates = workload.candidates()
+        self.own = [each for each in self.candidates if not each.is_foreign]
+        self.failed: dict[Candidate, str] = {}
+        self.untried: set[Candidate] = set()
+        self.lost = 0.0
+        self.writing: dict[StoreKind, WrittenStore] = {}
+        self.prepared: dict[Candidate, WrittenStore] = {}
+        self._tried_records = 0
+        self.randomness = is_random(workload.source)
+        if self.randomness is not None:  # presaving would freeze random transforms
+            self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
+            self.raise_if_all_failed()
+
+    def take_profile(self) -> Profile:
+        """Profile the raw pipeline, unless only loaders of the user are compared.
+
+        Strategies that do not load ahead compute with the fastest number of threads from then on.
+        """
+        if not self.own:
+            return Profile([], {}, [], 0.0, "none", self._settings.model or "")
+        self._progress("profile", 0, 1)
+        profile = self._processes.profile()
+        seconds = profile.compute_seconds
+        if seconds and self._settings.simulated_seconds is None:
+            self._workload.plain_compute_threads = int(min(seconds, key=seconds.__getitem__))
+        return profile
+
+    def try_loaders(self) -> None:
+        """Try each loader of the user on a few records: whether it works, and how long an epoch may take.
+
+        Those that fail are left out.
+        """
+        workload = self._workload
+        foreign = [each for each in self.candidates if each.is_foreign]
+        if not foreign:
+            return
+        workload.select(min(max(TRIED_RECORDS, workload.step_records), len(workload.source)))
+        self._tried_records = len(workload.records)
+        workload.link_records()
+        for number, candidate in enumerate(foreign):
+            self._progress("try", number, len(foreign))
+            origin = candidate.origin
+            with self.left_out(candidate, "when it was first tried"):
+                seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
+                prepared, workload.tried[origin] = self._processes.try_loader(candidate, seconds)
+            if candidate in self.failed:
+                continue
+            asked = workload.asked_for[origin] = set(workload.tried[origin].asked_for)
+            if prepared is not None:
+                asked |= set(prepared.asked_for)
+                records = len(workload.records if workload.gets_selected(candidate) else workload.source)
+                workload.prepare_seconds_per_record[origin] = prepared.seconds / max(1, records)
+                self.prepared[origin] = replace(prepared, records=records)
+            if isinstance(workload.source, ForeignSource):
+                self._count_records(candidate, workload.source)
+        self.raise_if_all_failed()
+        if isinstance(workload.source, ForeignSource):  # all of it has been prepared, though its size was unknown
+            workload.select(len(workload.source))
+            self._tried_records = len(workload.records)
+            self.set_prepared_records(self._tried_records)
+
+    def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
+        """Take over the records of an epoch that a loader of the user has told, of a source that only it can read."""
+        tried, batch_size = self._workload.tried[candidate.origin], self._settings.batch_size
+        batches = self._settings.epoch_batches or tried.epoch_batches
+        if batches is None:
+            del self._workload.tried[candidate.origin]
+            self.failed[candidate] = (
+                f"its epoch did not end within {tried.batches} batches and it has no length; with --epoch-batches N an "
+                "epoch is N batches"
+            )
+        else:
+            of_rank = tried.samples if tried.has_ended else batches * batch_size
+            source.count = source.count or of_rank * self._settings.ranks
+
+    def prepare(self) -> None:
+        """Let the loaders of the user prepare their files for the selected records, unless they have them."""
+        workload = self._workload
+        workload.link_records()
+        if self._tried_records == len(workload.records):
+            return
+        for number, origin in enumerate(workload.tried):
+            self._progress("write", number, len(workload.tried))
+            restricted, prepared = workload.restrict(origin), self.prepared.get(origin)
+            if restricted and prepared is not None:
+                with self.left_out(self._named(origin), "when it prepared its files"):
+                    prepared = self._processes.prepare(origin)
+            if prepared is not None:
+                records = len(workload.records if restricted else workload.source)
+                self.prepared[origin] = replace(prepared, records=records)
+
+    def _named(self, origin: Candidate) -> Candidate:
+        return next(each for each in self.candidates if each.origin == origin)
+
+    def set_prepared_records(self, records: int) -> None:
+        """Say of how many records the files are that loaders of the user have prepared."""
+        self.prepared = {each: replace(one, records=records) for each, one in self.prepared.items()}
+
+    def write_stores(self, candidates: Iterable[Candidate]) -> None:
+        """Write the stores of `candidates` that can run, and have not been written."""
+        wanted = dict.fromkeys(each.store for each in candidates if each.is_presaved and self.can_run(each))
+        left = [each for each in wanted if each not in self.writing]
+        for number, store in enumerate(left):
+            self._progress("write", number, len(left))
+            self.writing[store] = self._processes.write(store, self._cpus)
+
+    @contextmanager
+    def left_out(self, candidate: Candidate, when: str) -> Iterator[None]:
+        """Leave `candidate` out of the rest of the comparison if it fails; `when` tells the reader about it."""
+        started = time.monotonic()
+        try:
+            yield
+        except MeasurementError as error:
+            self.failed[candidate] = f"{error.reason}, {when}"
+            self.lost += time.monotonic() - started
+
+    def can_run(self, candidate: Candidate) -> bool:
+        """Return True unless `candidate` has failed, or was refused, before it could be measured."""
+        return candidate not in self.failed or candidate in self.untried
+
+    def raise_if_all_failed(self) -> None:
+        """Raise `MeasurementError` if no candidate can be measured."""
+        if not any(map(self.can_run, self.candidates)):
+            candidate, reason = next(iter(self.failed.items()))
+            raise MeasurementError(f"no strategy could be run; {self._workload.name(candidate)}: {reason}", reason)
