@@ -1,0 +1,1 @@
+"""Tuning: find the configuration of each strategy that is best for it, within a budget of time."""

@@ -1,0 +1,249 @@
+"""Results of tuning: the configurations that were tried, what each costs, the choice, and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from etl.comparison.units import bounds
+from etl.measuring.statistics import Interval
+from etl.measuring.values import JsonValues
+
+# A smaller gain is not worth a change of settings.
+NEGLIGIBLE = 0.02
+
+
+@dataclass(frozen=True)
+class Costs(JsonValues):
+    """What a configuration costs, for the whole source.
+
+    Attributes
+    ----------
+    seconds : float
+        Wall time of an epoch.
+    prepare_seconds : float
+        Time to write its store, or what a loader of the user prepares; 0 without either.
+    disk_nbytes : int
+        Bytes of these files.
+    memory_nbytes : int
+        Peak memory of the process and its workers together.
+    """
+
+    seconds: float
+    prepare_seconds: float
+    disk_nbytes: int
+    memory_nbytes: int
+
+    def dominates(self, other: Costs) -> bool:
+        """Return True if no cost is higher than those of `other`, and one is lower."""
+        own, others = vars(self), vars(other)
+        return self != other and all(own[name] <= others[name] for name in own)
+
+
+@dataclass(frozen=True)
+class TriedConfiguration(JsonValues):
+    """A configuration of a strategy that was tried.
+
+    Attributes
+    ----------
+    settings : dict
+        The settings that differ from those that were given. Those of this package's strategies are "stage", "format"
+        and the ones that `Candidate` has; a loader of the user has those that it declares, and those of a torch
+        DataLoader that it returns.
+    costs : Costs
+        What it costs.
+    trials : int
+        Fresh processes that measured it.
+    is_finalist : bool
+        True if it was measured again in shuffled rounds.
+    ratio : Interval or None
+        Its wall time divided by that of the given configuration, from the rounds; None for others than finalists, and
+        for the given configuration.
+    dropped : str
+        Why it may not be chosen, such as a limit that it exceeds; empty otherwise.
+    is_on_front : bool
+        True if no other configuration that may be chosen is as good or better in all costs.
+    """
+
+    settings: Mapping[str, Any]
+    costs: Costs
+    trials: int
+    is_finalist: bool = False
+    ratio: Interval | None = None
+    dropped: str = ""
+    is_on_front: bool = False
+
+
+@dataclass(frozen=True)
+class TunedStrategy(JsonValues):
+    """A strategy, and the configuration that was best for it.
+
+    Attributes
+    ----------
+    name : str
+        Name in reports.
+    strategy : str
+        The strategy, or "package.module:function".
+    is_foreign : bool
+        True if a function of the user loads.
+    given : dict
+        Values of the settings that were given.
+    chosen : dict
+        The settings of the chosen configuration that differ from these; empty if none was shown to be better.
+    configurations : list of TriedConfiguration
+        All that were tried, the fastest first.
+    untried : int
+        Configurations of the same settings for which there was no time.
+    failed : dict of str to str
+        Reasons why configurations could not be measured, by their settings as text.
+    seconds : float
+        How long tuning took.
+    is_cached : bool
+        True if this is the result of an earlier run.
+    limits : dict of str to float
+        The limits of `Limits` that were set.
+    """
+
+    name: str
+    strategy: str
+    is_foreign: bool
+    given: Mapping[str, Any]
+    chosen: Mapping[str, Any]
+    configurations: list[TriedConfiguration]
+    untried: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    is_cached: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> TriedConfiguration:
+        """The chosen configuration."""
+        return next(each for each in self.configurations if each.settings == self.chosen)
+
+    @property
+    def as_given(self) -> TriedConfiguration:
+        """The configuration as it was given."""
+        return next(each for each in self.configurations if not each.settings)
+
+    def advice(self) -> str:
+        """Return a sentence that says what to set, and what it gains."""
+        tried = f"{len(self.configurations)} configurations"
+        if not self.chosen:
+            dropped = self.as_given.dropped
+            if dropped:
+                return f"{self.name}: no configuration can be recommended: {dropped}."
+            return f"{self.name}: leave the settings as they are; none of {tried} has been shown to be faster."
+        best = self.best
+        if best.ratio is None:
+            share = f"{best.costs.seconds / self.as_given.costs.seconds:.2f} of the time, without rounds to confirm it"
+        else:
+            interval = "" if best.ratio.low is None else f" (95% interval {bounds(best.ratio)})"
+            share = f"{best.ratio.estimate:.2f} of the time{interval}"
+        return f"{self.name}: set {describe_settings(self.chosen)}: {share}."
+
+
+@dataclass(frozen=True)
+class Tuning(JsonValues):
+    """The result of `etl tune`.
+
+    Attributes
+    ----------
+    source : str
+        The source, as reports call it.
+    source_records, measured_records : int
+        Records of the source, and those that were measured.
+    settings : dict
+        Settings that were the same for all: batch size, dtype, compute, CPUs and so on.
+    machine, versions : dict
+        The machine, and the versions of packages that affect speed.
+    started_at : str
+        When tuning started, in ISO format.
+    seconds : float
+        How long it took.
+    strategies : list of TunedStrategy
+        The strategies, in the requested order.
+    failed : dict of str to str
+        Reasons why strategies could not be tuned, by name.
+    stopped_early : bool
+        True if it was interrupted.
+    """
+
+    source: str
+    source_records: int
+    measured_records: int
+    settings: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    started_at: str
+    seconds: float
+    strategies: list[TunedStrategy]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    stopped_early: bool = False
+
+    @property
+    def fastest(self) -> TunedStrategy:
+        """The strategy whose chosen configuration is the fastest."""
+        return min(self.strategies, key=lambda each: each.best.costs.seconds)
+
+
+@dataclass(frozen=True)
+class Limits(JsonValues):
+    """Limits on what a configuration may cost, for the whole source; None for no limit.
+
+    Attributes
+    ----------
+    memory_nbytes : int or None
+        Peak memory.
+    disk_nbytes : int or None
+        Bytes of a store, or of what a loader of the user prepares.
+    prepare_seconds : float or None
+        Time to write it.
+    """
+
+    memory_nbytes: int | None = None
+    disk_nbytes: int | None = None
+    prepare_seconds: float | None = None
+
+    def exceeded_by(self, costs: Costs) -> str:
+        """Return a phrase that says which limit `costs` exceed; empty if none."""
+        if self.memory_nbytes is not None and costs.memory_nbytes > self.memory_nbytes:
+            return f"it takes {costs.memory_nbytes / 1e6:,.0f} MB of memory, above --max-memory"
+        if self.disk_nbytes is not None and costs.disk_nbytes > self.disk_nbytes:
+            return f"it takes {costs.disk_nbytes / 1e6:,.0f} MB on disk, above --max-disk"
+        if self.prepare_seconds is not None and costs.prepare_seconds > self.prepare_seconds:
+            return f"its preparation takes {costs.prepare_seconds:,.0f} s, above --max-prepare"
+        return ""
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the limits that are set, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def with_front(configurations: Iterable[TriedConfiguration]) -> list[TriedConfiguration]:
+    """Return the configurations, the fastest first, with those marked that are on the Pareto front of all costs."""
+    chosen = sorted(configurations, key=lambda each: each.costs.seconds)
+    allowed = [each.costs for each in chosen if not each.dropped]
+    return [
+        replace(each, is_on_front=not each.dropped and not any(other.dominates(each.costs) for other in allowed))
+        for each in chosen
+    ]
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as a person would say them, such as "num_workers=2 and persistent_workers"."""
+    phrases = [_phrase(name, value) for name, value in settings.items()]
+    return _listed(phrases)
+
+
+def _phrase(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    return f"no {name}" if value is False or value is None else f"{name}={value}"
+
+
+def _listed(phrases: Sequence[str]) -> str:
+    if len(phrases) < 2:
+        return "".join(phrases)
+    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
