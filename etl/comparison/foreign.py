@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from etl.comparison.epochs import Loading
-from etl.comparison.measure import check_epoch, compute_seconds, take_sample, try_loader
+from etl.comparison.measure import check_epoch, compute_seconds, take_sample, take_tuning_sample, try_loader
 from etl.comparison.samples import FirstTry, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
@@ -198,7 +198,7 @@ def answer(
     arguments: Mapping[str, Any],
     policies: Sequence[Any],
 ) -> JsonValues:
-    """Do one of "first_try", "try", "check" and "measure" with `loader`, in this process.
+    """Do one of "first_try", "try", "check", "tune" and "measure" with `loader`, in this process.
 
     "first_try" prepares the loader's files. A loader that has nothing to prepare is tried at once.
 
@@ -255,6 +255,9 @@ def answer(
                 checked = check_epoch(loading, **arguments, looks_again=True)
                 left = end_processes()
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
+        if action == "tune":
+            batches = min(arguments["batches"], loading.batches or arguments["batches"])
+            return take_tuning_sample(replace(loading, batches=batches, records=None), None)
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from etl.comparison.epoch_content import EpochRecorder, may_hold
 from etl.comparison.epochs import Epochs, Loading, partial_epoch
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, StepTimes, TriedLoader
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, StepTimes, TriedLoader, TuningSample
 from etl.comparison.steps import Compute
+from etl.comparison.trials import seconds_per_batch
 from etl.measuring.arrays import (
     Access,
     access_of,
@@ -274,6 +275,26 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         runtime=[policy.audit() for policy in policies],
         steps=None if loading.meeting is None else StepTimes(times.began.tolist(), times.done.tolist()),
     )
+
+
+def take_tuning_sample(loading: Loading, read_ahead: int | None) -> TuningSample:
+    """Train on the batches of an epoch, for tuning: nothing but its time and memory is measured.
+
+    Parameters
+    ----------
+    loading : Loading
+        The way to load.
+    read_ahead : int or None
+        Batches that it loads ahead; None for as many as the loader says.
+    """
+    with Epochs(loading) as epochs:
+        epochs.prepare()
+        with PeakMemory() as memory:
+            compute, _ = warm_up(epochs, loading)
+        epochs.begin()
+        times = run_epoch(epochs, compute.step)
+        ahead = _read_ahead(epochs.loader) if read_ahead is None else read_ahead
+    return TuningSample(float(times.done[0]) - times.started, seconds_per_batch(times, ahead), memory.nbytes)
 
 
 def _begin_together(meeting: Meeting | None) -> None:

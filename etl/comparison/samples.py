@@ -91,6 +91,36 @@ class Trials(JsonValues):
 
 
 @dataclass(frozen=True)
+class Decoding(JsonValues):
+    """The stages of a pipeline with another decoder, in one thread."""
+
+    stages: list[StageProfile]
+
+
+@dataclass(frozen=True)
+class TuningSample(JsonValues):
+    """Training on some batches of an epoch, in a fresh process. Times are in seconds.
+
+    Attributes
+    ----------
+    first_seconds : float
+        Until the first step was done.
+    seconds_per_batch : float
+        In the middle of the epoch.
+    peak_memory : int
+        Peak memory in bytes, of the process and its workers together, in an epoch that was not timed.
+    """
+
+    first_seconds: float
+    seconds_per_batch: float
+    peak_memory: int
+
+    def epoch_seconds(self, batches: float) -> float:
+        """Return the seconds of an epoch of `batches`, of which a partial last one counts as a fraction."""
+        return self.first_seconds + max(0.0, batches - 1) * self.seconds_per_batch
+
+
+@dataclass(frozen=True)
 class TriedLoader(JsonValues):
     """A first try of a loader of the user. Times are in seconds.
 
