@@ -20,7 +20,8 @@ from etl.arguments import parse_nbytes
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json, save_text, show_error
 from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison.page import render_page
-from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.phases import run_comparison
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.publishing import ContradictionError
 from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, Settings, parse_seconds

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.phases import run_comparison
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.report import Report
 from etl.comparison.settings import Settings, parse_seconds
 from etl.functions import name_of_function, pickle_function

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 
 import psutil
 
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import choose_records, predict_wall
-from etl.comparison.preparation import Preparation
+from etl.comparison.preparation import Preparation, opened_workload
 from etl.comparison.processes import Processes
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.publishing import check_report, make_report
 from etl.comparison.report import Report, Timeline
 from etl.comparison.results import Measurements
@@ -26,8 +24,6 @@ from etl.comparison.subset import ForeignSource
 from etl.comparison.trials import SplitSeconds, choose_split
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
-from etl.measuring.ranks import cpus_of_rank
-from etl.runtime.resources import affinity_of, available_cpus
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
@@ -37,31 +33,6 @@ TRIALS_SHARE = 0.2
 TRIES_SHARE, TRIED_RECORDS = 0.1, 512
 # A comparison without intervals shows no difference, so it may take this many times its budget to get them.
 MAX_OVERRUN = 1.5
-
-
-@dataclass
-class ComparisonProgress:
-    """Progress of a comparison.
-
-    Attributes
-    ----------
-    phase : {"profile", "try", "write", "split", "check", "measure", "trace"}
-        The current phase.
-    done : int
-        Completed steps of the phase.
-    total : int or None
-        All steps of the phase, if known.
-    share : float or None
-        Share of the time budget that is used up; None if the number of rounds is fixed instead.
-    predictions : dict of str to float
-        Predicted seconds per epoch by strategy; empty until they are known.
-    """
-
-    phase: str
-    done: int
-    total: int | None
-    share: float | None
-    predictions: Mapping[str, float] = field(default_factory=dict)
 
 
 def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
@@ -88,15 +59,7 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
     unknown = sorted(set(settings.unchecked) - set(RULES))
     if unknown:
         raise ValueError(f"--no-check: unknown rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
-    cpus = available_cpus()
-    wanted = cpus if settings.threads is None else settings.threads
-    if wanted > cpus:
-        raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
-    affinity = affinity_of(wanted)
-    fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
-    with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
-        workload = Workload(settings, Path(folder), fewest)
-        workload.crowding = max(1.0, fewest * settings.ranks / wanted)
+    with opened_workload(settings) as (workload, affinity):
         return _Comparison(workload, affinity, progress or _no_progress).run()
 
 

@@ -31,6 +31,8 @@ class Profile(JsonValues):
         Device of compute; "none" if compute is simulated.
     model : str
         Built-in model for records of this shape.
+    decodings : dict
+        Each stage in one thread with other decoders, by decoder.
     """
 
     stages: list[StageProfile]
@@ -39,6 +41,11 @@ class Profile(JsonValues):
     copy_bytes_per_second: float
     device: str
     model: str
+    decodings: Mapping[str, list[StageProfile]] = field(default_factory=dict)
+
+    def nbytes_after(self, stage: str) -> float:
+        """Return the bytes of a record after `stage`."""
+        return next(each.nbytes_per_record for each in self.stages if each.name == stage)
 
     @property
     def is_on_device(self) -> bool:
