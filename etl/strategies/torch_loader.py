@@ -99,8 +99,8 @@ def apply_torch_settings(loader: Any, settings: Mapping[str, Value]) -> Any:
     if "sharing_strategy" in settings:
         sys.modules["torch"].multiprocessing.set_sharing_strategy(strategy)
         values["worker_init_fn"] = _SharingStrategy(str(strategy), loader.worker_init_fn)
-    # A new loader would lose what a subclass adds to the arguments of DataLoader, so this one is changed. It reads these
-    # attributes whenever it makes an iterator. Its own __setattr__ refuses `persistent_workers`.
+    # A new loader would lose what a subclass adds to the arguments of DataLoader, so this one is changed. It reads
+    # these attributes whenever it makes an iterator. Its own __setattr__ refuses `persistent_workers`.
     for name, value in {**values, "_iterator": None}.items():
         object.__setattr__(loader, name, value)
     return loader
