@@ -36,6 +36,7 @@ from etl.measuring.page_cache import absent_pages, reports_pages
 from etl.measuring.process_tree import PeakMemory, mapped_nbytes, read_nbytes
 from etl.measuring.structure import record_count
 from etl.strategies.foreign import close_loader
+from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
 if TYPE_CHECKING:
     from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
@@ -92,6 +93,8 @@ def try_loader(loading: Loading, step_records: int, seconds: float) -> TriedLoad
         close_loader(batches)
         del batches
         read_ahead = _read_ahead(epochs.loader)
+        settings = torch_settings(epochs.loader, len(os.sched_getaffinity(0)))
+        given = given_torch_settings(epochs.loader)
     compute = loading.make_compute(copied)
     compute.step(copied)
     return TriedLoader(
@@ -105,6 +108,8 @@ def try_loader(loading: Loading, step_records: int, seconds: float) -> TriedLoad
         has_selected_records=_may_have_selected(count if ended else length, loading.records, step_records),
         compute_seconds=seconds_of_step(compute.step, [copied], loading.compute_seconds),
         device=compute.device,
+        settings={name: list(values) for name, values in settings.items()},
+        given={name: given[name] for name in settings},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from etl.comparison.candidates import Threads
 from etl.comparison.report import SplitProfile, StageProfile
@@ -155,6 +156,10 @@ class TriedLoader(JsonValues):
         Of "path" and "source", what it asked for.
     start_seconds : float
         Seconds to start a process of its own; 0 if it can be forked from the server of all strategies.
+    settings : dict of str to list
+        Values worth trying of each setting: those that its function declares, and those of its torch DataLoader.
+    given : dict of str to str, int, float, bool or None
+        Values of these settings in the try. A setting that the function reads from the whole task has none.
     """
 
     first_seconds: float
@@ -169,6 +174,8 @@ class TriedLoader(JsonValues):
     device: str
     asked_for: list[str] = field(default_factory=list)
     start_seconds: float = 0.0
+    settings: Mapping[str, list[Any]] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,14 @@ class Settings:
         Interpreters of strategies that run in another environment, by name.
     configured : dict of str to dict
         Settings of single strategies, by name in reports, as `Candidate.with_settings` takes them.
+    tune_seconds : float or None
+        Time to find the best settings of each strategy before the comparison; None to compare them as they are.
+    max_disk_nbytes, max_prepare_seconds : number or None
+        Limits for tuned settings: bytes of a store and time to write it, for the whole source.
+    same_pixels : bool
+        Tuning keeps the decoder, since others may give other pixels.
+    tuning_cache : str or None
+        Folder with results of earlier tuning; None for the user's own, and "" for none.
     epoch_batches : int or None
         Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
     check_epoch : bool
@@ -141,6 +149,11 @@ class Settings:
     table_options: Mapping[str, Any] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tune_seconds: float | None = None
+    max_disk_nbytes: int | None = None
+    max_prepare_seconds: float | None = None
+    same_pixels: bool = False
+    tuning_cache: str | None = None
     epoch_batches: int | None = None
     check_epoch: bool = False
     source_name: str | None = None
@@ -171,8 +184,12 @@ class Settings:
             if value is not None:
                 whole_number(f"--{name.replace('_', '-')}", value, least=1)
         whole_number("--prefetch-size", self.prefetch_size, least=0)
-        if self.memory_nbytes is not None:
-            whole_number("--memory", self.memory_nbytes, least=1)
+        for option, limit in (("--memory", self.memory_nbytes), ("--max-disk", self.max_disk_nbytes)):
+            if limit is not None:
+                whole_number(option, limit, least=1)
+        for option, seconds in (("--tune-budget", self.tune_seconds), ("--max-prepare", self.max_prepare_seconds)):
+            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError(f"{option} must be a time above 0, such as 60s, not {seconds}")
         if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
             raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
         if self.step is not None and (self.model is not None or self.compute != TRAINING):

@@ -103,6 +103,8 @@ class TunedStrategy(JsonValues):
         True if this is the result of an earlier run.
     limits : dict of str to float
         The limits of `Limits` that were set.
+    measured_records : int
+        Records that were measured.
     """
 
     name: str
@@ -116,6 +118,7 @@ class TunedStrategy(JsonValues):
     seconds: float = 0.0
     is_cached: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
+    measured_records: int = 0
 
     @property
     def best(self) -> TriedConfiguration:
@@ -153,7 +156,7 @@ class Tuning(JsonValues):
     source : str
         The source, as reports call it.
     source_records, measured_records : int
-        Records of the source, and those that were measured.
+        Records of the source, and the most that were measured.
     settings : dict
         Settings that were the same for all: batch size, dtype, compute, CPUs and so on.
     machine, versions : dict

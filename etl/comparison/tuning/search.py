@@ -1,4 +1,4 @@
-"""The search for the best configuration: successive halving in fresh processes, then shuffled rounds of the finalists."""
+"""The search for the best configuration: successive halving in fresh processes, then shuffled rounds."""
 
 from __future__ import annotations
 
@@ -228,7 +228,9 @@ class Search:
     def _note_failure(self, candidate: Candidate, error: MeasurementError) -> None:
         self.failed[candidate] = error.reason
 
-    def _take_turn(self, candidates: Sequence[Candidate], deadline: float, batches: int | None = None) -> list[Candidate]:
+    def _take_turn(
+        self, candidates: Sequence[Candidate], deadline: float, batches: int | None = None
+    ) -> list[Candidate]:
         """Measure each of `candidates` once, in random order, until the deadline; return those that were measured."""
         batches = batches or self._batches
         order = list(candidates)
@@ -264,7 +266,12 @@ class Search:
         return [each for each in ranked[:most] if self.measured[each].score <= limit]
 
 
-def choose(given: Candidate, ratios: Mapping[Candidate, Interval], simplicity: Callable[[Candidate], object]) -> Candidate:
+def choose(
+    given: Candidate,
+    ratios: Mapping[Candidate, Interval],
+    simplicity: Callable[[Candidate], tuple[int, int]],
+    may_keep: bool = True,
+) -> Candidate:
     """Return the best candidate: the simplest of those that are not slower than the fastest by a relevant amount.
 
     The given one wins unless another has been shown to be faster, or is faster by estimate if there are too few rounds
@@ -278,14 +285,16 @@ def choose(given: Candidate, ratios: Mapping[Candidate, Interval], simplicity: C
         Wall time of the others over that of `given`.
     simplicity : callable
         Returns a sort key that puts the simplest first.
+    may_keep : bool
+        True if the given one exceeds no limit. Otherwise the best of the others is chosen, whatever it gains.
     """
     better = {
         each: ratio.estimate
         for each, ratio in ratios.items()
-        if ratio.estimate < 1 - NEGLIGIBLE and (ratio.high is None or ratio.high < 1)
+        if not may_keep or (ratio.estimate < 1 - NEGLIGIBLE and (ratio.high is None or ratio.high < 1))
     }
     if not better:
         return given
     fastest = min(better.values())
     as_good = [each for each, estimate in better.items() if estimate <= fastest * (1 + NEGLIGIBLE)]
-    return min(as_good, key=simplicity)  # type: ignore[arg-type, return-value]
+    return min(as_good, key=simplicity)

@@ -77,6 +77,10 @@ class Space:
         self.dimensions = [each for each in dimensions if each.values]
         self.given = {name: value for each in self.dimensions for name, value in next(each.choices()).items()}
 
+    def values_of(self, name: str) -> list[Any]:
+        """Return the values of a setting; none if it is not varied by itself."""
+        return [each for dimension in self.dimensions if dimension.names == (name,) for (each,) in dimension.values]
+
     def changes(self, configuration: Values) -> dict[str, Any]:
         """Return the settings of a configuration that differ from those that were given, and have an effect."""
         effective = canonical(configuration)
@@ -107,12 +111,10 @@ class Space:
                 if any(start[name] != value for name, value in choice.items()):
                     yield self.changes({**start, **choice})
 
-    def first_choice(
-        self, count: int, seed: int, predict: Callable[[Candidate], float] | None
-    ) -> list[dict[str, Any]]:
+    def first_choice(self, count: int, seed: int, predict: Callable[[Candidate], float] | None) -> list[dict[str, Any]]:
         """Return the changes of up to `count` configurations to begin with; the given one is the first.
 
-        Those that are predicted to be fast come next, or without a prediction those with one change. Random ones follow.
+        Those that are predicted to be fast come next; without a prediction, those with one change. Random ones follow.
 
         Parameters
         ----------
@@ -196,9 +198,7 @@ def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
         yield Dimension(("compute_threads",), tuple((each,) for each in counts))
 
 
-def _built_in(
-    workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool
-) -> Iterator[Dimension]:
+def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool) -> Iterator[Dimension]:
     """Yield the settings of a strategy of this package."""
     given = workload.threads(candidate, profile.is_on_device)
     if candidate.is_ahead:
