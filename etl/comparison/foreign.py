@@ -235,7 +235,9 @@ def answer(
     meeting = loader.rank.meet()
     if action == "first_try" and prepare is not None:
         try:
-            return FirstTry(replace(_run(prepare, loader, task), asked_for=sorted(asked)), None)
+            # Settings vary how files are read, not what they hold: they are prepared once for all.
+            prepared = _run(prepare, loader, replace(task, settings={}))
+            return FirstTry(replace(prepared, asked_for=sorted(asked)), None)
         finally:
             end_processes()
     if loader.rank.cpus:

@@ -117,7 +117,9 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
             "function a parameter of that name"
         )
     present = given_torch_settings(loader)
-    strategies: set[str] = sys.modules["torch"].multiprocessing.get_all_sharing_strategies()
+    from torch.multiprocessing import get_all_sharing_strategies  # loaded, since there is a DataLoader
+
+    strategies: set[str] = get_all_sharing_strategies()  # type: ignore[no-untyped-call]
     allowed: dict[str, Callable[[Value], bool]] = {
         "num_workers": lambda value: type(value) is int and value >= 0,
         "prefetch_factor": lambda value: value is None or (type(value) is int and value > 0),

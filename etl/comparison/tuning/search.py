@@ -156,7 +156,7 @@ class Search:
             batches = min(2 * batches, self._max_batches)
             if (len(alive) <= FINALISTS and is_last) or self._now() >= deadline:
                 break
-        return self._best(alive or [each for each in configurations if each in self.measured], FINALISTS)
+        return self._best([each for each in configurations if each in self.measured], FINALISTS)
 
     def look_around(
         self, finalists: Sequence[Candidate], neighbours: Callable[[Candidate], Iterable[Candidate]]
