@@ -13,6 +13,7 @@ from etl.comparison.report import (
     Prediction,
     Presaving,
     ProfileResult,
+    RankResult,
     Report,
     RoundFigures,
     SplitProfile,
@@ -269,6 +270,16 @@ def loaders_of_the_user() -> Report:
     )
 
 
+def on_ranks() -> Report:
+    """Return a report of strategies on two ranks, of which the second is slower."""
+    report = photographs()
+    ranks = [
+        RankResult(number, [2 * number, 2 * number + 1], 6.3, 1.2 + number, 1.3, 0.2, 3.4, wait, share, 812_000_000)
+        for number, wait, share in ((0, 1.1, 0.02), (1, 0.03, 0.98))
+    ]
+    return replace(report, strategies=[replace(each, ranks=ranks) for each in report.strategies])
+
+
 REPORTS = {
     made.__name__: made
     for made in (
@@ -281,6 +292,7 @@ REPORTS = {
         faster_beside_loading,
         little_measured,
         loaders_of_the_user,
+        on_ranks,
         hostile,
     )
 }

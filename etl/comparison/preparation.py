@@ -99,8 +99,8 @@ class Preparation:
             self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
             self.raise_if_all_failed()
 
-    def take_profile(self) -> Profile:
-        """Profile the raw pipeline, unless only loaders of the user are compared.
+    def take_profile(self, decoders: Iterable[str] = ()) -> Profile:
+        """Profile the raw pipeline, unless only loaders of the user are compared; its stages with `decoders`, too.
 
         Strategies that do not load ahead compute with the fastest number of threads from then on.
         """
@@ -111,7 +111,9 @@ class Preparation:
         seconds = profile.compute_seconds
         if seconds and self._settings.simulated_seconds is None:
             self._workload.plain_compute_threads = int(min(seconds, key=seconds.__getitem__))
-        return profile
+        configured = [each.setting("decoder") for each in self.own]
+        others = {each for each in (*configured, *decoders) if each not in (None, self._settings.decoder)}
+        return replace(profile, decodings={each: self._processes.decoding(each).stages for each in sorted(others)})
 
     def try_loaders(self) -> None:
         """Try each loader of the user on a few records: whether it works, and how long an epoch may take.

@@ -143,6 +143,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         runtime=audits_of(samples),
         splits=splits_of(measured, candidate),
         ranks=ranks_of(samples, evidence.check, scale),
+        settings=dict(candidate.settings),
         rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
     )
 

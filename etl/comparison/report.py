@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -239,6 +239,37 @@ class SplitTrial(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
+class TuningResult(Section["Report"]):
+    """The settings of a strategy that were best for it, found before the comparison.
+
+    Attributes
+    ----------
+    name : str
+        The strategy.
+    given : dict
+        Values of the settings that may be varied, as they were given.
+    chosen : dict
+        Settings of the best configuration that differ from these.
+    advice : str
+        Sentence that says what to set, and what it gains.
+    configurations : int
+        Configurations that were tried.
+    seconds : float
+        How long it took.
+    is_cached : bool
+        True if an earlier run found it.
+    """
+
+    name: str
+    given: Mapping[str, Any]
+    chosen: Mapping[str, Any]
+    advice: str
+    configurations: int
+    seconds: float
+    is_cached: bool
+
+
+@dataclass(frozen=True)
 class RankResult(Section["StrategyResult"]):
     """One of several ranks that train together. Seconds are per epoch of the whole source, of which it has its part.
 
@@ -332,6 +363,8 @@ class StrategyResult(Section["Report"]):
         The ranks, if there are several. The wall time is then that of the slowest, and its parts are those of the
         straggler: of the rank that waits least for others, or if they do not wait for each other of the slowest.
         Waiting for others is interference. The memory is that of all ranks, in which what they share counts once.
+    settings : dict
+        Settings that differ from those of the comparison, by name.
     """
 
     name: str
@@ -358,6 +391,7 @@ class StrategyResult(Section["Report"]):
     runtime: list[Audit]
     splits: list[SplitTrial] = field(default_factory=list)
     ranks: list[RankResult] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def straggler(self) -> str:
@@ -695,6 +729,8 @@ class Report(Section[None]):
         First batches of an epoch of each strategy.
     command : str or None
         Command line that made the report; None if it was made from Python.
+    tuning : list of TuningResult
+        The best settings of each strategy; empty if none was tuned.
     """
 
     schema_version: int
@@ -717,6 +753,7 @@ class Report(Section[None]):
     noise: Noise
     timelines: list[Timeline]
     command: str | None = None
+    tuning: list[TuningResult] = field(default_factory=list)
 
     @property
     def reference(self) -> str:

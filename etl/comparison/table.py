@@ -53,7 +53,7 @@ def show_report(report: Report, console: Console) -> None:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
     if any(each.ranks for each in report.strategies):
-        print_table(_ranks(report, epoch), console)
+        print_table(_ranks(report, epoch), console, keys=2)
         for each in report.strategies:
             console.print(f"{each.name}: {each.straggler}", highlight=False)
     if report.stages:

@@ -119,8 +119,8 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     present = given_torch_settings(loader)
     from torch.multiprocessing import get_all_sharing_strategies  # loaded, since there is a DataLoader
 
-    strategies: set[str] = get_all_sharing_strategies()  # type: ignore[no-untyped-call]
-    allowed: dict[str, Callable[[Value], bool]] = {
+    strategies: set[str] = get_all_sharing_strategies()
+    allowed: Mapping[str, Callable[[Value], bool]] = {
         "num_workers": lambda value: type(value) is int and value >= 0,
         "prefetch_factor": lambda value: value is None or (type(value) is int and value > 0),
         "sharing_strategy": lambda value: value in strategies,
@@ -128,8 +128,13 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     for name, value in settings.items():
         if name not in present:
             raise ValueError(f"the setting {name!r} is none of this DataLoader; it has {', '.join(present)}")
-        if not allowed.get(name, lambda value: isinstance(value, bool))(value):
+        is_allowed = allowed.get(name, _is_flag)
+        if not is_allowed(value):
             raise ValueError(f"the setting {name!r} of a DataLoader cannot be {value!r}")
+
+
+def _is_flag(value: Value) -> bool:
+    return isinstance(value, bool)
 
 
 class _SharingStrategy:

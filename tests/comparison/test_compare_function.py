@@ -111,7 +111,8 @@ def test_the_settings_of_the_guide_can_be_declared_and_chosen(
         "for function in (my_settings.threads, my_settings.doubled):\n"
         "    for place in (0, 1):\n"
         "        chosen = {name: values[place] for name, values in declared_settings(function).items()}\n"
-        f"        task = Task(16, 'float32', 7, 0, 40, 2, 2, 'files', settings=chosen, open_path=lambda: {str(photographs)!r})\n"
+        "        task = Task(16, 'float32', 7, 0, 40, 2, 2, 'files', settings=chosen,\n"
+        f"                    open_path=lambda: {str(photographs)!r})\n"
         "        print(sum(len(labels) for _, labels in open_loader(function, task)))\n"
     )
     done = subprocess.run(

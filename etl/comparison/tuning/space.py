@@ -77,10 +77,6 @@ class Space:
         self.dimensions = [each for each in dimensions if each.values]
         self.given = {name: value for each in self.dimensions for name, value in next(each.choices()).items()}
 
-    def values_of(self, name: str) -> list[Any]:
-        """Return the values of a setting; none if it is not varied by itself."""
-        return [each for dimension in self.dimensions if dimension.names == (name,) for (each,) in dimension.values]
-
     def changes(self, configuration: Values) -> dict[str, Any]:
         """Return the settings of a configuration that differ from those that were given, and have an effect."""
         effective = canonical(configuration)
@@ -214,7 +210,7 @@ def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_p
         yield _single("compute_threads", given.compute, map(int, profile.compute_seconds), is_predicted=True)
     if not same_pixels:
         own = candidate.setting("decoder", workload.settings.decoder)
-        yield _single("decoder", own, _decoders(workload), is_predicted=True)
+        yield _single("decoder", own, usable_decoders(workload), is_predicted=True)
     if candidate.is_presaved:
         yield _single("stage", candidate.stage, _stages(workload), is_predicted=True)
         stored = (candidate.format, candidate.setting("compression"))
@@ -225,7 +221,7 @@ def _single(name: str, given: Any, values: Iterable[Any], is_predicted: bool = F
     return Dimension((name,), tuple((each,) for each in dict.fromkeys((given, *values))), is_predicted)
 
 
-def _decoders(workload: Workload) -> list[str]:
+def usable_decoders(workload: Workload) -> list[str]:
     """Return the decoders that can be used; none if the pipeline is the user's own, or decodes nothing."""
     if workload.settings.pipeline is not None or "decode" not in workload.pipeline.names:
         return []

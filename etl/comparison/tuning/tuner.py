@@ -30,7 +30,7 @@ from etl.comparison.tuning.results import (
     with_front,
 )
 from etl.comparison.tuning.search import Measured, Search, choose
-from etl.comparison.tuning.space import space_of
+from etl.comparison.tuning.space import space_of, usable_decoders
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
@@ -180,9 +180,8 @@ class _Tuner:
             File of the cache for each.
         """
         preparation = Preparation(self._workload, processes, len(self._affinity), self._progress)
-        profile = preparation.take_profile()
+        profile = preparation.take_profile([] if self._settings.same_pixels else usable_decoders(self._workload))
         preparation.try_loaders()
-        profile = self._with_decodings(profile, processes)
         deadline = self._began + preparation.lost + self._total
         for number, candidate in enumerate(candidates):
             name = self._workload.name(candidate.origin)
@@ -202,19 +201,6 @@ class _Tuner:
                 continue
             known[candidate] = replace(result, name=name, seconds=time.monotonic() - began)
             self._cache.save(kept[candidate], known[candidate])
-
-    def _with_decodings(self, profile: Profile, processes: Processes) -> Profile:
-        """Return the profile with the stages of all decoders that may be chosen."""
-        if self._settings.same_pixels or not profile.stages:
-            return profile
-        own = next((each for each in self._workload.candidates() if not each.is_foreign), None)
-        if own is None:
-            return profile
-        found = {}
-        for each in space_of(self._workload, own, profile, same_pixels=False).values_of("decoder"):
-            if each != self._settings.decoder:
-                found[each] = processes.decoding(each).stages
-        return replace(profile, decodings=found)
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = min(1.0, (time.monotonic() - self._began) / self._total)
