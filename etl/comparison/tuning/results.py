@@ -137,7 +137,7 @@ class TunedStrategy(JsonValues):
         """Return a sentence that says what to set, and what it gains."""
         best, given = self.best, self.as_given
         if best.dropped:
-            return f"{self.name}: no configuration can be recommended: {best.dropped}."
+            return f"{self.name}: no configuration can be recommended: as given, {best.dropped}."
         if not self.chosen:
             others = len(self.configurations) - 1
             if not others:

@@ -14,10 +14,9 @@ MAX_ROWS = 8
 # Reasons that are printed for each strategy, of configurations that failed.
 MAX_REASONS = 5
 LEGEND = (
-    "Configurations have the numbers of their place by speed. epoch: wall time of all records. ratio: this time divided "
-    "by that of the given settings, paired within rounds; only finalists were measured in rounds. memory: peak of the "
-    "process and its workers. front: no other configuration is as good in epoch, prepare, disk and memory together. "
-    "dropped: it may not be chosen, for the reason below its table."
+    "#: place by speed among all that were tried. epoch: wall time of all records. ratio: this time divided by that of "
+    "the given settings, paired within rounds; only finalists were measured in rounds. memory: peak of the process and "
+    "its workers. front: no other configuration is as good in epoch, prepare, disk and memory together."
 )
 KEPT_LEGEND = " kept: the given settings are the choice."
 
@@ -34,11 +33,8 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
         has_kept = any(not each.chosen and each.is_recommended for each in tuning.strategies)
         console.print(LEGEND + (KEPT_LEGEND if has_kept else ""), style="dim", highlight=False)
     console.print(tuning.conclusion(), style="bold", highlight=False)
-    console.print(
-        f"{tuning.measured_records:,} of {tuning.source_records:,} records of {tuning.source}, in {tuning.seconds:.0f} s",
-        style="dim",
-        highlight=False,
-    )
+    measured = f"{tuning.measured_records:,} of {tuning.source_records:,} records"
+    console.print(f"{measured} of {tuning.source}, in {tuning.seconds:.0f} s", style="dim", highlight=False)
 
 
 def shown_configurations(strategy: TunedStrategy, limit: int = MAX_ROWS) -> list[int]:
@@ -125,22 +121,27 @@ def _ratio(strategy: TunedStrategy, configuration: TriedConfiguration) -> tuple[
 
 
 def _remarks(strategy: TunedStrategy, shown: list[int]) -> list[str]:
-    """Return lines on what the table leaves out, and why configurations were dropped."""
+    """Return lines on why configurations were dropped, and on what the table leaves out."""
     configurations = strategy.configurations
+    dropped: dict[str, list[str]] = {}
+    for index in shown:
+        if configurations[index].dropped:
+            dropped.setdefault(configurations[index].dropped, []).append(f"#{index + 1}")
     lines = [
-        f"#{index + 1} was dropped: {configurations[index].dropped}" for index in shown if configurations[index].dropped
+        f"{', '.join(numbers)} {'was' if len(numbers) == 1 else 'were'} dropped: {reason}"
+        for reason, numbers in dropped.items()
     ]
-    others = [each for index, each in enumerate(configurations) if index not in shown]
-    dropped = sum(bool(each.dropped) for each in others)
     parts = []
+    others = [each for index, each in enumerate(configurations) if index not in shown]
     if others:
-        were_dropped = f", {dropped:,} of them dropped" if dropped else ""
+        count = sum(bool(each.dropped) for each in others)
+        were_dropped = f", {'all' if count == len(others) else f'{count:,}'} dropped" if count else ""
         parts.append(f"{len(others):,} more tried{were_dropped}")
     if strategy.untried:
         parts.append(f"no time for {strategy.untried:,} others")
-    failed = len(strategy.failed)
     took = f"{strategy.seconds:.0f} s"
     parts.append(f"the result of an earlier run, which took {took}" if strategy.is_cached else f"tuned in {took}")
+    failed = len(strategy.failed)
     if failed:
         parts.append(f"{failed:,} failed{f', the first {MAX_REASONS}' if failed > MAX_REASONS else ''}:")
     return [*lines, "; ".join(parts)]
