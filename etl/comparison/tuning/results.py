@@ -133,6 +133,11 @@ class TunedStrategy(JsonValues):
         """True if its chosen configuration, or the given one, exceeds no limit."""
         return not self.best.dropped
 
+    @property
+    def is_prepared(self) -> bool:
+        """True if a configuration writes files before the first epoch."""
+        return any(each.costs.prepare_seconds or each.costs.disk_nbytes for each in self.configurations)
+
     def advice(self) -> str:
         """Return a sentence that says what to set, and what it gains."""
         best, given = self.best, self.as_given

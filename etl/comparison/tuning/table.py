@@ -69,11 +69,15 @@ def settings_of(configuration: TriedConfiguration) -> str:
     return describe_settings(configuration.settings) or "as given"
 
 
+def given_settings(strategy: TunedStrategy) -> str:
+    """Return the values of the settings that were given, as text."""
+    return ", ".join(describe_settings({name: value}) for name, value in strategy.given.items())
+
+
 def _show_strategy(strategy: TunedStrategy, console: Console) -> None:
     console.print(strategy.advice(), style="bold", highlight=False)
     if strategy.given:
-        values = ", ".join(describe_settings({name: value}) for name, value in strategy.given.items())
-        console.print(f"as given: {values}", style="dim", highlight=False)
+        console.print(f"as given: {given_settings(strategy)}", style="dim", highlight=False)
     shown = shown_configurations(strategy)
     table = _table(strategy, shown)
     epoch = str(table.columns[2].header)
@@ -91,12 +95,11 @@ def _table(strategy: TunedStrategy, shown: list[int]) -> Table:
     epoch, prepare = time_scale(each.seconds for each in costs), time_scale(each.prepare_seconds for each in costs)
     disk, memory = byte_scale(each.disk_nbytes for each in costs), byte_scale(each.memory_nbytes for each in costs)
     has_ratios = any(each.ratio is not None for each in configurations)
-    is_prepared = any(each.prepare_seconds or each.disk_nbytes for each in costs)
     table = Table()
     table.add_column("#")
     table.add_column("settings")
     numbers = [f"epoch, {epoch.unit}", *(("ratio", "95% interval") if has_ratios else ())]
-    numbers += [f"prepare, {prepare.unit}", f"disk, {disk.unit}"] if is_prepared else []
+    numbers += [f"prepare, {prepare.unit}", f"disk, {disk.unit}"] if strategy.is_prepared else []
     for heading in (*numbers, f"memory, {memory.unit}"):
         table.add_column(heading, justify="right")
     table.add_column("mark")
@@ -106,7 +109,11 @@ def _table(strategy: TunedStrategy, shown: list[int]) -> Table:
             settings_of(each),
             epoch.number(each.costs.seconds),
             *(_ratio(strategy, each) if has_ratios else ()),
-            *((prepare.number(each.costs.prepare_seconds), disk.number(each.costs.disk_nbytes)) if is_prepared else ()),
+            *(
+                (prepare.number(each.costs.prepare_seconds), disk.number(each.costs.disk_nbytes))
+                if strategy.is_prepared
+                else ()
+            ),
             memory.number(each.costs.memory_nbytes),
             "dropped" if each.dropped else "front" if each.is_on_front else "",
             style="dim" if each.dropped else "bold" if each == strategy.best else "",
