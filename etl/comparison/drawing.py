@@ -354,7 +354,7 @@ class RangeAxis:
 
     @classmethod
     def around(cls, values: Iterable[float]) -> RangeAxis:
-        """Return the axis that shows `values`, none below 0, with a small margin: logarithmic if their range is wide."""
+        """Return the axis that shows `values`, none below 0, with a small margin; logarithmic for a wide range."""
         shown = list(values)
         low, high = min(shown), max(shown)
         if low > 0 and high / low > _MAX_LINEAR_RANGE:
