@@ -32,11 +32,13 @@ from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.commands.output import output_console
 from etl.comparison.table import show_report
+from etl.comparison.tuning.results import Tuning
+from etl.comparison.tuning.table import show_tuning
 from etl.doctor import Examination, examine
 from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 from etl.doctor.stage_times import StageTime, StageTimes
-from tests import comparison_reports
+from tests import comparison_reports, tuning_results
 from tests.terminal import set_columns
 
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
@@ -173,8 +175,13 @@ def _showing(make: Callable[[], comparison_reports.Report]) -> Callable[[], None
     return lambda: show_report(make(), output_console())
 
 
+def _showing_tuning(make: Callable[[], Tuning]) -> Callable[[], None]:
+    return lambda: show_tuning(make(), output_console())
+
+
 TABLES: dict[str, Callable[[], None]] = {
     **{f"compare {name}": _showing(make) for name, make in comparison_reports.REPORTS.items()},
+    **{f"tune {name}": _showing_tuning(make) for name, make in tuning_results.TUNINGS.items()},
     "doctor": show_doctor,
     "stores": show_stores,
     "commits": show_commits,

@@ -47,17 +47,8 @@ def render_frame(report: Report) -> str:
 
 def render_page(report: Report) -> str:
     """Return the page as HTML. Markup in the texts of the report is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("etl.comparison", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        digits=digits, nbytes=nbytes, percent=percent, ratio=ratio, seconds=seconds, plain=_plain
-    )
-    html = environment.get_template("page.html").render(
+    return render_template(
+        "page.html",
         report=report,
         bars=epoch_bars(report),
         ratios=ratio_intervals(report),
@@ -71,7 +62,7 @@ def render_page(report: Report) -> str:
         verdict_on_rules=_verdict_on_rules(report.checks),
         clock=_clock(report.noise.frequency_mhz),
         facts=[
-            (title, _facts(values))
+            (title, list_facts(values))
             for title, values in (
                 ("Settings", report.settings),
                 ("Machine", report.machine),
@@ -82,8 +73,28 @@ def render_page(report: Report) -> str:
         describe_interval=describe_interval,
         pays_off=pays_off,
     )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Return the template `name` of this package with `values`, whose markup is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("etl.comparison", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        digits=digits, nbytes=nbytes, percent=percent, ratio=ratio, seconds=seconds, plain=_plain
+    )
+    html = environment.get_template(name).render(**values)
     # File names that are not valid UTF-8 contain lone surrogates, which a UTF-8 file cannot hold.
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def list_facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and JSON values as text for people."""
+    return [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
 
 
 def _verdict_on_rules(checks: list[Check]) -> str:
@@ -98,10 +109,6 @@ def _clock(megahertz: list[float]) -> str:
         return "not known"
     lowest, highest = f"{min(megahertz):,.0f}", f"{max(megahertz):,.0f}"
     return f"{highest} MHz" if lowest == highest else f"{lowest} to {highest} MHz"
-
-
-def _facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
 
 
 def _plain(value: Any) -> str:
