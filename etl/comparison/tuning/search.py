@@ -86,8 +86,6 @@ class Search:
         Samples by configuration.
     failed : dict
         Reasons why configurations could not be measured.
-    untried : int
-        Configurations that there was no time for.
     """
 
     def __init__(
@@ -117,7 +115,6 @@ class Search:
         self._sample_seconds = 0.0
         self.measured: dict[Candidate, Measured] = {}
         self.failed: dict[Candidate, str] = {}
-        self.untried = 0
 
     def measure_given(self) -> int:
         """Measure the given configuration, and return how many configurations there is time for.
@@ -132,15 +129,17 @@ class Search:
             reason = self.failed[self._given]
             raise MeasurementError(reason, reason)
         self.measured[self._given].scores.clear()  # there was nothing to compare it with
-        # Each of the turns of halving takes as long as the first: half as many samples with twice the batches.
+        # A turn has half as many samples as the one before, with twice as many batches: starting processes takes half
+        # as long, and the batches take as long as before.
         turns = 1 + math.log2(max(1.0, self._max_batches / self._batches))
         room = HALVING_SHARE * (self._deadline - self._began)
-        return max(MIN_CONFIGURATIONS, min(MAX_CONFIGURATIONS, int(room / (turns * self._sample_seconds))))
+        with_room = int(room / ((2 + turns) / 2 * self._sample_seconds))
+        return max(MIN_CONFIGURATIONS, min(MAX_CONFIGURATIONS, with_room))
 
     def halve(self, configurations: Sequence[Candidate]) -> list[Candidate]:
         """Return the best of `configurations`: measure all on a few batches, half of them on twice as many, and so on.
 
-        Those that there is no time for are counted in `untried`.
+        Those that there is no time for are left out.
         """
         deadline = self._began + HALVING_SHARE * (self._deadline - self._began)
         alive = list(configurations)
@@ -149,8 +148,6 @@ class Search:
             measured = self._take_turn(alive, deadline, batches)
             if not measured:
                 break
-            if self._turns <= 2:
-                self.untried += sum(each not in self.measured and each not in self.failed for each in alive)
             alive = self._best(measured, max(FINALISTS, -(-len(measured) // 2)))
             is_last = batches >= self._max_batches
             batches = min(2 * batches, self._max_batches)

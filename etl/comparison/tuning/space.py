@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ DECODER_PACKAGES = {"pillow": ("PIL",), "turbo": ("simplejpeg", "cv2")}
 FORMAT_PACKAGES = {"torch": "torch", "safetensors": "safetensors"}
 # Combinations that are predicted to take this many times as long as the best one are not tried.
 HOPELESS = 1.3
+# Configurations of larger spaces are not counted one by one.
+MAX_COUNTED = 20_000
 
 Values = Mapping[str, Any]
 
@@ -94,10 +97,21 @@ class Space:
         return self._candidate.with_settings(values)
 
     def __len__(self) -> int:
-        count = 1
-        for each in self.dimensions:
-            count *= len(each.values)
-        return count
+        """Return the number of different configurations, or an upper bound if there are very many."""
+        count = math.prod(len(each.values) for each in self.dimensions)
+        if count > MAX_COUNTED:
+            return count
+        return len({_key(self._chosen(choice)) for choice in self._product(self.dimensions)})
+
+    def _product(self, dimensions: Iterable[Dimension]) -> Iterator[tuple[Values, ...]]:
+        return itertools.product(*(list(each.choices()) for each in dimensions))
+
+    def _chosen(self, choice: Iterable[Values]) -> dict[str, Any]:
+        """Return the changes of a configuration with these values, and otherwise the given ones."""
+        values = dict(self.given)
+        for each in choice:
+            values |= each
+        return self.changes(values)
 
     def neighbours(self, changes: Values) -> Iterator[dict[str, Any]]:
         """Yield the changes of all configurations that differ from one with `changes` in one dimension."""
@@ -148,11 +162,8 @@ class Space:
         """Return the changes of predicted settings that are not hopeless, those that are predicted fastest first."""
         predicted = [each for each in self.dimensions if each.is_predicted]
         cores: dict[tuple[Any, ...], tuple[float, dict[str, Any]]] = {}
-        for choice in itertools.product(*(list(each.choices()) for each in predicted)):
-            values = dict(self.given)
-            for each in choice:
-                values |= each
-            changes = self.changes(values)
+        for choice in self._product(predicted):
+            changes = self._chosen(choice)
             cores[_key(changes)] = predict(self.candidate(changes)), changes
         ranked = sorted(cores.values(), key=lambda each: each[0])
         return [changes for seconds, changes in ranked if seconds <= HOPELESS * ranked[0][0]]
@@ -184,14 +195,14 @@ def space_of(workload: Workload, candidate: Candidate, profile: Profile, same_pi
 def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
     """Yield the settings that a loader of the user declares, and the compute threads beside it."""
     tried = workload.tried[candidate.origin]
-    own = dict(candidate.settings)
-    for name, values in tried.settings.items():
-        given = own.get(name, tried.given.get(name))
-        yield Dimension((name,), tuple((each,) for each in dict.fromkeys((given, *values))))
-    if "compute_threads" not in tried.settings and workload.settings.simulated_seconds is None:
-        threads = workload.threads(candidate, False).compute
-        counts = dict.fromkeys((threads, workload.cpus, max(1, workload.cpus // 2), 1))
-        yield Dimension(("compute_threads",), tuple((each,) for each in counts))
+    threads = workload.threads(candidate, False).compute
+    settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}
+    if workload.settings.simulated_seconds is None:
+        settings.setdefault("compute_threads", (workload.cpus, max(1, workload.cpus // 2), 1))
+    # A setting of which no value is known has the value None, which is never passed on.
+    present = {"compute_threads": threads, **tried.given, **dict(candidate.settings)}
+    for name, values in settings.items():
+        yield _single(name, present.get(name), values)
 
 
 def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool) -> Iterator[Dimension]:

@@ -287,7 +287,7 @@ class _OneStrategy:
             given=self._space.given,
             chosen=self._changes[best],
             configurations=with_front(tried.values()),
-            untried=search.untried,
+            untried=max(0, len(self._space) - len(tried) - len(search.failed)),
             failed={describe_settings(self._changes[each]): reason for each, reason in search.failed.items()},
             limits=self._limits.as_dict(),
             measured_records=len(self._workload.records),
@@ -348,7 +348,6 @@ class _OneStrategy:
     def _is_allowed(self, candidate: Candidate, search: Search) -> bool:
         """Return True if `candidate` has its files, and exceeds no limit as far as that is known."""
         if candidate.is_presaved and candidate.store not in self._preparation.writing:
-            search.untried += candidate not in self._dropped and candidate not in search.measured
             return False
         measured = search.measured.get(candidate)
         reason = self._limits.exceeded_by(self._costs(candidate, measured))
