@@ -117,10 +117,8 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
             "function a parameter of that name"
         )
     present = given_torch_settings(loader)
-    from torch.multiprocessing import get_all_sharing_strategies  # loaded, since there is a DataLoader
-
-    strategies: set[str] = get_all_sharing_strategies()
-    allowed: Mapping[str, Callable[[Value], bool]] = {
+    strategies = sys.modules["torch"].multiprocessing.get_all_sharing_strategies()
+    allowed: dict[str, Callable[[Value], bool]] = {
         "num_workers": lambda value: type(value) is int and value >= 0,
         "prefetch_factor": lambda value: value is None or (type(value) is int and value > 0),
         "sharing_strategy": lambda value: value in strategies,
@@ -128,12 +126,12 @@ def _check(loader: Any, settings: Mapping[str, Value]) -> None:
     for name, value in settings.items():
         if name not in present:
             raise ValueError(f"the setting {name!r} is none of this DataLoader; it has {', '.join(present)}")
-        is_allowed = allowed.get(name, _is_flag)
+        is_allowed = allowed.get(name, _is_bool)
         if not is_allowed(value):
             raise ValueError(f"the setting {name!r} of a DataLoader cannot be {value!r}")
 
 
-def _is_flag(value: Value) -> bool:
+def _is_bool(value: Value) -> bool:
     return isinstance(value, bool)
 
 

@@ -206,9 +206,10 @@ class Tuning(JsonValues):
 
     def conclusion(self) -> str:
         """Return a sentence that names the fastest strategy, and says by how much others are slower."""
-        fastest, *others = self._from_fastest() or [None]
-        if fastest is None:
+        ranked = self._from_fastest()
+        if not ranked:
             return "No strategy can be recommended."
+        fastest, *others = ranked
         wall = fastest.best.costs.seconds
         found = f"Fastest: {fastest.name} {_with_settings(fastest.chosen)}, {seconds(wall)} for an epoch"
         slower = [(each.name, each.best.costs.seconds / wall) for each in others]
