@@ -166,8 +166,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SCENARIO",
-        help="predict every strategy elsewhere: cpus=8,compute=5ms,disk=200MB/s,cache=50%%, or some of these (compute=2x "
-        "takes twice as long); may be given several times",
+        help="predict every strategy elsewhere: cpus=8,compute=5ms,disk=200MB/s,cache=50%%, or some of these "
+        "(compute=2x takes twice as long); may be given several times",
     )
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")

@@ -24,8 +24,8 @@ def make_scenarios(measured: Measurements) -> list[Scenario]:
     given = measured.workload.settings.what_if
     known = {each: measured_costs(measured, each) for each in measured.compared} if given else {}
     return [
-        Scenario(text, [_predict(measured.name(each), costs, WhatIf.parse(text)) for each, costs in known.items()])
-        for text in given
+        Scenario(each.text, [_predict(measured.name(one), costs, each) for one, costs in known.items()])
+        for each in map(WhatIf.parse, given)
     ]
 
 
@@ -147,10 +147,10 @@ def _reads_the_same(candidate: Candidate, other: Candidate) -> bool:
 
 def _nbytes(measured: Measurements, candidate: Candidate) -> float:
     """Return the bytes that an epoch reads from files; worker processes also read programs when they start."""
-    alike = [each for each in measured.compared if _reads_the_same(each, candidate)]
+    samples = [measured.samples[each] for each in measured.compared if _reads_the_same(each, candidate)]
     return measured.scale.records * min(
-        central_estimate(measured.samples[each], measured.scale, lambda sample: sample.read_nbytes / sample.epoch.samples)
-        for each in alike
+        central_estimate(each, measured.scale, lambda sample: sample.read_nbytes / sample.epoch.samples)
+        for each in samples
     )
 
 

@@ -50,7 +50,7 @@ class WhatIf:
         ValueError
             If it is none. The message lists the keys.
         """
-        found = cls(text)
+        found = cls(",".join("".join(part.split()) for part in text.split(",")))
         seen = set()
         for part in text.split(","):
             key, _, value = (each.strip() for each in part.partition("="))

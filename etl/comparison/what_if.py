@@ -1,8 +1,8 @@
 """What would happen elsewhere: a model of an epoch with other CPUs, compute or storage, from measured costs.
 
-A training loop that loads itself waits for every record, with one thread: for its CPU time, for a slow source and for the
-disk. Threads that load ahead share all of that, but no number of threads reads faster than the disk. This is only
-arithmetic: `costs.py` takes the costs from the measurements of a comparison.
+A training loop that loads itself waits for every record: for its CPU time, for a slow source and for the disk. Threads
+that load ahead share all of that, but no number of threads reads faster than the disk. This is only arithmetic:
+`costs.py` takes the costs from the measurements of a comparison.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Costs:
         return self.adjustment * max(shared + self.disk_seconds / threads, self.cpu_seconds / cpus, self.disk_seconds)
 
     def computing(self, threads: int) -> float:
-        """Return the seconds of compute alone with `threads` threads, by Amdahl's law between and beyond measurements."""
+        """Return the seconds of compute alone with `threads` threads; by Amdahl's law if that was not measured."""
         known = self.compute_seconds
         if self.is_on_device or threads in known:
             return known.get(threads, min(known.values()))
@@ -170,7 +170,7 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
 
 
 def fewest_cpus(costs: Costs) -> int | None:
-    """Return the fewest CPUs with which compute is used for `UTILISATION_WANTED` of the time; None if there are none."""
+    """Return the fewest CPUs for a utilisation of `UTILISATION_WANTED`; None if no number is enough."""
     return next((cpus for cpus in range(1, MAX_CPUS + 1) if _is_used(outcome(costs, cpus))), None)
 
 
@@ -229,7 +229,7 @@ def extrapolated(costs: Costs, scenario: WhatIf) -> list[str]:
         low, high = COMPUTE_VALIDATED
         reasons.append(f"compute beyond {low:g} to {high:g} times the measured {1e3 * before:.3g} ms")
     if after.disk_seconds > 0 and costs.disk_seconds == 0:
-        reasons.append("this comparison did not read the disk")
+        reasons.append("a disk, which this comparison did not read")
     elif after.disk_seconds > 0 and scenario.disk_nbytes_per_second is not None:
         measured = costs.nbytes / costs.disk_seconds
         if not _within(scenario.disk_nbytes_per_second / measured, DISK_VALIDATED):
@@ -264,7 +264,9 @@ def _of_split(costs: Costs, split: Threads, cpus: int) -> Outcome:
         if not costs.is_on_device:
             factors = costs.apart if split.compute + split.loading <= cpus else costs.shared
         both = overlapped_seconds(load, compute, *factors)
-        stall = load + rest * max(0.0, both - compute * factors[1]) if load * factors[0] >= compute * factors[1] else load
+        slow_load, slow_compute = load * factors[0], compute * factors[1]
+        # Compute that takes longer than loading takes all of the time.
+        stall = load + rest * (both - slow_compute if slow_load > slow_compute else 0.0)
         wall = load + compute + rest * both
     else:
         stall = costs.batches * load
