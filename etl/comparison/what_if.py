@@ -1,4 +1,4 @@
-"""What would happen elsewhere: a model of an epoch with other CPUs, compute or storage, from measured costs.
+"""Predictions for elsewhere: a model of an epoch with other CPUs, compute or storage, from measured costs.
 
 A training loop that loads itself waits for every record: for its CPU time, for a slow source and for the disk. Threads
 that load ahead share all of that, but no number of threads reads faster than the disk. This is only arithmetic:
@@ -29,7 +29,7 @@ MIN_EFFECT = 0.03
 
 @dataclass(frozen=True)
 class Costs:
-    """What one strategy costs, as measured. Seconds and bytes are per batch unless another unit is named.
+    """Measured costs of one strategy. Seconds and bytes are per batch unless another unit is named.
 
     Attributes
     ----------

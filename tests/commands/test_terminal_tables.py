@@ -26,7 +26,7 @@ SCRIPT = str(ROOT / "tests/every_table.py")
 TABLES = (
     *(f"compare {name}" for name in comparison_reports.REPORTS),
     *("doctor", "stores", "commits", "study", "settings", "peers", "history", "gather", "decode", "overlap", "scale"),
-    *("writers", "formats", "collections"),
+    *("writers", "formats", "collections", "what if"),
 )
 # Tables with names and notes that are longer than a column may be, so that they wrap.
 WITH_LONG_TEXTS = ("compare many_with_long_names", "compare hostile", "settings", "peers")
