@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import presave
-from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, write
+from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, what_if, write
 from benchmarks.aa import study as aa_study
 from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
@@ -158,6 +158,12 @@ def show_collections() -> None:
     gc_pauses.main([])
 
 
+def show_what_if() -> None:
+    names = ("training on 2 CPUs", "device 0.25", "async-presaved")
+    found = [what_if.Predicted(group, *names, 12.3456, 12.7, 0.456, 0.47) for group in ("compute", "CPUs")]
+    what_if.show(found, wide_console())
+
+
 @cache
 def _examine() -> Examination:
     return examine()
@@ -196,6 +202,7 @@ TABLES: dict[str, Callable[[], None]] = {
     "writers": show_writers,
     "formats": show_formats,
     "collections": show_collections,
+    "what if": show_what_if,
 }
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.meeting import Meeting
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import absent_pages, reports_pages
-from etl.measuring.process_tree import PeakMemory, mapped_nbytes, read_nbytes
+from etl.measuring.process_tree import PeakMemory, cpu_seconds, mapped_nbytes, read_nbytes
 from etl.measuring.structure import record_count
 from etl.strategies.foreign import close_loader
 from etl.strategies.torch_loader import given_torch_settings, torch_settings
@@ -246,10 +246,13 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         # A loader that reads ahead of its epochs gets a start in a pause between them, and while the epoch before
         # computes. So only the counters are read between them, and loading alone does not come after compute.
         etl_alone: EpochTimes | None = None
+        etl_cpu: float | None = None
         if with_etl_alone:
             outside += epochs.begin()
             _begin_together(loading.meeting)
+            etl_cpu = -cpu_seconds()
             etl_alone = run_epoch(epochs, None)
+            etl_cpu += cpu_seconds()
         outside += epochs.begin()
         read = read_nbytes()
         _begin_together(loading.meeting)
@@ -278,6 +281,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         unreported_files=sum(not reports_pages(each) for each in loading.files),
         timeline=loop_spans(times, loading.is_ahead),
         runtime=[policy.audit() for policy in policies],
+        etl_cpu_seconds=etl_cpu,
         steps=None if loading.meeting is None else StepTimes(times.began.tolist(), times.done.tolist()),
     )
 

@@ -21,7 +21,7 @@ from etl.comparison.charts import (
     stage_parts,
     stage_points,
 )
-from etl.comparison.report import Check, Report, StrategyResult
+from etl.comparison.report import Check, Report, Scenario, ScenarioResult, StrategyResult
 from etl.comparison.units import (
     NOT_MEASURED,
     Scale,
@@ -72,6 +72,9 @@ def render_page(report: Report) -> str:
         stage_name=stage_name,
         describe_interval=describe_interval,
         pays_off=pays_off,
+        cpus_wanted=cpus_wanted,
+        prediction_kind=prediction_kind,
+        scenario_notes=scenario_notes,
     )
 
 
@@ -327,3 +330,32 @@ def pays_off(epochs: float | None, report: Report) -> str:
     if all(each.presaving is not None for each in report.strategies):
         return NOT_MEASURED
     return "never" if epochs is None else f"{digits(epochs, 2)} epochs"
+
+
+def prediction_kind(result: ScenarioResult) -> str:
+    """Return how far the prediction for a scenario can be trusted: "none", "extrapolated" or "validated"."""
+    if result.wall_seconds is None:
+        return "none"
+    return "extrapolated" if result.extrapolated else "validated"
+
+
+def cpus_wanted(result: ScenarioResult) -> str:
+    """Return the CPUs for a utilisation of 90%; "no number" if none are enough."""
+    if result.wall_seconds is None:
+        return NOT_MEASURED
+    if result.cpus_for_utilisation is None:
+        return "no number"
+    return f"{result.cpus_for_utilisation}{' (extrapolated)' if result.cpus_extrapolated else ''}"
+
+
+def scenario_notes(scenario: Scenario) -> list[str]:
+    """Return sentences that say why strategies are not predicted, never used for 90%, or extrapolated."""
+    notes: dict[str, list[str]] = {}
+    for each in scenario.strategies:
+        if each.wall_seconds is None:
+            notes.setdefault(f"Not predicted, because {each.reason}", []).append(each.strategy)
+        elif each.reason:
+            notes.setdefault(f"No number of CPUs gives 90%, because {each.reason}", []).append(each.strategy)
+        for reason in each.extrapolated:
+            notes.setdefault(f"Extrapolated, because the scenario has {reason}", []).append(each.strategy)
+    return [f"{note}: {', '.join(names)}." for note, names in notes.items()]

@@ -688,6 +688,47 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class ScenarioResult:
+    """Prediction of one strategy for a scenario. Seconds are per epoch of the whole source.
+
+    Attributes
+    ----------
+    strategy : str
+        Name of the `StrategyResult`.
+    wall_seconds, stall_seconds : float or None
+        Wall time, and the part of it in which nothing is computed because the next batch is not ready; None if the
+        strategy cannot be predicted.
+    accelerator_utilisation : float or None
+        Compute alone divided by wall time.
+    cpus_for_utilisation : int or None
+        Fewest CPUs with which the utilisation is 90%, with everything else as in the scenario; None if there are none.
+    reason : str
+        Why the strategy is not predicted, or why no number of CPUs is enough; empty if neither is so.
+    extrapolated : list of str
+        How far the prediction is beyond what this comparison measured or what was validated; empty if it is not.
+    cpus_extrapolated : bool
+        True if `cpus_for_utilisation` is more CPUs than this comparison used, or extrapolated for another reason.
+    """
+
+    strategy: str
+    wall_seconds: float | None
+    stall_seconds: float | None
+    accelerator_utilisation: float | None
+    cpus_for_utilisation: int | None
+    reason: str
+    extrapolated: list[str] = field(default_factory=list)
+    cpus_extrapolated: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario of `--what-if`, as it was given, with one prediction per strategy."""
+
+    what_if: str
+    strategies: list[ScenarioResult]
+
+
+@dataclass(frozen=True)
 class Report(Section[None]):
     """Report of a comparison. It has at least one strategy.
 
@@ -731,6 +772,8 @@ class Report(Section[None]):
         Command line that made the report; None if it was made from Python.
     tuning : list of TuningResult
         The best settings of each strategy; empty if none was tuned.
+    scenarios : list of Scenario
+        Predictions for other CPUs, compute or storage; empty if none were asked for.
     """
 
     schema_version: int
@@ -754,6 +797,7 @@ class Report(Section[None]):
     timelines: list[Timeline]
     command: str | None = None
     tuning: list[TuningResult] = field(default_factory=list)
+    scenarios: list[Scenario] = field(default_factory=list)
 
     @property
     def reference(self) -> str:

@@ -332,6 +332,8 @@ class Sample(JsonValues):
         Moments of the steps, if this is one of several ranks.
     ranks : list of RankSample
         The ranks, if this is a sample of several.
+    etl_cpu_seconds : float or None
+        CPU time of the epoch of loading alone; None if it was not measured.
     """
 
     epoch: EpochMetrics
@@ -354,3 +356,4 @@ class Sample(JsonValues):
     runtime: list[Audit] = field(default_factory=list)
     steps: StepTimes | None = None
     ranks: list[RankSample] = field(default_factory=list)
+    etl_cpu_seconds: float | None = None

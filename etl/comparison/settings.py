@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
-from etl.arguments import whole_number
+from etl.arguments import parse_seconds, whole_number
 from etl.comparison.candidates import Candidate
+from etl.comparison.scenario import WhatIf
 from etl.functions import is_carried
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
@@ -21,9 +22,7 @@ CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
 TRAINING = "training"
 INFERENCE = "inference"
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|min)?")
 SIMULATED = re.compile(r"simulated:(?P<duration>[^,]+)(?P<sync>,sync)?")
-UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0}
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,8 @@ class Settings:
         Rules of fairness that are not checked.
     seed : int
         Seed for shuffling, initial weights and the order of rounds.
+    what_if : tuple of str
+        Scenarios for which every strategy is predicted, such as "cpus=8,compute=5ms,disk=200MB/s,cache=50%".
 
     Raises
     ------
@@ -160,6 +161,7 @@ class Settings:
     search: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     seed: int = 0
+    what_if: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_strategies(self.strategies)
@@ -210,6 +212,8 @@ class Settings:
                     f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "
                     "factory of the training step if there is one, as package.module:function"
                 )
+        for scenario in self.what_if:
+            WhatIf.parse(scenario).check(is_cold=self.cache == "cold")
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
             raise ValueError(f"--compute {self.compute} runs no model, so --model and --backend have no effect with it")
 
@@ -244,22 +248,8 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings that `as_dict` described."""
-        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search")}
+        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search", "what_if")}
         return cls(**{**values, **tuples})
-
-
-def parse_seconds(text: str, option: str) -> float:
-    """Return the seconds of a time such as "60s", "20ms", "1.5min" or "60".
-
-    Raises
-    ------
-    ValueError
-        If `text` is not a time. The message names `option`.
-    """
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{option} must be a time such as 60s, 20ms or 2min, not {text!r}")
-    return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
 def _check_strategies(given: tuple[str, ...]) -> None:
