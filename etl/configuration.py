@@ -28,6 +28,7 @@ from etl.configuration_file import (
     shown,
     table_lines,
     unknown_key,
+    without_none,
 )
 from etl.functions import find_function, is_carried, is_function_name
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
@@ -125,6 +126,7 @@ class Configuration:
     file: Path | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "result", without_none(self.result))
         self._check_data()
         self._check_loader()
         if self.strategy_kind.is_foreign:

@@ -161,12 +161,12 @@ def table_lines(table: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def facts_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Return the lines of [result], without None; raises `TypeError` for a value that TOML does not have."""
-    present = _without_none(facts)
-    return ["", *tomli_w.dumps({"result": present}).splitlines()] if present else []
+    """Return the lines of [result]; raises `TypeError` for a value that TOML does not have."""
+    return ["", *tomli_w.dumps({"result": facts}).splitlines()] if facts else []
 
 
-def _without_none(value: Any) -> Any:
+def without_none(value: Any) -> Any:
+    """Return `value` without what is None in a mapping, or in mappings in it."""
     if isinstance(value, Mapping):
-        return {name: _without_none(each) for name, each in value.items() if each is not None}
+        return {name: without_none(each) for name, each in value.items() if each is not None}
     return value

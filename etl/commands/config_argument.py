@@ -43,7 +43,7 @@ class _Config(argparse.Action):
         super().__init__(**options)
         self._positionals = positionals
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+    def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
         setattr(namespace, self.dest, values)
         for each in self._positionals:
             each.required = False
