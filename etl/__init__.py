@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from etl import demonstration, doctor, models, runtime, stages, strategies
     from etl.comparison.compare import compare
     from etl.comparison.report import Report
+    from etl.configuration import from_config
     from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
     from etl.iterators.device import DeviceIterator
     from etl.iterators.torch_dataset import TorchDataset
@@ -47,6 +48,7 @@ _MODULES = {
     "etl": ("demonstration", "doctor", "models", "runtime", "stages", "strategies"),
     "etl.comparison.compare": ("compare",),
     "etl.comparison.report": ("Report",),
+    "etl.configuration": ("from_config",),
     "etl.iterators": ("AsyncIterator", "BatchIterator", "PresavedIterator", "RawIterator", "SyntheticIterator"),
     "etl.iterators.device": ("DeviceIterator",),
     "etl.iterators.torch_dataset": ("TorchDataset",),
@@ -103,6 +105,7 @@ __all__ = [
     "gather_normalised",
     "load_kernels",
     "TorchDataset",
+    "from_config",
     # comparisons
     "compare",
     "Report",

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import presave
 from etl import strategies
 from etl.arguments import parse_nbytes, parse_seconds
+from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json, save_text, show_error
 from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison.page import render_page
@@ -27,6 +29,7 @@ from etl.comparison.rules import RULES
 from etl.comparison.settings import BACKENDS, CACHES, Settings
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
+from etl.configuration import PREFETCH_SIZE, SIZE, Configuration
 from etl.measuring.processes import MeasurementError
 from etl.runtime.gc_policy import KINDS as COLLECTORS
 from etl.runtime.heap_policy import KINDS as HEAPS
@@ -43,23 +46,35 @@ PHASES = {
     "trace": "tracing",
 }
 
+# Values of arguments that are left out, unless a configuration has others.
+DEFAULTS = {
+    "strategies": strategies.default_names(),
+    "batch_size": 32,
+    "dtype": "float32",
+    "size": SIZE,
+    "decoder": "pillow",
+}
+# Name of the strategy of `--config` in reports.
+CONFIGURED = "configured"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    source = parser.add_argument(
         "source",
         type=str,
         metavar="SOURCE",
         help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
     )
+    add_config_argument(parser, "SOURCE and its options, batch size and dtype; it is compared as `configured`", source)
     data = parser.add_argument_group("strategies and data")
     data.add_argument(
         "--strategies",
         type=_names,
-        default=strategies.default_names(),
         metavar="NAME,...",
         help=f"any of {', '.join(strategies.names())}, and loaders of your own as mine=package.module:function; the "
-        f"others are compared with the first (default: {','.join(strategies.default_names())})",
+        f"others are compared with the first (default: {','.join(strategies.default_names())}; with --config: raw, and "
+        "its strategy as given)",
     )
     data.add_argument(
         "--formats",
@@ -77,13 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run this strategy in another environment: the path of its interpreter",
     )
     data.add_argument("--until", metavar="STAGE", help="presave after this stage (default: resize for images)")
-    data.add_argument("--batch-size", type=int, default=32, metavar="N", help="records per batch (default: 32)")
+    data.add_argument("--batch-size", type=int, metavar="N", help="records per batch (default: 32)")
     data.add_argument("--prefetch-size", type=int, default=2, metavar="N", help="batches loaded ahead (default: 2)")
-    data.add_argument(
-        "--dtype", choices=tuple(DTYPES), default="float32", help="dtype of features and weights (default: float32)"
-    )
-    data.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
-    data.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
+    data.add_argument("--dtype", choices=tuple(DTYPES), help="dtype of features and weights (default: float32)")
+    data.add_argument("--size", type=int, help="side of the images in pixels (default: 224)")
+    data.add_argument("--decoder", choices=tuple(DECODERS), help="default: pillow")
     data.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
     compute = parser.add_argument_group("compute")
     compute.add_argument(
@@ -181,6 +194,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, show the report, and write the files that were requested."""
     for option in ("html", "trace"):
         check_file_path(getattr(arguments, option), f"--{option}")
+    configuration = read_configuration(arguments)
+    if configuration is not None:
+        _take(configuration, arguments)
+    fill(arguments, DEFAULTS)
     settings = Settings(
         source=arguments.source,
         strategies=arguments.strategies,
@@ -207,8 +224,10 @@ def run(arguments: argparse.Namespace) -> int:
         size=arguments.size,
         decoder=arguments.decoder,
         split=arguments.split,
-        table_options=source_options(arguments),
+        table_options=source_options(arguments) if configuration is None else dict(configuration.table_options),
         pythons=dict(arguments.python),
+        configured={} if configuration is None else {CONFIGURED: _compared_settings(configuration)},
+        seed=0 if configuration is None else configuration.seed,
         epoch_batches=arguments.epoch_batches,
         check_epoch=arguments.check_epoch,
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
@@ -230,6 +249,28 @@ def run(arguments: argparse.Namespace) -> int:
         save_text(arguments.html, render_page(report))
     save_json(arguments.trace, trace_events(report))
     return 0
+
+
+def _take(configuration: Configuration, arguments: argparse.Namespace) -> None:
+    """Compare the configured strategy, last, on its data; by default with raw and with itself as given."""
+    given = {"batch_size": configuration.batch_size, "dtype": configuration.dtype, "decoder": configuration.decoder}
+    if configuration.strategy_kind.reads_store and configuration.stage is None:
+        given["until"] = None
+    fill_from(configuration, arguments, given)
+    others = arguments.strategies
+    if others is None:
+        others = tuple(dict.fromkeys(("raw", configuration.strategy)))
+    arguments.strategies = (*others, f"{CONFIGURED}={configuration.strategy}")
+
+
+def _compared_settings(configuration: Configuration) -> dict[str, Any]:
+    """Return the configured settings, with those defaults that the other strategies may have otherwise."""
+    kind, settings = configuration.strategy_kind, dict(configuration.settings)
+    if not kind.is_foreign and kind.loads_ahead:
+        settings.setdefault("prefetch_size", PREFETCH_SIZE)
+    if kind.reads_store:
+        settings.setdefault("format", presave.formats()[0])
+    return settings
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,9 +14,11 @@ from typing import Any
 import joblib
 
 import presave
+from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.inspect import describe_store, show_store
-from etl.commands.output import check_file_path, progress_bar, save_json
+from etl.commands.output import check_file_path, progress_bar, save_json, show_facts
 from etl.commands.source_arguments import SOURCES, add_source_arguments, parse_source, source_options
+from etl.configuration import SIZE, Configuration
 from etl.loading.records import Records, records
 from etl.sources import open_source
 from etl.sources.randomness import is_random
@@ -24,6 +26,8 @@ from etl.stages import DECODERS
 from etl.stages.presets import default_split, open_pipeline
 
 THREADS = 2
+# Values of arguments that are left out, unless a configuration has others.
+DEFAULTS = {"size": SIZE, "decoder": "pillow", "format": presave.formats()[0]}
 CONNECT_SECONDS = 5
 
 
@@ -33,22 +37,23 @@ INTERRUPTED = "no incomplete file was left, and the same command continues after
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    source = parser.add_argument(
         "source",
         type=parse_source,
         metavar="SOURCE",
         help=SOURCES,
     )
-    parser.add_argument("store", type=Path, metavar="STORE", help="the store to write; must not exist")
+    store = parser.add_argument("store", type=Path, metavar="STORE", help="the store to write; must not exist")
+    add_config_argument(parser, "SOURCE and its options, STORE, stage, format and compression", source, store)
     parser.add_argument(
         "--until",
         metavar="STAGE",
         help="the last stage before storing (default: resize for images); `read` stores the encoded bytes as they are",
     )
-    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
-    parser.add_argument("--decoder", choices=tuple(DECODERS), default="pillow")
+    parser.add_argument("--size", type=int, help="side of the images in pixels (default: 224)")
+    parser.add_argument("--decoder", choices=tuple(DECODERS), help="default: pillow")
     parser.add_argument("--split", choices=("train", "test"), help="which set of MNIST or CIFAR-10 (default: train)")
-    parser.add_argument("--format", choices=presave.formats(), default=presave.formats()[0])
+    parser.add_argument("--format", choices=presave.formats(), help=f"default: {presave.formats()[0]}")
     parser.add_argument("--compression", metavar="NAME", help="hdf5: gzip, lzf, zstd, blosc, blosc2 or lz4")
     parser.add_argument(
         "--shard-mb", type=float, metavar="N", help="size of a shard in MB (default: chosen for the records)"
@@ -83,13 +88,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the store and describe it."""
+    configuration = _take_configuration(arguments)
+    if configuration is not None and configuration.strategy_kind.is_foreign:
+        return _prepare(configuration, arguments)
     _check(arguments)
     on_cluster = arguments.scheduler is not None
     if on_cluster:  # workers have other working folders
         arguments.store = arguments.store.absolute()
         if isinstance(arguments.source, Path):
             arguments.source = arguments.source.absolute()
-    chosen = _records(arguments)
+    chosen = _records(arguments, source_options(arguments) if configuration is None else configuration.table_options)
     options: dict[str, Any] = {} if arguments.compression is None else {"compression": arguments.compression}
     location = _cluster(arguments.scheduler, arguments.profile) if on_cluster else nullcontext()
     with location, progress_bar(f"writing {arguments.store}", "records") as bar:
@@ -136,8 +144,49 @@ def _check(arguments: argparse.Namespace) -> None:
     check_file_path(arguments.profile, "--profile")
 
 
-def _records(arguments: argparse.Namespace) -> Records:
-    source = open_source(arguments.source, arguments.split, **source_options(arguments))
+def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
+    """Let the configuration of `--config`, if there is one, and defaults be the values of arguments that are left out.
+
+    Raises
+    ------
+    ValueError
+        If an argument contradicts the configuration.
+    """
+    configuration = read_configuration(arguments)
+    if configuration is not None:
+        if arguments.store is None and arguments.source is not None:  # the only one, which is STORE
+            arguments.source, arguments.store = None, Path(arguments.source)
+        settings = configuration.settings
+        values = {
+            "store": configuration.needed_store(),
+            "decoder": configuration.decoder_used,
+            "until": configuration.stage,
+            "format": settings.get("format"),
+            "compression": settings.get("compression"),
+        }
+        fill_from(configuration, arguments, values)
+        arguments.source, arguments.store = parse_source(str(arguments.source)), Path(arguments.store)
+    fill(arguments, DEFAULTS)
+    return configuration
+
+
+def _prepare(configuration: Configuration, arguments: argparse.Namespace) -> int:
+    """Let a loader of the user prepare its files, and say what that took."""
+    for name in ("until", "compression", "shard_mb", "jobs", "scheduler", "profile"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for stores; {configuration.strategy} prepares its own files"
+            )
+    seconds = configuration.prepare()
+    nbytes = sum(each.stat().st_size for each in arguments.store.rglob("*") if each.is_file())
+    facts = [("prepared by", configuration.strategy), ("size", f"{nbytes:,} bytes"), ("written in", f"{seconds:.1f} s")]
+    show_facts(str(arguments.store), facts)
+    save_json(arguments.json, {"path": str(arguments.store), "nbytes": nbytes, "seconds": seconds})
+    return 0
+
+
+def _records(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Records:
+    source = open_source(arguments.source, arguments.split, **options)
     reason = None if arguments.allow_random else is_random(source)
     if reason is not None:
         raise ValueError(

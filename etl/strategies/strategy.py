@@ -71,7 +71,7 @@ class Strategy:
         """True if worker processes load, rather than threads."""
         return self.ahead == "process"
 
-    def wrap(self, iterator: BatchIterator, prefetch_size: int, workers: int) -> BatchIterator:
+    def wrap(self, iterator: BatchIterator, prefetch_size: int, workers: int | None) -> BatchIterator:
         """Return an iterator over the batches of `iterator` that loads them as this strategy does.
 
         Parameters
@@ -81,16 +81,17 @@ class Strategy:
             unchanged if the strategy does not load ahead.
         prefetch_size : int
             Batches that are loaded ahead.
-        workers : int
-            Threads or processes that load ahead; 0 counts as 1.
+        workers : int or None
+            Threads or processes that load ahead; 0 counts as 1. None for the default of `AsyncIterator`.
         """
         from etl.iterators import AsyncIterator  # needs packages that are missing where only other strategies run
 
         if self.ahead is None:
             return iterator
+        count = None if workers is None else max(1, workers)
         if self.ahead == "process":
-            return AsyncIterator(iterator, prefetch_size, workers="process", processes=max(1, workers))
-        return AsyncIterator(iterator, prefetch_size, threads=max(1, workers))
+            return AsyncIterator(iterator, prefetch_size, workers="process", processes=count)
+        return AsyncIterator(iterator, prefetch_size, threads=count)
 
 
 _BUILT_IN = (

@@ -1,0 +1,111 @@
+"""The argument `--config FILE`: a configuration, and the other arguments that it stands for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etl.commands.source_arguments import source_options
+from etl.configuration import SIZE, Configuration
+
+
+def add_config_argument(parser: argparse.ArgumentParser, told: str, *positionals: argparse.Action) -> None:
+    """Declare `--config`.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        The parser of the command.
+    told : str
+        What the file tells, for the help.
+    *positionals : Action
+        Arguments that may be left out beside it.
+    """
+    parser.add_argument(
+        "--config",
+        action=_Config,
+        positionals=positionals,
+        type=Path,
+        metavar="FILE",
+        help=f"a file of `etl tune --toml`, which tells {told}",
+    )
+
+
+class _Config(argparse.Action):
+    """Stores the file, and lets `positionals` be left out.
+
+    With `nargs="?"`, Python's argparse would take them for left out if an option stands between them.
+    """
+
+    def __init__(self, *, positionals: Sequence[argparse.Action], **options: Any) -> None:
+        super().__init__(**options)
+        self._positionals = positionals
+
+    def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
+        setattr(namespace, self.dest, values)
+        for each in self._positionals:
+            each.required = False
+
+
+def read_configuration(arguments: argparse.Namespace) -> Configuration | None:
+    """Return the configuration of `--config`, or None; see `Configuration.read`."""
+    return None if arguments.config is None else Configuration.read(arguments.config)
+
+
+def fill(arguments: argparse.Namespace, values: Mapping[str, Any]) -> None:
+    """Give arguments that were left out, and so are None, their values of `values`."""
+    for name, value in values.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+
+
+def fill_from(configuration: Configuration, arguments: argparse.Namespace, values: Mapping[str, Any]) -> None:
+    """Give arguments that were left out the values of a configuration.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration. Source, size, split, pipeline and options of the source are taken from it.
+    arguments : argparse.Namespace
+        The command line.
+    values : dict
+        Further values of the configuration, by argument. A format or compression of None is left to the command line.
+
+    Raises
+    ------
+    ValueError
+        If an argument was given that the configuration contradicts. The message names both.
+    """
+    values = {
+        "source": configuration.source,
+        "size": SIZE if configuration.size is None else configuration.size,
+        "split": configuration.split,
+        "pipeline": configuration.pipeline,
+        **values,
+    }
+    settled = ("split", "pipeline", "until")  # None is a value of these, the default one
+    given = {name: getattr(arguments, name) for name in values}
+    options = source_options(arguments)
+    told = {name: value for name, value in values.items() if value is not None or name in settled}
+    told.update((name, configuration.table_options.get(name)) for name in options)
+    for name, value in told.items():
+        own = {**given, **options}[name]
+        if own is not None and not _is_same(name, own, value):
+            shown = "nothing about it" if value is None else f"{value}"
+            option = name.upper() if name in ("source", "store") else f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{option} {own} contradicts {configuration.file}, which says {shown}; leave one of them out, or edit "
+                "the file"
+            )
+    fill(arguments, values)
+
+
+def _is_same(name: str, own: Any, value: Any) -> bool:
+    """Return True if a value of the command line, which may be text or a path, is that of the file."""
+    if name in ("source", "store"):
+        return str(own) == str(value) or Path(own).resolve() == Path(value).resolve()
+    if isinstance(own, list) and isinstance(value, (list, tuple)):
+        return [*map(str, own)] == [*map(str, value)]
+    return bool(own == value or str(own) == str(value))
