@@ -124,7 +124,7 @@ class _Tuner:
         candidates = list({each.origin: each for each in reversed(self._workload.candidates())}.values())[::-1]
         self._total *= len(candidates)
         kept = {each: self._cache.path(self._workload, each, self._affinity) for each in candidates}
-        loaded = {each: self._cache.load(path) for each, path in kept.items()}
+        loaded = {} if self._settings.retune else {each: self._cache.load(path) for each, path in kept.items()}
         known = {each: replace(found, is_cached=True) for each, found in loaded.items() if found is not None}
         if len(known) < len(candidates):
             with Processes(self._workload, self._affinity) as processes:
