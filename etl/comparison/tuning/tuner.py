@@ -36,7 +36,7 @@ from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
 
 # Length of the longest samples, and of the first ones, and the fewest batches of either.
-EPOCH_SECONDS, FIRST_SECONDS = 2.5, 0.5
+EPOCH_SECONDS, FIRST_SECONDS = 2.0, 0.4
 MIN_EPOCH_BATCHES, MIN_FIRST_BATCHES = 16, 4
 # Share of a strategy's time for writing stores besides that of the given configuration.
 WRITING_SHARE = 0.2
