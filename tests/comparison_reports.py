@@ -280,6 +280,8 @@ def on_ranks() -> Report:
         for number, wait, share in ((0, 1.1, 0.02), (1, 0.03, 0.98))
     ]
     return replace(report, strategies=[replace(each, ranks=ranks) for each in report.strategies])
+
+
 def elsewhere() -> Report:
     """Return a report with two scenarios: one that is extrapolated, and one in which a strategy is unknown."""
     report = photographs()

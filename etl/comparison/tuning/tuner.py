@@ -268,9 +268,10 @@ class _OneStrategy:
         )
         count = search.measure_given()
         predict = None if self._given.is_foreign else self._predict
-        chosen = [self._configured(each) for each in self._space.first_choice(count, self._seed, predict)]
-        self._write(chosen, began + WRITING_SHARE * (deadline - began))
-        finalists = search.halve([each for each in chosen if self._is_allowed(each, search)])
+        if self._given.is_presaved:
+            self._write(self._worth_writing(), began + WRITING_SHARE * (deadline - began))
+        changes = self._space.first_choice(count, self._seed, predict, lambda each: self._is_allowed(each, search))
+        finalists = search.halve([self._configured(each) for each in changes])
         finalists = search.look_around(finalists, lambda each: self._near(each, search))
         finalists = [each for each in finalists if self._is_allowed(each, search) and self._is_same(each, given)]
         ratios = search.confirm(finalists)
@@ -338,6 +339,16 @@ class _OneStrategy:
     def _predict(self, candidate: Candidate) -> float:
         threads = self._workload.threads(candidate, self._profile.is_on_device)
         return predict_wall(self._workload, candidate, threads, self._profile)
+
+    def _worth_writing(self) -> list[Candidate]:
+        """Return candidates whose stores are worth writing, the most promising first.
+
+        They are those of the best predictions, and those in other formats, which nothing predicts, for the best one.
+        """
+        promising = self._space.promising(self._predict)
+        first = [self._configured(each) for each in promising]
+        formats = [each for each in self._space.neighbours(promising[0]) if "format" in each or "compression" in each]
+        return [*first[:1], *map(self._configured, formats), *first[1:]]
 
     def _write(self, candidates: list[Candidate], deadline: float) -> None:
         """Write the stores of `candidates` in their order, none after the deadline."""
