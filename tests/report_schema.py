@@ -1,4 +1,7 @@
-"""The JSON Schemas of `etl compare --json` and `etl tune --json`: run `python -m tests.report_schema` when its classes have changed."""
+"""The JSON Schemas of `etl compare --json` and `etl tune --json`.
+
+Run `python -m tests.report_schema` when their classes have changed.
+"""
 
 from __future__ import annotations
 

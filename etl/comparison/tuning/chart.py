@@ -127,7 +127,7 @@ def _draw_front(drawing: Drawing, points: list[tuple[float, float]]) -> None:
 
 def _draw_names(drawing: Drawing, strategy: TunedStrategy, points: list[tuple[float, float]]) -> None:
     """Write the numbers that the table has beside the given, the chosen and the fastest on the front."""
-    texts = []
+    texts: list[str] = []
     for index, each in enumerate(strategy.configurations):
         mark = mark_of(strategy, each)
         named = mark or (each.is_on_front and sum(map(bool, texts)) < _MAX_NAMES)
