@@ -122,8 +122,9 @@ class Space:
         start = {**self.given, **changes}
         for dimension in self.dimensions:
             for choice in dimension.choices():
-                if any(start[name] != value for name, value in choice.items()):
-                    yield self.changes({**start, **choice})
+                near = self.changes({**start, **choice})
+                if near != changes:
+                    yield near
 
     def first_choice(
         self,
