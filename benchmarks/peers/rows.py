@@ -80,7 +80,7 @@ ROWS = (
     Row("WebDataset, simplejpeg", RAW, "webdataset", "load_jpeg", _SHUFFLES),
     Row("WebDataset", PRESAVED, "webdataset", "load_pixels", _SHUFFLES),
     Row("numpy memmap", PRESAVED, "numpy_memmap", "LoadMemmap"),
-    Row("h5py, read_direct", PRESAVED, "hdf5", "LoadHdf5"),
+    Row("h5py", PRESAVED, "hdf5", "LoadHdf5"),
     Row("TensorStore, zarr", PRESAVED, "tensorstore", "LoadZarr"),
 )
 PEERS = tuple(dict.fromkeys(row.peer for row in ROWS))
