@@ -4,8 +4,9 @@ docs.ffcv.io/parameter_tuning.html advises for data that fit into memory, as her
 `RANDOM` or `QUASI_RANDOM`, which "might be marginally better"; otherwise `os_cache=False`. All are tried, and how many
 batches are prepared ahead. `QUASI_RANDOM` takes records from as many pages at a time as two batches have records.
 
-docs.ffcv.io/bottleneck_doctor.html, under "CPU bottlenecks", advises writing one's own compiled operations. Channels first needs
-one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and copies twice.
+docs.ffcv.io/bottleneck_doctor.html, under "CPU bottlenecks", advises writing one's own compiled operations. Channels
+first needs one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and
+copies twice.
 """
 
 from __future__ import annotations

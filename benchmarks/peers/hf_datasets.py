@@ -3,8 +3,8 @@ reads each batch at once. In the format "arrow" ("Use with PyArrow") a batch is 
 `collate_fn`, in the worker, writes them into memory that the training process shares (`SharedBatches`).
 
 huggingface.co/docs/datasets/use_with_pytorch, "Optimize data loading", advises workers ("use multiple workers") and a
-`BatchSampler`, since a batch that is read at once is faster than its records; both are followed here. The rest is torch's
-advice, as in torch_dataloader.py.
+`BatchSampler`, since a batch that is read at once is faster than its records; both are followed here. The rest is the
+advice for torch's DataLoader, as in torch_dataloader.py.
 """
 
 from __future__ import annotations

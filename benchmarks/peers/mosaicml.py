@@ -54,9 +54,7 @@ def prepare_jpeg(path: str, folder: str) -> None:
             writer.write({"jpeg": file.read_bytes(), "label": int(label)})
 
 
-def load_jpeg(
-    folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e"
-) -> Any:
+def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e") -> Any:
     batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:

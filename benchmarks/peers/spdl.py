@@ -5,8 +5,8 @@ large machines, and fewer if the work is bound by the CPU, as here ("noisy neigh
 of CPUs, with the size of the sink and `use_thread_output_queue`, "for lower-latency batch handoff".
 
 One stage loads a whole batch, whose indices come from the source: .../spdl/latest/best_practice.html says not to make
-tensors of single images, and with `aggregate` every record would pass through the one thread of the event loop. One pipeline with
-a continuous source serves all epochs ("Execution Models", "Caveats"), since stopping a pipeline takes 0.1 s.
+tensors of single images, and with `aggregate` every record would pass through the one thread of the event loop. One
+pipeline with a continuous source serves all epochs ("Execution Models", "Caveats"), since stopping one takes 0.1 s.
 
 Its own decoder, `spdl.io.load_image_batch` (FFmpeg), took 2.3 s of CPU for 1,000 of these photographs, simplejpeg 1.0.
 """

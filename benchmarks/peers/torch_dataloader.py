@@ -2,8 +2,9 @@
 data set that reads a whole batch into memory that the training process shares (`SharedBatches`).
 
 docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html advises workers, whose number depends on the work and the
-CPUs; the page of the DataLoader has `persistent_workers`, which keeps them from one epoch to the next, `prefetch_factor`
-and `in_order=False`, which does not wait for a slow worker. Without a GPU there is no use for `pin_memory`.
+CPUs; the page of the DataLoader has `persistent_workers`, which keeps them from one epoch to the next,
+`prefetch_factor` and `in_order=False`, which does not wait for a slow worker. Without a GPU there is no use for
+`pin_memory`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photograph
 SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "in_order": (True, False)}
 
 
-def load_with_pillow(
-    path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True
-) -> Any:
+def load_with_pillow(path: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
     class Photographs(Dataset):
         def __init__(self) -> None:
             self.files, labels = list_photographs(path)
