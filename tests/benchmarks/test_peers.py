@@ -250,9 +250,8 @@ def test_every_loader_is_tuned_for_the_time_that_is_given(peers: Any, capsys: py
 
 def test_a_tuned_loader_is_a_row_of_its_own_with_its_settings(report: Report) -> None:
     tuned = dataclasses.replace(report.strategies[1], name=tuned_name(PAIR[1]))
-    vars(tuned)["settings"] = {"workers": 3}  # a field of `StrategyResult` if loaders are tuned
-    made = dataclasses.replace(report)
-    vars(made)["strategies"] = [*report.strategies, tuned]
+    made = dataclasses.replace(report, strategies=[*report.strategies, tuned])
+    vars(made.strategies[-1])["settings"] = {"workers": 3}  # a field once comparisons can tune
     results = collect(made, PAIR, {}, 60.0)
     assert [(row.name, row.is_tuned, row.settings) for row in results.rows[1:]] == [
         (PAIR[1].name, False, {}),
