@@ -69,7 +69,8 @@ class Search:
         Called with a candidate and a number of batches; returns a sample from a fresh process. Raises
         `MeasurementError` if the configuration cannot be measured.
     renew : callable
-        Called before each turn: starts a server with a newly randomized memory layout.
+        Called before each round: starts a server with a newly randomized memory layout. All turns before have one
+        layout, which is the same for all configurations.
     epoch_batches : float
         Batches of an epoch of the whole source.
     batches : (int, int)
@@ -245,7 +246,6 @@ class Search:
         order = list(candidates)
         random.Random(f"{self._seed} {self._turns}").shuffle(order)
         self._turns += 1
-        self._renew()
         seconds: dict[Candidate, float] = {}
         started = self._now()
         for number, each in enumerate(order):
