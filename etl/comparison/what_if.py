@@ -47,6 +47,9 @@ class Costs:
         Time by which the first batch of an epoch takes longer to load than others.
     one_thread_seconds : float
         Loading with one thread.
+    contention : float
+        Share of loading that does not get faster with more threads: locks, or memory that is not fast enough. Noise can
+        make it negative.
     cpu_seconds : float
         CPU time of loading, of all threads together.
     disk_seconds : float
@@ -75,6 +78,7 @@ class Costs:
     load_seconds: float
     start_seconds: float
     one_thread_seconds: float
+    contention: float
     cpu_seconds: float
     disk_seconds: float
     nbytes: float
@@ -85,14 +89,6 @@ class Costs:
     shared: Slowdowns = (2.0, 2.0)
     harness_seconds: float = 0.0
     adjustment: float = 1.0
-
-    @property
-    def contention(self) -> float:
-        """Share of loading that does not get faster with more threads: locks, or memory that is not fast enough."""
-        threads = self.threads.loading
-        if threads <= 1:
-            return 0.0
-        return (threads * self.load_seconds / self.one_thread_seconds - 1) / (threads - 1)
 
     def loading(self, threads: int, cpus: int) -> float:
         """Return the seconds to load a batch with `threads` threads on `cpus` CPUs, with nothing else running."""
@@ -167,6 +163,19 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
     if scenario.cached_share is not None:
         costs = replace(costs, disk_seconds=(1 - scenario.cached_share) * costs.disk_seconds)
     return costs
+
+
+def contention_of(threads: int, seconds: float, one_thread_seconds: float) -> float:
+    """Return the share of loading that does not get faster with more threads.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that load.
+    seconds, one_thread_seconds : float
+        Loading with these, and with one.
+    """
+    return (threads * seconds / one_thread_seconds - 1) / (threads - 1) if threads > 1 else 0.0
 
 
 def fewest_cpus(costs: Costs) -> int | None:

@@ -17,6 +17,7 @@ from etl.comparison.what_if import (
     Costs,
     adjusted,
     changed,
+    contention_of,
     extrapolated,
     fewest_cpus,
     outcome,
@@ -31,14 +32,16 @@ def make_costs(load: float, compute: float, ahead: int = 0, **more: Any) -> Cost
 
     Compute runs on a device. With several threads, loading is as many times faster as there are threads.
     """
+    one_thread = more.setdefault("one_thread_seconds", load * max(1, ahead))
     costs = Costs(
+        contention=contention_of(ahead, load, one_thread),
         batches=BATCHES,
         cpus=2,
         is_ahead=ahead > 0,
         threads=Threads(1, ahead),
         load_seconds=load,
         start_seconds=0.0,
-        one_thread_seconds=load * max(1, ahead),
+        one_thread_seconds=one_thread,
         cpu_seconds=load * max(1, ahead),
         disk_seconds=0.0,
         nbytes=1e6,
