@@ -23,8 +23,8 @@ COMPUTE_VALIDATED, DISK_VALIDATED = (0.1, 4.0), (0.25, 4.0)
 PARALLEL_COMPUTE = 0.9
 # Loading beside compute is at most this many times slower or faster than loading alone, apart from `Slowdowns`.
 MAX_ADJUSTMENT = 1.25
-# The adjustment is known if a change of loading by 10% changes the wall time by at least this share.
-MIN_EFFECT = 0.03
+# The adjustment is known if loading that takes 10% longer makes the wall time longer by at least this share.
+MIN_EFFECT, FLAT = 0.03, 1e-3
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,15 @@ def adjusted(costs: Costs, wall_seconds: float) -> Costs:
     def wall(adjustment: float) -> float:
         return _of_split(replace(costs, adjustment=adjustment), costs.threads, costs.cpus).wall_seconds
 
-    if wall(1.05) - wall(0.95) < MIN_EFFECT * wall(1.0):
-        return costs
+    faster, slower = wall(1.0) - wall(0.9), wall(1.1) - wall(1.0)
+    if slower < MIN_EFFECT * wall(1.0) or faster < slower / 2:
+        return costs  # compute decides, or both do: what they lose where they meet is not a matter of loading
     low, high = 1 / MAX_ADJUSTMENT, MAX_ADJUSTMENT
+    # Once compute decides, faster loading changes nothing: stop there.
+    target = max(wall_seconds, wall(low) * (1 + FLAT))
     for _ in range(30):  # halvings
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if wall(middle) < wall_seconds else (low, middle)
+        low, high = (middle, high) if wall(middle) < target else (low, middle)
     return replace(costs, adjustment=math.sqrt(low * high))
 
 

@@ -202,6 +202,9 @@ def test_the_model_is_adjusted_to_the_measured_time_only_if_loading_decides_it()
     assert outcome(adjusted(loads, 4.4)).wall_seconds == pytest.approx(4.4, rel=1e-3)
     assert adjusted(computes, 4.4) == computes
     assert adjusted(loads, 40.0).adjustment == pytest.approx(1.25)
+    both = make_costs(0.04, 0.039)
+    assert adjusted(both, 4.4) == both
+    assert adjusted(make_costs(0.04, 0.034), 3.0).adjustment == pytest.approx(0.034 / 0.04, rel=0.02)
 
 
 def test_a_prediction_is_extrapolated_beyond_what_was_measured() -> None:
