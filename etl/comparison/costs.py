@@ -10,9 +10,18 @@ from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import Slowdowns, stage_seconds
 from etl.comparison.report import Scenario, ScenarioResult
 from etl.comparison.results import Measurements, central_estimate, parts_of
-from etl.comparison.samples import Sample
+from etl.comparison.samples import Profile, Sample
 from etl.comparison.scenario import WhatIf
-from etl.comparison.what_if import Costs, adjusted, changed, extrapolated, fewest_cpus, outcome, why_never_used
+from etl.comparison.what_if import (
+    Costs,
+    adjusted,
+    changed,
+    contention_of,
+    extrapolated,
+    fewest_cpus,
+    outcome,
+    why_never_used,
+)
 
 UNKNOWN_LOADER = "its loader is unknown"
 SEVERAL_RANKS = "several ranks share the CPUs"
@@ -72,6 +81,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
         # The rest is waiting for the disk, which threads share until the disk is always busy.
         disk = min(max(0.0, max(1, threads.loading) * load - cpu_seconds), load)
         load = max(cpu_seconds / max(1, threads.loading), load - disk)
+    one_thread = _with_one_thread(measured, candidate, load, cpu_seconds)
     costs = Costs(
         batches=scale.batches,
         cpus=cpus,
@@ -79,7 +89,10 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
         threads=threads,
         load_seconds=load,
         start_seconds=max(0.0, first - load - disk),
-        one_thread_seconds=_with_one_thread(measured, candidate, load, cpu_seconds),
+        one_thread_seconds=one_thread,
+        contention=_profiled_contention(measured.profile)
+        if threads.loading == 1
+        else contention_of(threads.loading, load, one_thread),
         cpu_seconds=cpu_seconds,
         disk_seconds=disk,
         nbytes=_nbytes(measured, candidate) / scale.batches,
@@ -137,6 +150,14 @@ def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, 
     if split is not None:  # taken in turns, so that the speed of the machine cancels out
         return max(load, load * split.records_per_second * stage_seconds(measured.profile, None))
     return max(load, min(cpu_seconds, threads.loading * load))
+
+
+def _profiled_contention(profile: Profile) -> float:
+    """Return the contention of the raw pipeline with the most threads that were profiled; 0 if there was only one."""
+    most = max(profile.splits, key=lambda each: each.loading_threads, default=None)
+    if most is None:
+        return 0.0
+    return max(0.0, contention_of(most.loading_threads, 1 / most.records_per_second, stage_seconds(profile, None)))
 
 
 def _reads_the_same(candidate: Candidate, other: Candidate) -> bool:

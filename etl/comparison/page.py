@@ -333,10 +333,10 @@ def pays_off(epochs: float | None, report: Report) -> str:
 
 
 def prediction_kind(result: ScenarioResult) -> str:
-    """Return how far the prediction for a scenario can be trusted: "none", "extrapolated" or "validated"."""
+    """Return how far the prediction for a scenario can be trusted: "none", "extrapolated" or "interpolated"."""
     if result.wall_seconds is None:
         return "none"
-    return "extrapolated" if result.extrapolated else "validated"
+    return "extrapolated" if result.extrapolated else "interpolated"
 
 
 def cpus_wanted(result: ScenarioResult) -> str:

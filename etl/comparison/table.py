@@ -182,7 +182,7 @@ def _show_scenario(scenario: Scenario, console: Console) -> None:
             cpus_wanted(each),
             prediction_kind(each),
         )
-    print_table(table, console)
+    print_table(table, console, first=("wall", "prediction", "utilisation", "stall"))
     for line in scenario_notes(scenario):
         console.print(line, highlight=False, markup=False)
 

@@ -23,8 +23,8 @@ COMPUTE_VALIDATED, DISK_VALIDATED = (0.1, 4.0), (0.25, 4.0)
 PARALLEL_COMPUTE = 0.9
 # Loading beside compute is at most this many times slower or faster than loading alone, apart from `Slowdowns`.
 MAX_ADJUSTMENT = 1.25
-# The adjustment is known if a change of loading by 10% changes the wall time by at least this share.
-MIN_EFFECT = 0.03
+# The adjustment is known if loading that takes 10% longer makes the wall time longer by at least this share.
+MIN_EFFECT, FLAT = 0.03, 1e-3
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,9 @@ class Costs:
         Time by which the first batch of an epoch takes longer to load than others.
     one_thread_seconds : float
         Loading with one thread.
+    contention : float
+        Share of loading that does not get faster with more threads: locks, or memory that is not fast enough. Noise can
+        make it negative.
     cpu_seconds : float
         CPU time of loading, of all threads together.
     disk_seconds : float
@@ -75,6 +78,7 @@ class Costs:
     load_seconds: float
     start_seconds: float
     one_thread_seconds: float
+    contention: float
     cpu_seconds: float
     disk_seconds: float
     nbytes: float
@@ -85,14 +89,6 @@ class Costs:
     shared: Slowdowns = (2.0, 2.0)
     harness_seconds: float = 0.0
     adjustment: float = 1.0
-
-    @property
-    def contention(self) -> float:
-        """Share of loading that does not get faster with more threads: locks, or memory that is not fast enough."""
-        threads = self.threads.loading
-        if threads <= 1:
-            return 0.0
-        return (threads * self.load_seconds / self.one_thread_seconds - 1) / (threads - 1)
 
     def loading(self, threads: int, cpus: int) -> float:
         """Return the seconds to load a batch with `threads` threads on `cpus` CPUs, with nothing else running."""
@@ -169,6 +165,19 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
     return costs
 
 
+def contention_of(threads: int, seconds: float, one_thread_seconds: float) -> float:
+    """Return the share of loading that does not get faster with more threads.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that load.
+    seconds, one_thread_seconds : float
+        Loading with these, and with one.
+    """
+    return (threads * seconds / one_thread_seconds - 1) / (threads - 1) if threads > 1 else 0.0
+
+
 def fewest_cpus(costs: Costs) -> int | None:
     """Return the fewest CPUs for a utilisation of `UTILISATION_WANTED`; None if no number is enough."""
     return next((cpus for cpus in range(1, MAX_CPUS + 1) if _is_used(outcome(costs, cpus))), None)
@@ -201,12 +210,15 @@ def adjusted(costs: Costs, wall_seconds: float) -> Costs:
     def wall(adjustment: float) -> float:
         return _of_split(replace(costs, adjustment=adjustment), costs.threads, costs.cpus).wall_seconds
 
-    if wall(1.05) - wall(0.95) < MIN_EFFECT * wall(1.0):
-        return costs
+    faster, slower = wall(1.0) - wall(0.9), wall(1.1) - wall(1.0)
+    if slower < MIN_EFFECT * wall(1.0) or faster < slower / 2:
+        return costs  # compute decides, or both do: what they lose where they meet is not a matter of loading
     low, high = 1 / MAX_ADJUSTMENT, MAX_ADJUSTMENT
+    # Once compute decides, faster loading changes nothing: stop there.
+    target = max(wall_seconds, wall(low) * (1 + FLAT))
     for _ in range(30):  # halvings
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if wall(middle) < wall_seconds else (low, middle)
+        low, high = (middle, high) if wall(middle) < target else (low, middle)
     return replace(costs, adjustment=math.sqrt(low * high))
 
 

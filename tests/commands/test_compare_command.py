@@ -372,6 +372,8 @@ def test_a_bad_record_is_named(photographs: Path, tmp_path: Path, capsys: pytest
         (("--model", "resnet"), "unknown model 'resnet'"),
         (("--threads", "4096"), "this process may use"),
         (("--html", "no/such/folder.html"), "there is no folder"),
+        (("--what-if", "gpus=2"), "--what-if takes any of cpus=8"),
+        (("--what-if", "cpus=2", "--what-if", "cache=50%"), "its speed is unknown"),
     ],
 )
 def test_a_wrong_argument_gives_a_one_line_error(

@@ -7,16 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import etl
 from etl.comparison.candidates import Threads
+from etl.comparison.report import ScenarioResult
 from etl.comparison.scenario import WhatIf
 from etl.comparison.settings import Settings
 from etl.comparison.what_if import (
     Costs,
     adjusted,
     changed,
+    contention_of,
     extrapolated,
     fewest_cpus,
     outcome,
@@ -31,14 +34,16 @@ def make_costs(load: float, compute: float, ahead: int = 0, **more: Any) -> Cost
 
     Compute runs on a device. With several threads, loading is as many times faster as there are threads.
     """
+    one_thread = more.setdefault("one_thread_seconds", load * max(1, ahead))
     costs = Costs(
+        contention=contention_of(ahead, load, one_thread),
         batches=BATCHES,
         cpus=2,
         is_ahead=ahead > 0,
         threads=Threads(1, ahead),
         load_seconds=load,
         start_seconds=0.0,
-        one_thread_seconds=load * max(1, ahead),
+        one_thread_seconds=one_thread,
         cpu_seconds=load * max(1, ahead),
         disk_seconds=0.0,
         nbytes=1e6,
@@ -199,6 +204,9 @@ def test_the_model_is_adjusted_to_the_measured_time_only_if_loading_decides_it()
     assert outcome(adjusted(loads, 4.4)).wall_seconds == pytest.approx(4.4, rel=1e-3)
     assert adjusted(computes, 4.4) == computes
     assert adjusted(loads, 40.0).adjustment == pytest.approx(1.25)
+    both = make_costs(0.04, 0.039)
+    assert adjusted(both, 4.4) == both
+    assert adjusted(make_costs(0.04, 0.034), 3.0).adjustment == pytest.approx(0.034 / 0.04, rel=0.02)
 
 
 def test_a_prediction_is_extrapolated_beyond_what_was_measured() -> None:
@@ -214,11 +222,17 @@ def test_a_prediction_is_extrapolated_beyond_what_was_measured() -> None:
     assert extrapolated(cold, WhatIf.parse("disk=401MB/s")) == ["a disk beyond 0.25 to 4 times the measured 100 MB/s"]
 
 
+def mine(source: Any, batch_size: int) -> list[Any]:
+    """Return the batches of an epoch, as a loader of the user."""
+    rows = [source[index]["features"] for index in range(len(source))]
+    return [np.stack(rows[at : at + batch_size]) for at in range(0, len(rows), batch_size)]
+
+
 def test_a_comparison_predicts_every_strategy_of_its_own_in_every_scenario(digits: Path) -> None:
     scenarios = ("cpus=8,compute=1ms", "cpus=1", "disk=10MB/s,cache=50%")
     report = etl.compare(
         str(digits),
-        ["raw", "async-presaved"],
+        ["raw", "async-presaved", mine],
         compute="simulated:2ms",
         what_if=scenarios,
         records=160,
@@ -227,14 +241,16 @@ def test_a_comparison_predicts_every_strategy_of_its_own_in_every_scenario(digit
     )
     assert [each.what_if for each in report.scenarios] == list(scenarios)
     for scenario in report.scenarios:
-        assert [each.strategy for each in scenario.strategies] == ["raw", "async-presaved"]
-        for each in scenario.strategies:
+        *own, of_the_user = scenario.strategies
+        assert [each.strategy for each in own] == ["raw", "async-presaved"]
+        assert of_the_user == ScenarioResult("mine", None, None, None, None, "its loader is unknown")
+        for each in own:
             assert each.wall_seconds is not None
             assert each.stall_seconds is not None
             assert 0 <= each.stall_seconds < each.wall_seconds
             assert 0 < (each.accelerator_utilisation or 0) <= 1
             assert (each.cpus_for_utilisation is None) == bool(each.reason)
-    assert all(each.extrapolated for each in report.scenarios[0].strategies)
+    assert [bool(each.extrapolated) for each in report.scenarios[0].strategies] == [True, True, False]
     assert not any(each.extrapolated for each in report.scenarios[1].strategies)
     assert json.loads(report.to_json())["scenarios"][1]["what_if"] == "cpus=1"
     assert "What if cpus=8,compute=1ms: predicted" in str(report)
