@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|min)?")
+UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0}
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -56,6 +58,20 @@ def parse_nbytes(text: str) -> int:
     if nbytes < 1:
         raise ValueError(f"a size is at least one byte, not {text!r}")
     return nbytes
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Return the seconds of a time such as "60s", "20ms", "1.5min" or "60".
+
+    Raises
+    ------
+    ValueError
+        If `text` is not a time. The message names `option`.
+    """
+    match = DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{option} must be a time such as 60s, 20ms or 2min, not {text!r}")
+    return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
 def printable(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def find_function(name: str, option: str) -> Callable[..., Any]:
         else:
             search_working_folder()
             module, _, function = name.partition(":")
-            found = reduce(getattr, function.split("."), importlib.import_module(module))
+            found = functools.reduce(getattr, function.split("."), importlib.import_module(module))
     except (Exception, SystemExit) as error:  # importing may raise anything
         raise ValueError(f"{option} {called}: {type(error).__name__}: {error}{hint}") from error
     if not callable(found):
@@ -109,7 +109,12 @@ def pickle_function(function: Callable[..., Any], path: Path) -> str:
     return f"{PICKLED}{path}"
 
 
-def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Callable[[], Any]], whole: Any) -> Any:
+def call_by_name(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Callable[[], Any]],
+    whole: Any,
+    chosen: Mapping[str, Any] | None = None,
+) -> Any:
     """Call `function` with those of `arguments` that its parameters name.
 
     Parameters
@@ -120,36 +125,52 @@ def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Callable[
         A function for each argument, which returns it. Only those that are asked for are called.
     whole : object
         The value of a single parameter that is called like none of the arguments.
+    chosen : dict of str to object, optional
+        More arguments, as values. Unlike the others they are passed beside `whole`, too.
 
     Raises
     ------
     ValueError
         If a parameter without a default has another name.
     """
-    parameters = [each for each in _parameters(function) if each.kind not in VARIADIC]
-    required = [each for each in parameters if each.default is each.empty]
-    if len(required) == 1 and required[0].name not in arguments:
-        return function(whole)
-    for each in required:
-        if each.name not in arguments:
+    more = {name: functools.partial(_same, value) for name, value in (chosen or {}).items()}
+    available: Mapping[str, Callable[[], Any]] = {**arguments, **more}
+    parameters = parameters_of(function)
+    positional: list[Any] = []
+    if takes_whole(function, available):
+        positional, available = [whole], more
+        parameters.remove(next(each for each in parameters if each.default is each.empty))
+    for each in parameters:
+        if each.name not in available and each.default is each.empty:
             raise ValueError(
-                f"{name_of_function(function)} has a parameter {each.name!r}; it can ask for {', '.join(arguments)}"
+                f"{name_of_function(function)} has a parameter {each.name!r}; it can ask for {', '.join(available)}"
             )
     values: dict[str, Any] = {}
-    positional: list[Any] = []
     for each in parameters:
-        if each.name in arguments and each.kind is each.POSITIONAL_ONLY:
-            positional.append(arguments[each.name]())
-        elif each.name in arguments:
-            values[each.name] = arguments[each.name]()
+        if each.kind is each.POSITIONAL_ONLY:
+            positional.append(available[each.name]() if each.name in available else each.default)
+        elif each.name in available:
+            values[each.name] = available[each.name]()
     return function(*positional, **values)
+
+
+def takes_whole(function: Callable[..., Any], names: Container[str]) -> bool:
+    """Return True if the only parameter of `function` without a default is none of `names`."""
+    required = [each.name for each in parameters_of(function) if each.default is each.empty]
+    return len(required) == 1 and required[0] not in names
 
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of `function`, without `*` and `**`; none if it has no signature."""
     try:
-        return list(inspect.signature(function).parameters.values())
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # compiled functions may have no signature
         return []
+    return [each for each in parameters if each.kind not in VARIADIC]
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -13,8 +13,11 @@ from etl.comparison.report import (
     Prediction,
     Presaving,
     ProfileResult,
+    RankResult,
     Report,
     RoundFigures,
+    Scenario,
+    ScenarioResult,
     SplitProfile,
     SplitTrial,
     StageProfile,
@@ -269,6 +272,40 @@ def loaders_of_the_user() -> Report:
     )
 
 
+def on_ranks() -> Report:
+    """Return a report of strategies on two ranks, of which the second is slower."""
+    report = photographs()
+    ranks = [
+        RankResult(number, [2 * number, 2 * number + 1], 6.3, 1.2 + number, 1.3, 0.2, 3.4, wait, share, 812_000_000)
+        for number, wait, share in ((0, 1.1, 0.02), (1, 0.03, 0.98))
+    ]
+    return replace(report, strategies=[replace(each, ranks=ranks) for each in report.strategies])
+
+
+def elsewhere() -> Report:
+    """Return a report with two scenarios: one that is extrapolated, and one in which a strategy is unknown."""
+    report = photographs()
+    more = [
+        ScenarioResult(
+            strategy=each.name,
+            wall_seconds=each.parts.wall_seconds / 3,
+            stall_seconds=each.parts.stall_seconds / 3,
+            accelerator_utilisation=0.91 if each.loading_threads else 0.31,
+            cpus_for_utilisation=123 if each.loading_threads else None,
+            reason="" if each.loading_threads else "the training loop loads in one thread",
+            extrapolated=["more CPUs than the 2 of this comparison"],
+            cpus_extrapolated=bool(each.loading_threads),
+        )
+        for each in report.strategies
+    ]
+    less = [
+        ScenarioResult(report.strategies[0].name, None, None, None, None, "its loader is unknown"),
+        *(replace(each, cpus_for_utilisation=1, extrapolated=[], cpus_extrapolated=False) for each in more[1:]),
+    ]
+    text = "cpus=16,compute=5ms,disk=1200MB/s,cache=12.5%"
+    return replace(report, scenarios=[Scenario(text, more), Scenario("compute=2x", less)])
+
+
 REPORTS = {
     made.__name__: made
     for made in (
@@ -281,6 +318,8 @@ REPORTS = {
         faster_beside_loading,
         little_measured,
         loaders_of_the_user,
+        on_ranks,
+        elsewhere,
         hostile,
     )
 }

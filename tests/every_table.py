@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import presave
-from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, write
+from benchmarks import decode, gather, gc_pauses, overlap, scale, store_table, what_if, write
 from benchmarks.aa import study as aa_study
 from benchmarks.cells import FORMATS, STAGES, chosen_profile
 from benchmarks.compare_commits import commits
@@ -32,11 +32,13 @@ from benchmarks.write_sample import Photographs
 from etl.commands import main
 from etl.commands.output import output_console
 from etl.comparison.table import show_report
+from etl.comparison.tuning.results import Tuning
+from etl.comparison.tuning.table import show_tuning
 from etl.doctor import Examination, examine
 from etl.doctor.heap import GenerationPauses, Growth, Heap, Pauses, TypeOnHeap
 from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 from etl.doctor.stage_times import StageTime, StageTimes
-from tests import comparison_reports
+from tests import comparison_reports, tuning_results
 from tests.terminal import set_columns
 
 STRATEGIES = ("raw", "async-raw", "presaved", "async-presaved")
@@ -156,6 +158,12 @@ def show_collections() -> None:
     gc_pauses.main([])
 
 
+def show_what_if() -> None:
+    names = ("training on 2 CPUs", "device 0.25", "async-presaved")
+    found = [what_if.Predicted(group, *names, 12.3456, 12.7, 0.456, 0.47) for group in ("compute", "CPUs")]
+    what_if.show(found, wide_console())
+
+
 @cache
 def _examine() -> Examination:
     return examine()
@@ -173,8 +181,13 @@ def _showing(make: Callable[[], comparison_reports.Report]) -> Callable[[], None
     return lambda: show_report(make(), output_console())
 
 
+def _showing_tuning(make: Callable[[], Tuning]) -> Callable[[], None]:
+    return lambda: show_tuning(make(), output_console())
+
+
 TABLES: dict[str, Callable[[], None]] = {
     **{f"compare {name}": _showing(make) for name, make in comparison_reports.REPORTS.items()},
+    **{f"tune {name}": _showing_tuning(make) for name, make in tuning_results.TUNINGS.items()},
     "doctor": show_doctor,
     "stores": show_stores,
     "commits": show_commits,
@@ -189,6 +202,7 @@ TABLES: dict[str, Callable[[], None]] = {
     "writers": show_writers,
     "formats": show_formats,
     "collections": show_collections,
+    "what if": show_what_if,
 }
 
 if __name__ == "__main__":

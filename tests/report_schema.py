@@ -1,4 +1,7 @@
-"""The JSON Schema of `etl compare --json`: run `python -m tests.report_schema` when its classes have changed."""
+"""The JSON Schemas of `etl compare --json` and `etl tune --json`.
+
+Run `python -m tests.report_schema` when their classes have changed.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ from pydantic import TypeAdapter
 
 import etl.comparison
 from etl.comparison.report import SCHEMA_VERSION, Report, Section
+from etl.comparison.tuning import document
+from etl.comparison.tuning.results import TunedStrategy, Tuning
 
 SCHEMA = Path(etl.comparison.__file__).with_name("report.schema.json")
+TUNING_SCHEMA = Path(document.__file__).with_name("tuning.schema.json")
 
 
 def make_schema() -> dict[str, Any]:
@@ -32,5 +38,26 @@ def make_schema() -> dict[str, Any]:
     return schema
 
 
+def make_tuning_schema() -> dict[str, Any]:
+    """Make the schema from the fields of the classes in etl/comparison/tuning/results.py, and what is derived."""
+    schema: dict[str, Any] = TypeAdapter(Tuning).json_schema(mode="serialization")
+    strategy = schema["$defs"]["TunedStrategy"]
+    for definition, derived in ((schema, (Tuning.conclusion,)), (strategy, (TunedStrategy.advice,))):
+        for method in derived:
+            definition["properties"][method.__name__] = {"type": "string", "description": getdoc(method)}
+    is_recommended = getdoc(TunedStrategy.is_recommended)
+    strategy["properties"]["is_recommended"] = {"type": "boolean", "description": is_recommended}
+    name = "The name of the fastest strategy; null if none can be recommended."
+    schema["properties"]["fastest"] = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": name}
+    schema["properties"]["schema_version"] = {"type": "integer", "const": document.SCHEMA_VERSION}
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    # All fields are written, those with defaults, too, and no others.
+    for definition in (schema, *schema["$defs"].values()):
+        definition["required"] = list(definition["properties"])
+        definition["additionalProperties"] = False
+    return schema
+
+
 if __name__ == "__main__":
     SCHEMA.write_text(json.dumps(make_schema(), indent=1) + "\n", encoding="utf-8")
+    TUNING_SCHEMA.write_text(json.dumps(make_tuning_schema(), indent=1) + "\n", encoding="utf-8")

@@ -25,7 +25,8 @@ from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
 from etl.commands.output import check_file_path, save_json
-from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.phases import run_comparison
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.settings import Settings
 
 FOLDER = ROOT / ".asv" / "peers"

@@ -17,15 +17,16 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 import presave
 from etl import strategies
-from etl.arguments import parse_nbytes
+from etl.arguments import parse_nbytes, parse_seconds
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.output import PlainConsole, check_file_path, output_console, save_json, save_text, show_error
 from etl.commands.source_arguments import add_source_arguments, source_options
 from etl.comparison.page import render_page
-from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.phases import run_comparison
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.publishing import ContradictionError
 from etl.comparison.rules import RULES
-from etl.comparison.settings import BACKENDS, CACHES, Settings, parse_seconds
+from etl.comparison.settings import BACKENDS, CACHES, Settings
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
 from etl.configuration import PREFETCH_SIZE, SIZE, Configuration
@@ -174,6 +175,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help=f"skip the check of a fairness rule, which the report will mention: {', '.join(RULES)}",
     )
+    how.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="SCENARIO",
+        help="predict every strategy elsewhere: cpus=8,compute=5ms,disk=200MB/s,cache=50%%, or some of these "
+        "(compute=2x takes twice as long); may be given several times",
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
     output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
@@ -222,6 +231,7 @@ def run(arguments: argparse.Namespace) -> int:
         epoch_batches=arguments.epoch_batches,
         check_epoch=arguments.check_epoch,
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
+        what_if=tuple(dict.fromkeys(arguments.what_if)),
     )
     try:
         with _exit_on_sigterm(), _progress() as show:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.arguments import parse_seconds
+from etl.comparison.phases import run_comparison
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.report import Report
-from etl.comparison.settings import Settings, parse_seconds
+from etl.comparison.settings import Settings
 from etl.functions import name_of_function, pickle_function
 from etl.strategies import default_names
 
@@ -63,7 +65,8 @@ def compare(
     progress : callable, optional
         Called with the progress after every step.
     **settings
-        Any other field of `etl.comparison.settings.Settings`, such as `batch_size`, `dtype`, `compute` or `records`.
+        Any other field of `etl.comparison.settings.Settings`, such as `batch_size`, `dtype`, `compute`, `records` or
+        `what_if=("cpus=8,compute=5ms",)`.
 
     Returns
     -------

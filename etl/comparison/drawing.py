@@ -20,6 +20,14 @@ _LETTER_WIDTH = 7.2
 
 Anchor = Literal["start", "middle", "end"]
 
+# Paths around (0, 0), in pixels, which differ without colours, too.
+SHAPES = {
+    "circle": "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0Z",
+    "cross": "M-5-5L5 5M-5 5L5-5",
+    "diamond": "M0-9L9 0L0 9L-9 0Z",
+    "star": "M0-11L2.8-3.9L10.5-3.4L4.5 1.5L6.5 8.9L0 4.8L-6.5 8.9L-4.5 1.5L-10.5-3.4L-2.8-3.9Z",
+}
+
 
 class Drawing:
     """An SVG picture as wide as its place on the page: x is in percent of the width, y in pixels.
@@ -99,6 +107,24 @@ class Drawing:
         """
         self._add("circle", kind, {"cx": f"{x:.3f}%", "cy": f"{y:g}", "r": f"{radius:g}"}, tooltip)
 
+    def marker(self, x: float, y: float, shape: str, kind: str, tooltip: str = "") -> None:
+        """Draw one of `SHAPES`.
+
+        Parameters
+        ----------
+        x, y : float
+            Centre, in percent of the width and in pixels.
+        shape : str
+            Name of the shape.
+        kind : str
+            CSS class.
+        tooltip : str
+            Text that is shown on hovering.
+        """
+        path = ElementTree.SubElement(self._at(x, y), "path", {"class": kind, "d": SHAPES[shape]})
+        if tooltip:
+            ElementTree.SubElement(path, "title").text = tooltip
+
     def text(
         self,
         x: float,
@@ -164,14 +190,16 @@ class Drawing:
         kind : str
             CSS class.
         """
-        # One attribute cannot add percent and pixels, so a nested picture at the point uses pixels only.
-        inner = ElementTree.SubElement(self._root, "svg", {"x": f"{x:.3f}%", "y": f"{y:g}", "class": "at"})
         ends = {"x1": "0", "y1": "0", "x2": f"{shift:g}", "y2": f"{to_y - y:g}"}
-        ElementTree.SubElement(inner, "line", {"class": kind, **ends})
+        ElementTree.SubElement(self._at(x, y), "line", {"class": kind, **ends})
 
     def markup(self) -> Markup:
         """Return the picture as markup for an HTML page."""
         return Markup(ElementTree.tostring(self._root, encoding="unicode"))  # noqa: S704  the serialiser escapes
+
+    def _at(self, x: float, y: float) -> ElementTree.Element:
+        """Add a picture at a point, which uses pixels only: one attribute cannot add percent and pixels."""
+        return ElementTree.SubElement(self._root, "svg", {"x": f"{x:.3f}%", "y": f"{y:g}", "class": "at"})
 
     def _add(self, tag: str, kind: str, attributes: dict[str, str], tooltip: str = "") -> ElementTree.Element:
         shape = ElementTree.SubElement(self._root, tag, {"class": kind, **attributes})
@@ -303,6 +331,56 @@ class RatioAxis:
         return any(abs(mark - 1) < 1e-9 for mark in marks) and all(
             b - a >= _MIN_MARK_DISTANCE for a, b in pairwise(places)
         )
+
+
+_MAX_LINEAR_RANGE = 8.0
+
+
+@dataclass(frozen=True)
+class RangeAxis:
+    """An axis that shows a range, which need not begin at 0.
+
+    Attributes
+    ----------
+    low, high : float
+        Its ends. The high one is above the low one.
+    is_logarithmic : bool
+        True if equal ratios have equal lengths.
+    """
+
+    low: float
+    high: float
+    is_logarithmic: bool = False
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> RangeAxis:
+        """Return the axis that shows `values`, none below 0, with a small margin; logarithmic for a wide range."""
+        shown = list(values)
+        low, high = min(shown), max(shown)
+        if low > 0 and high / low > _MAX_LINEAR_RANGE:
+            room = (high / low) ** 0.06
+            return cls(low / room, high * room, True)
+        room = (high - low or high or 1.0) * 0.06
+        return cls(max(low - room, 0.0), high + room)
+
+    def position(self, value: float) -> float:
+        """Return the position of `value` in percent, clipped to the axis."""
+        low, at, high = (log(each) if self.is_logarithmic else each for each in (self.low, value, self.high))
+        return min(max((at - low) / (high - low), 0.0), 1.0) * 100
+
+    def marks(self, size: float = 1.0) -> list[float]:
+        """Return at most six marks: values that are round numbers in a unit of `size`."""
+        if not self.is_logarithmic:
+            step = _round_up((self.high - self.low) / size / 5) * size
+            first, last = ceil(self.low / step * (1 - 1e-9)), floor(self.high / step * (1 + 1e-9))
+            return [step * count for count in range(first, last + 1)]
+        powers = range(floor(log10(self.low / size)), ceil(log10(self.high / size)) + 1)
+        for mantissas, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3), ((1,), 6)):
+            marks = [mantissa * 10.0**power * size for power in powers[::every] for mantissa in mantissas]
+            marks = [mark for mark in marks if self.low <= mark <= self.high]
+            if len(marks) <= 6:
+                return marks
+        return marks[:6]
 
 
 def _round_up(number: float) -> float:

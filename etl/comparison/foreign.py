@@ -14,15 +14,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from etl.comparison.epochs import Loading
-from etl.comparison.measure import check_epoch, compute_seconds, take_sample, try_loader
-from etl.comparison.samples import FirstTry, WrittenStore
+from etl.comparison.measure import check_epoch, compute_seconds, take_sample, take_tuning_sample, try_loader
+from etl.comparison.samples import FirstTry, TriedLoader, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
@@ -34,6 +34,7 @@ from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.heap_policy import HeapPolicy
 from etl.strategies.foreign import find_prepare, open_loader
+from etl.strategies.settings import declared_settings, present_settings
 from etl.strategies.task import Task
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class ForeignLoader(JsonValues):
         Runtime policies of the process.
     budget_seconds : float
         Approximate time of the whole comparison.
+    settings : dict of str to str, int, float, bool or None
+        Chosen values of its settings.
     """
 
     function: str
@@ -137,6 +140,7 @@ class ForeignLoader(JsonValues):
     heap: str
     gc: str
     budget_seconds: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def task_of(
@@ -168,6 +172,7 @@ def task_of(
         folder=loader.folder,
         rank=loader.rank.number,
         world_size=loader.rank.world_size,
+        settings=loader.settings,
         open_path=path,
         open_source=source or functools.partial(_missing, "source"),
         open_pipeline=pipeline or functools.partial(_missing, "pipeline"),
@@ -198,7 +203,7 @@ def answer(
     arguments: Mapping[str, Any],
     policies: Sequence[Any],
 ) -> JsonValues:
-    """Do one of "first_try", "try", "check" and "measure" with `loader`, in this process.
+    """Do one of "first_try", "try", "check", "tune" and "measure" with `loader`, in this process.
 
     "first_try" prepares the loader's files. A loader that has nothing to prepare is tried at once.
 
@@ -218,6 +223,7 @@ def answer(
         Active runtime policies, whose effect is audited.
     """
     function = find_function(loader.function, STRATEGIES_OPTION)
+    declared_settings(function)  # an error says what is wrong with them
     asked: set[str] = set()
     task = replace(
         task,
@@ -229,7 +235,9 @@ def answer(
     meeting = loader.rank.meet()
     if action == "first_try" and prepare is not None:
         try:
-            return FirstTry(replace(_run(prepare, loader, task), asked_for=sorted(asked)), None)
+            # Settings vary how files are read, not what they hold: they are prepared once for all.
+            prepared = _run(prepare, loader, replace(task, settings={}))
+            return FirstTry(replace(prepared, asked_for=sorted(asked)), None)
         finally:
             end_processes()
     if loader.rank.cpus:
@@ -248,16 +256,41 @@ def answer(
     try:
         if action in ("first_try", "try"):
             tried = try_loader(loading, loader.batch_size * loader.rank.world_size, arguments["seconds"])
-            tried = replace(tried, asked_for=sorted(asked))
+            tried = with_declared(replace(tried, asked_for=sorted(asked)), function, task)
             return tried if action == "try" else FirstTry(None, tried)
         if action == "check":
             with PrintedLines() as printed:
                 checked = check_epoch(loading, **arguments, looks_again=True)
                 left = end_processes()
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
+        if action == "tune":
+            batches = min(arguments["batches"], loading.batches or arguments["batches"])
+            return take_tuning_sample(replace(loading, batches=batches, records=None), None)
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()
+
+
+def with_declared(tried: TriedLoader, function: Callable[..., Any], task: Task) -> TriedLoader:
+    """Return `tried` with the settings that `function` declares beside those of its DataLoader, which they replace.
+
+    A function that declares "workers" passes them on, so `num_workers` of its DataLoader is not varied as well.
+
+    Parameters
+    ----------
+    tried : TriedLoader
+        The try, with the settings of the DataLoader.
+    function : callable
+        The loader.
+    task : Task
+        Its task.
+    """
+    declared = declared_settings(function)
+    replaced = {*declared, "num_workers"} if "workers" in declared else {*declared}
+    settings = {name: list(values) for name, values in declared.items()}
+    settings.update((name, values) for name, values in tried.settings.items() if name not in replaced)
+    given = {**tried.given, **present_settings(function, task)}
+    return replace(tried, settings=settings, given={name: given[name] for name in settings if name in given})
 
 
 def _note(asked: set[str], name: str, task: Task) -> Any:

@@ -8,6 +8,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
     """Do what `asked` names, and return the result."""
     from etl.comparison import builtin, profile
-    from etl.comparison.measure import check_epoch, take_loading_sample, take_sample
+    from etl.comparison.measure import check_epoch, take_loading_sample, take_sample, take_tuning_sample
 
     # Every strategy gets the same CPUs.
     os.sched_setaffinity(0, asked["affinity"])
@@ -75,6 +76,7 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         of_all: dict[str, Callable[..., JsonValues]] = {
             "profile": profile.profile_raw_pipeline,
             "write": builtin.write_store,
+            "decoding": profile.profile_decoding,
         }
         return of_all[action](workload, **arguments)
     candidate = Candidate.from_json(asked["candidate"])
@@ -94,6 +96,9 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     loading = builtin.loading_of(workload, candidate, threads, meeting=workload.rank.meet())
     if action == "check":
         return check_epoch(loading, **arguments, looks_again=False)
+    if action == "tune":
+        loading = replace(loading, **arguments, short_warm_up=True)
+        return take_tuning_sample(loading, workload.prefetch_size(candidate))
     if action == "load":
         return take_loading_sample(loading)
     return take_sample(loading, policies, **arguments)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from etl.comparison.epoch_content import EpochRecorder, may_hold
 from etl.comparison.epochs import Epochs, Loading, partial_epoch
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, StepTimes, TriedLoader
+from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, Spans, StepTimes, TriedLoader, TuningSample
 from etl.comparison.steps import Compute
+from etl.comparison.trials import seconds_per_batch
 from etl.measuring.arrays import (
     Access,
     access_of,
@@ -32,9 +33,10 @@ from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from etl.measuring.meeting import Meeting
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import absent_pages, reports_pages
-from etl.measuring.process_tree import PeakMemory, mapped_nbytes, read_nbytes
+from etl.measuring.process_tree import PeakMemory, cpu_seconds, mapped_nbytes, read_nbytes
 from etl.measuring.structure import record_count
 from etl.strategies.foreign import close_loader
+from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
 if TYPE_CHECKING:
     from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
@@ -91,6 +93,8 @@ def try_loader(loading: Loading, step_records: int, seconds: float) -> TriedLoad
         close_loader(batches)
         del batches
         read_ahead = _read_ahead(epochs.loader)
+        settings = torch_settings(epochs.loader, len(os.sched_getaffinity(0)))
+        given = given_torch_settings(epochs.loader)
     compute = loading.make_compute(copied)
     compute.step(copied)
     return TriedLoader(
@@ -104,6 +108,8 @@ def try_loader(loading: Loading, step_records: int, seconds: float) -> TriedLoad
         has_selected_records=_may_have_selected(count if ended else length, loading.records, step_records),
         compute_seconds=seconds_of_step(compute.step, [copied], loading.compute_seconds),
         device=compute.device,
+        settings={name: list(values) for name, values in settings.items()},
+        given={name: given[name] for name in settings},
     )
 
 
@@ -240,10 +246,13 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         # A loader that reads ahead of its epochs gets a start in a pause between them, and while the epoch before
         # computes. So only the counters are read between them, and loading alone does not come after compute.
         etl_alone: EpochTimes | None = None
+        etl_cpu: float | None = None
         if with_etl_alone:
             outside += epochs.begin()
             _begin_together(loading.meeting)
+            etl_cpu = -cpu_seconds()
             etl_alone = run_epoch(epochs, None)
+            etl_cpu += cpu_seconds()
         outside += epochs.begin()
         read = read_nbytes()
         _begin_together(loading.meeting)
@@ -272,8 +281,29 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         unreported_files=sum(not reports_pages(each) for each in loading.files),
         timeline=loop_spans(times, loading.is_ahead),
         runtime=[policy.audit() for policy in policies],
+        etl_cpu_seconds=etl_cpu,
         steps=None if loading.meeting is None else StepTimes(times.began.tolist(), times.done.tolist()),
     )
+
+
+def take_tuning_sample(loading: Loading, read_ahead: int | None) -> TuningSample:
+    """Train on the batches of an epoch, for tuning: nothing but its time and memory is measured.
+
+    Parameters
+    ----------
+    loading : Loading
+        The way to load.
+    read_ahead : int or None
+        Batches that it loads ahead; None for as many as the loader says.
+    """
+    with Epochs(loading) as epochs:
+        epochs.prepare()
+        with PeakMemory() as memory:
+            compute, _ = warm_up(epochs, loading)
+        epochs.begin()
+        times = run_epoch(epochs, compute.step)
+        ahead = _read_ahead(epochs.loader) if read_ahead is None else read_ahead
+    return TuningSample(float(times.done[0]) - times.started, seconds_per_batch(times, ahead), memory.nbytes)
 
 
 def _begin_together(meeting: Meeting | None) -> None:

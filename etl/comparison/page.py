@@ -21,7 +21,7 @@ from etl.comparison.charts import (
     stage_parts,
     stage_points,
 )
-from etl.comparison.report import Check, Report, StrategyResult
+from etl.comparison.report import Check, Report, Scenario, ScenarioResult, StrategyResult
 from etl.comparison.units import (
     NOT_MEASURED,
     Scale,
@@ -47,17 +47,8 @@ def render_frame(report: Report) -> str:
 
 def render_page(report: Report) -> str:
     """Return the page as HTML. Markup in the texts of the report is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("etl.comparison", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        digits=digits, nbytes=nbytes, percent=percent, ratio=ratio, seconds=seconds, plain=_plain
-    )
-    html = environment.get_template("page.html").render(
+    return render_template(
+        "page.html",
         report=report,
         bars=epoch_bars(report),
         ratios=ratio_intervals(report),
@@ -71,7 +62,7 @@ def render_page(report: Report) -> str:
         verdict_on_rules=_verdict_on_rules(report.checks),
         clock=_clock(report.noise.frequency_mhz),
         facts=[
-            (title, _facts(values))
+            (title, list_facts(values))
             for title, values in (
                 ("Settings", report.settings),
                 ("Machine", report.machine),
@@ -81,9 +72,32 @@ def render_page(report: Report) -> str:
         stage_name=stage_name,
         describe_interval=describe_interval,
         pays_off=pays_off,
+        cpus_wanted=cpus_wanted,
+        prediction_kind=prediction_kind,
+        scenario_notes=scenario_notes,
     )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Return the template `name` of this package with `values`, whose markup is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("etl.comparison", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        digits=digits, nbytes=nbytes, percent=percent, ratio=ratio, seconds=seconds, plain=_plain
+    )
+    html = environment.get_template(name).render(**values)
     # File names that are not valid UTF-8 contain lone surrogates, which a UTF-8 file cannot hold.
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def list_facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and JSON values as text for people."""
+    return [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
 
 
 def _verdict_on_rules(checks: list[Check]) -> str:
@@ -98,10 +112,6 @@ def _clock(megahertz: list[float]) -> str:
         return "not known"
     lowest, highest = f"{min(megahertz):,.0f}", f"{max(megahertz):,.0f}"
     return f"{highest} MHz" if lowest == highest else f"{lowest} to {highest} MHz"
-
-
-def _facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), _plain(value)) for name, value in values.items()]
 
 
 def _plain(value: Any) -> str:
@@ -320,3 +330,32 @@ def pays_off(epochs: float | None, report: Report) -> str:
     if all(each.presaving is not None for each in report.strategies):
         return NOT_MEASURED
     return "never" if epochs is None else f"{digits(epochs, 2)} epochs"
+
+
+def prediction_kind(result: ScenarioResult) -> str:
+    """Return how far the prediction for a scenario can be trusted: "none", "extrapolated" or "validated"."""
+    if result.wall_seconds is None:
+        return "none"
+    return "extrapolated" if result.extrapolated else "validated"
+
+
+def cpus_wanted(result: ScenarioResult) -> str:
+    """Return the CPUs for a utilisation of 90%; "no number" if none are enough."""
+    if result.wall_seconds is None:
+        return NOT_MEASURED
+    if result.cpus_for_utilisation is None:
+        return "no number"
+    return f"{result.cpus_for_utilisation}{' (extrapolated)' if result.cpus_extrapolated else ''}"
+
+
+def scenario_notes(scenario: Scenario) -> list[str]:
+    """Return sentences that say why strategies are not predicted, never used for 90%, or extrapolated."""
+    notes: dict[str, list[str]] = {}
+    for each in scenario.strategies:
+        if each.wall_seconds is None:
+            notes.setdefault(f"Not predicted, because {each.reason}", []).append(each.strategy)
+        elif each.reason:
+            notes.setdefault(f"No number of CPUs gives 90%, because {each.reason}", []).append(each.strategy)
+        for reason in each.extrapolated:
+            notes.setdefault(f"Extrapolated, because the scenario has {reason}", []).append(each.strategy)
+    return [f"{note}: {', '.join(names)}." for note, names in notes.items()]

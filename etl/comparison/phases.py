@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import psutil
 
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import choose_records, predict_wall
-from etl.comparison.preparation import Preparation
+from etl.comparison.preparation import Preparation, opened_workload
 from etl.comparison.processes import Processes
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.publishing import check_report, make_report
-from etl.comparison.report import Report, Timeline
+from etl.comparison.report import Report, Timeline, TuningResult
 from etl.comparison.results import Measurements
 from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
@@ -24,48 +23,23 @@ from etl.comparison.samples import CheckedEpoch, Profile, Spans
 from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.trials import SplitSeconds, choose_split
+from etl.comparison.tuning.results import TunedStrategy
+from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
-from etl.measuring.ranks import cpus_of_rank
-from etl.runtime.resources import affinity_of, available_cpus
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
 # Share of the time budget for all trials of CPU splits together.
 TRIALS_SHARE = 0.2
-# Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
-TRIES_SHARE, TRIED_RECORDS = 0.1, 512
 # A comparison without intervals shows no difference, so it may take this many times its budget to get them.
 MAX_OVERRUN = 1.5
 
 
-@dataclass
-class ComparisonProgress:
-    """Progress of a comparison.
-
-    Attributes
-    ----------
-    phase : {"profile", "try", "write", "split", "check", "measure", "trace"}
-        The current phase.
-    done : int
-        Completed steps of the phase.
-    total : int or None
-        All steps of the phase, if known.
-    share : float or None
-        Share of the time budget that is used up; None if the number of rounds is fixed instead.
-    predictions : dict of str to float
-        Predicted seconds per epoch by strategy; empty until they are known.
-    """
-
-    phase: str
-    done: int
-    total: int | None
-    share: float | None
-    predictions: Mapping[str, float] = field(default_factory=dict)
-
-
 def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
     """Compare the strategies of `settings` on their source, and return the report.
+
+    With `settings.tune_seconds`, each strategy is tuned first, and compared in its best configuration.
 
     After an interruption, the report has the complete rounds so far; if there are none, `KeyboardInterrupt` is raised.
 
@@ -88,16 +62,32 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
     unknown = sorted(set(settings.unchecked) - set(RULES))
     if unknown:
         raise ValueError(f"--no-check: unknown rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
-    cpus = available_cpus()
-    wanted = cpus if settings.threads is None else settings.threads
-    if wanted > cpus:
-        raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
-    affinity = affinity_of(wanted)
-    fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
-    with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
-        workload = Workload(settings, Path(folder), fewest)
-        workload.crowding = max(1.0, fewest * settings.ranks / wanted)
+    if settings.tune_seconds is None:
+        return _compare(settings, progress)
+    tuning = run_tuning(settings, progress)
+    if tuning.stopped_early:
+        raise KeyboardInterrupt  # what is finished has been kept
+    report = _compare(tuned_settings(settings, tuning), progress)
+    results = [_tuned(each) for each in tuning.strategies]
+    failed = [f"{name} could not be tuned, so its settings are as given: {why}" for name, why in tuning.failed.items()]
+    return replace(report, tuning=results, notes=[*(each.advice for each in results), *failed, *report.notes])
+
+
+def _compare(settings: Settings, progress: Callable[[ComparisonProgress], None] | None) -> Report:
+    with opened_workload(settings) as (workload, affinity):
         return _Comparison(workload, affinity, progress or _no_progress).run()
+
+
+def _tuned(strategy: TunedStrategy) -> TuningResult:
+    return TuningResult(
+        name=strategy.name,
+        given=strategy.given,
+        chosen=strategy.chosen,
+        advice=strategy.advice(),
+        configurations=len(strategy.configurations),
+        seconds=strategy.seconds,
+        is_cached=strategy.is_cached,
+    )
 
 
 def _no_progress(progress: ComparisonProgress) -> None:

@@ -263,21 +263,35 @@ def loading_seconds(workload: Workload, candidate: Candidate, profile: Profile) 
     profile : Profile
         Profile of the raw pipeline.
     """
+    decoder = candidate.setting("decoder")
     if not candidate.is_presaved:
-        return stage_seconds(profile, None)
+        return stage_seconds(profile, None, decoder)
     rate = float(profile.copy_bytes_per_second)
+    left = stage_seconds(profile, candidate.stage, decoder)
+    if not workload.store_path(candidate.store).exists():  # it is as large as its records are
+        return profile.nbytes_after(str(candidate.stage)) / rate + left
     with workload.open(candidate) as store:
         nbytes = store.nbytes / len(store)
         if store.reads_whole_shards:
             # Bytes are copied twice: whole shards out of the file, then rows out of the shards.
             read = _shards_a_batch(store, workload.settings.batch_size) * store.nbytes / len(store.manifest.shards)
             nbytes = 2 * read / workload.settings.batch_size
-    return nbytes / rate + stage_seconds(profile, candidate.stage)
+    return nbytes / rate + left
 
 
-def stage_seconds(profile: Profile, after: str | None) -> float:
-    """Return the seconds per record, in one thread, of the stages after `after`; of all stages if it is None."""
-    stages = profile.stages
+def stage_seconds(profile: Profile, after: str | None, decoder: str | None = None) -> float:
+    """Return the seconds per record, in one thread, of some stages.
+
+    Parameters
+    ----------
+    profile : Profile
+        Profile of the raw pipeline.
+    after : str or None
+        The stage before the first of them; None for all stages.
+    decoder : str, optional
+        Decoder; by default that of the comparison.
+    """
+    stages = profile.stages if decoder is None else profile.decodings.get(decoder, profile.stages)
     first = 0 if after is None else 1 + [stage.name for stage in stages].index(after)
     return float(sum(stage.seconds_per_record for stage in stages[first:]))
 

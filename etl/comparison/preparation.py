@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from etl.comparison.candidates import Candidate, StoreKind
 from etl.comparison.processes import Processes
 from etl.comparison.samples import Profile, WrittenStore
+from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
+from etl.measuring.ranks import cpus_of_rank
+from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
 
 # Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
 TRIES_SHARE, TRIED_RECORDS = 0.1, 512
+
+
+@contextmanager
+def opened_workload(settings: Settings) -> Iterator[tuple[Workload, list[int]]]:
+    """Yield the workload of `settings`, in a temporary folder, and the CPUs that every process is bound to.
+
+    Raises
+    ------
+    ValueError
+        If the source cannot be opened, or this process may not use that many CPUs.
+    """
+    cpus = available_cpus()
+    wanted = cpus if settings.threads is None else settings.threads
+    if wanted > cpus:
+        raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
+    affinity = affinity_of(wanted)
+    fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
+    with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
+        workload = Workload(settings, Path(folder), fewest)
+        workload.crowding = max(1.0, fewest * settings.ranks / wanted)
+        yield workload, affinity
 
 
 class Preparation:
@@ -72,8 +99,8 @@ class Preparation:
             self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
             self.raise_if_all_failed()
 
-    def take_profile(self) -> Profile:
-        """Profile the raw pipeline, unless only loaders of the user are compared.
+    def take_profile(self, decoders: Iterable[str] = ()) -> Profile:
+        """Profile the raw pipeline, unless only loaders of the user are compared; its stages with `decoders`, too.
 
         Strategies that do not load ahead compute with the fastest number of threads from then on.
         """
@@ -84,7 +111,9 @@ class Preparation:
         seconds = profile.compute_seconds
         if seconds and self._settings.simulated_seconds is None:
             self._workload.plain_compute_threads = int(min(seconds, key=seconds.__getitem__))
-        return profile
+        configured = [each.setting("decoder") for each in self.own]
+        others = {each for each in (*configured, *decoders) if each not in (None, self._settings.decoder)}
+        return replace(profile, decodings={each: self._processes.decoding(each).stages for each in sorted(others)})
 
     def try_loaders(self) -> None:
         """Try each loader of the user on a few records: whether it works, and how long an epoch may take.
@@ -140,6 +169,7 @@ class Preparation:
         workload.link_records()
         if self._tried_records == len(workload.records):
             return
+        self._tried_records = len(workload.records)
         for number, origin in enumerate(workload.tried):
             self._progress("write", number, len(workload.tried))
             restricted, prepared = workload.restrict(origin), self.prepared.get(origin)
@@ -164,6 +194,12 @@ class Preparation:
         for number, store in enumerate(left):
             self._progress("write", number, len(left))
             self.writing[store] = self._processes.write(store, self._cpus)
+
+    def remove_stores(self) -> None:
+        """Remove all stores, for example since other records are selected now."""
+        for store in self.writing:
+            shutil.rmtree(self._workload.store_path(store), ignore_errors=True)
+        self.writing.clear()
 
     @contextmanager
     def left_out(self, candidate: Candidate, when: str) -> Iterator[None]:

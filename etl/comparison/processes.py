@@ -18,6 +18,7 @@ from etl.comparison.compute import steps_wait
 from etl.comparison.joined_ranks import RanksDifferError, join_checks, join_loads, join_samples
 from etl.comparison.samples import (
     CheckedEpoch,
+    Decoding,
     FirstTry,
     LoadingSample,
     Profile,
@@ -25,6 +26,7 @@ from etl.comparison.samples import (
     Spans,
     Trials,
     TriedLoader,
+    TuningSample,
     WrittenStore,
 )
 from etl.comparison.workload import Workload
@@ -177,6 +179,14 @@ class Processes:
         """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
         join = partial(join_samples, are_together=steps_wait(self._workload.settings))
         return self._ask_ranks("measure", Sample, candidate, join, with_etl_alone=with_etl_alone)
+
+    def tune(self, candidate: Candidate, batches: int) -> TuningSample:
+        """Return one sample of training on `batches` of an epoch, or on all of its batches if it has fewer."""
+        return self._ask("tune", TuningSample, candidate, batches=batches)
+
+    def decoding(self, decoder: str) -> Decoding:
+        """Return the time of each stage of the pipeline with another decoder."""
+        return self._ask("decoding", Decoding, decoder=decoder)
 
     def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""

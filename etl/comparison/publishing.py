@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from etl.comparison.candidates import Candidate
+from etl.comparison.costs import make_scenarios
 from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import make_notes, recommend
 from etl.comparison.report import (
@@ -93,6 +94,7 @@ def make_report(measured: Measurements) -> Report:
         checks=check_rules(evidence, conditions),
         noise=noise_of(sample for samples in measured.samples.values() for sample in samples.values()),
         timelines=measured.timelines,
+        scenarios=make_scenarios(measured),
     )
     return replace(report, recommendation=recommend(report, _to_fastest(measured, report), settings.title))
 
@@ -143,6 +145,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         runtime=audits_of(samples),
         splits=splits_of(measured, candidate),
         ranks=ranks_of(samples, evidence.check, scale),
+        settings=dict(candidate.settings),
         rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
     )
 
@@ -271,6 +274,9 @@ def contradictions(report: Report) -> Iterator[str]:
             yield f"{result.name}: it {has} cost of presaving, but its stage is {result.stage!r}"
     for stage in report.stages:
         yield from (f"stage {stage.stage}: {text}" for text in _impossible_times(stage))
+    for scenario in report.scenarios:
+        for predicted in scenario.strategies:
+            yield from (f"{predicted.strategy} if {scenario.what_if}: {text}" for text in _impossible_times(predicted))
     for rule in RULES:
         if rule not in {check.rule for check in report.checks}:
             yield f"rule {rule!r} is not in the report"

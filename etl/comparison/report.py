@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -239,6 +239,37 @@ class SplitTrial(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
+class TuningResult(Section["Report"]):
+    """The settings of a strategy that were best for it, found before the comparison.
+
+    Attributes
+    ----------
+    name : str
+        The strategy.
+    given : dict
+        Values of the settings that may be varied, as they were given.
+    chosen : dict
+        Settings of the best configuration that differ from these.
+    advice : str
+        Sentence that says what to set, and what it gains.
+    configurations : int
+        Configurations that were tried.
+    seconds : float
+        How long it took.
+    is_cached : bool
+        True if an earlier run found it.
+    """
+
+    name: str
+    given: Mapping[str, Any]
+    chosen: Mapping[str, Any]
+    advice: str
+    configurations: int
+    seconds: float
+    is_cached: bool
+
+
+@dataclass(frozen=True)
 class RankResult(Section["StrategyResult"]):
     """One of several ranks that train together. Seconds are per epoch of the whole source, of which it has its part.
 
@@ -332,6 +363,8 @@ class StrategyResult(Section["Report"]):
         The ranks, if there are several. The wall time is then that of the slowest, and its parts are those of the
         straggler: of the rank that waits least for others, or if they do not wait for each other of the slowest.
         Waiting for others is interference. The memory is that of all ranks, in which what they share counts once.
+    settings : dict
+        Settings that differ from those of the comparison, by name.
     """
 
     name: str
@@ -358,6 +391,7 @@ class StrategyResult(Section["Report"]):
     runtime: list[Audit]
     splits: list[SplitTrial] = field(default_factory=list)
     ranks: list[RankResult] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def straggler(self) -> str:
@@ -654,6 +688,47 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class ScenarioResult:
+    """Prediction of one strategy for a scenario. Seconds are per epoch of the whole source.
+
+    Attributes
+    ----------
+    strategy : str
+        Name of the `StrategyResult`.
+    wall_seconds, stall_seconds : float or None
+        Wall time, and the part of it in which nothing is computed because the next batch is not ready; None if the
+        strategy cannot be predicted.
+    accelerator_utilisation : float or None
+        Compute alone divided by wall time.
+    cpus_for_utilisation : int or None
+        Fewest CPUs with which the utilisation is 90%, with everything else as in the scenario; None if there are none.
+    reason : str
+        Why the strategy is not predicted, or why no number of CPUs is enough; empty if neither is so.
+    extrapolated : list of str
+        How far the prediction is beyond what this comparison measured or what was validated; empty if it is not.
+    cpus_extrapolated : bool
+        True if `cpus_for_utilisation` is more CPUs than this comparison used, or extrapolated for another reason.
+    """
+
+    strategy: str
+    wall_seconds: float | None
+    stall_seconds: float | None
+    accelerator_utilisation: float | None
+    cpus_for_utilisation: int | None
+    reason: str
+    extrapolated: list[str] = field(default_factory=list)
+    cpus_extrapolated: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario of `--what-if`, as it was given, with one prediction per strategy."""
+
+    what_if: str
+    strategies: list[ScenarioResult]
+
+
+@dataclass(frozen=True)
 class Report(Section[None]):
     """Report of a comparison. It has at least one strategy.
 
@@ -695,6 +770,10 @@ class Report(Section[None]):
         First batches of an epoch of each strategy.
     command : str or None
         Command line that made the report; None if it was made from Python.
+    tuning : list of TuningResult
+        The best settings of each strategy; empty if none was tuned.
+    scenarios : list of Scenario
+        Predictions for other CPUs, compute or storage; empty if none were asked for.
     """
 
     schema_version: int
@@ -717,6 +796,8 @@ class Report(Section[None]):
     noise: Noise
     timelines: list[Timeline]
     command: str | None = None
+    tuning: list[TuningResult] = field(default_factory=list)
+    scenarios: list[Scenario] = field(default_factory=list)
 
     @property
     def reference(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from etl.comparison.candidates import Threads
 from etl.comparison.report import SplitProfile, StageProfile
@@ -31,6 +32,8 @@ class Profile(JsonValues):
         Device of compute; "none" if compute is simulated.
     model : str
         Built-in model for records of this shape.
+    decodings : dict
+        Each stage in one thread with other decoders, by decoder.
     """
 
     stages: list[StageProfile]
@@ -39,6 +42,11 @@ class Profile(JsonValues):
     copy_bytes_per_second: float
     device: str
     model: str
+    decodings: Mapping[str, list[StageProfile]] = field(default_factory=dict)
+
+    def nbytes_after(self, stage: str) -> float:
+        """Return the bytes of a record after `stage`."""
+        return next(each.nbytes_per_record for each in self.stages if each.name == stage)
 
     @property
     def is_on_device(self) -> bool:
@@ -91,6 +99,36 @@ class Trials(JsonValues):
 
 
 @dataclass(frozen=True)
+class Decoding(JsonValues):
+    """The stages of a pipeline with another decoder, in one thread."""
+
+    stages: list[StageProfile]
+
+
+@dataclass(frozen=True)
+class TuningSample(JsonValues):
+    """Training on some batches of an epoch, in a fresh process. Times are in seconds.
+
+    Attributes
+    ----------
+    first_seconds : float
+        Until the first step was done.
+    seconds_per_batch : float
+        In the middle of the epoch.
+    peak_memory : int
+        Peak memory in bytes, of the process and its workers together, in an epoch that was not timed.
+    """
+
+    first_seconds: float
+    seconds_per_batch: float
+    peak_memory: int
+
+    def epoch_seconds(self, batches: float) -> float:
+        """Return the seconds of an epoch of `batches`, of which a partial last one counts as a fraction."""
+        return self.first_seconds + max(0.0, batches - 1) * self.seconds_per_batch
+
+
+@dataclass(frozen=True)
 class TriedLoader(JsonValues):
     """A first try of a loader of the user. Times are in seconds.
 
@@ -118,6 +156,10 @@ class TriedLoader(JsonValues):
         Of "path" and "source", what it asked for.
     start_seconds : float
         Seconds to start a process of its own; 0 if it can be forked from the server of all strategies.
+    settings : dict of str to list
+        Values worth trying of each setting: those that its function declares, and those of its torch DataLoader.
+    given : dict of str to str, int, float, bool or None
+        Values of these settings in the try. A setting that the function reads from the whole task has none.
     """
 
     first_seconds: float
@@ -132,6 +174,8 @@ class TriedLoader(JsonValues):
     device: str
     asked_for: list[str] = field(default_factory=list)
     start_seconds: float = 0.0
+    settings: Mapping[str, list[Any]] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -288,6 +332,8 @@ class Sample(JsonValues):
         Moments of the steps, if this is one of several ranks.
     ranks : list of RankSample
         The ranks, if this is a sample of several.
+    etl_cpu_seconds : float or None
+        CPU time of the epoch of loading alone; None if it was not measured.
     """
 
     epoch: EpochMetrics
@@ -310,3 +356,4 @@ class Sample(JsonValues):
     runtime: list[Audit] = field(default_factory=list)
     steps: StepTimes | None = None
     ranks: list[RankSample] = field(default_factory=list)
+    etl_cpu_seconds: float | None = None

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import presave
-from etl.arguments import whole_number
+from etl.arguments import parse_seconds, whole_number
 from etl.comparison.candidates import Candidate
+from etl.comparison.scenario import WhatIf
 from etl.functions import is_carried
 from etl.runtime import GcPolicy, HeapPolicy
 from etl.stages import DECODERS
@@ -21,9 +22,7 @@ CACHES = ("warm", "cold")
 BACKENDS = ("auto", "cpu", "cuda")
 TRAINING = "training"
 INFERENCE = "inference"
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|min)?")
 SIMULATED = re.compile(r"simulated:(?P<duration>[^,]+)(?P<sync>,sync)?")
-UNIT_SECONDS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "m": 60.0, "min": 60.0}
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,14 @@ class Settings:
         Interpreters of strategies that run in another environment, by name.
     configured : dict of str to dict
         Settings of single strategies, by name in reports, as `Candidate.with_settings` takes them.
+    tune_seconds : float or None
+        Time to find the best settings of each strategy before the comparison; None to compare them as they are.
+    max_disk_nbytes, max_prepare_seconds : number or None
+        Limits for tuned settings: bytes of a store and time to write it, for the whole source.
+    same_pixels : bool
+        Tuning keeps the decoder, since others may give other pixels.
+    tuning_cache : str or None
+        Folder with results of earlier tuning; None for the user's own, and "" for none.
     epoch_batches : int or None
         Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
     check_epoch : bool
@@ -105,6 +112,8 @@ class Settings:
         Rules of fairness that are not checked.
     seed : int
         Seed for shuffling, initial weights and the order of rounds.
+    what_if : tuple of str
+        Scenarios for which every strategy is predicted, such as "cpus=8,compute=5ms,disk=200MB/s,cache=50%".
 
     Raises
     ------
@@ -141,12 +150,18 @@ class Settings:
     table_options: Mapping[str, Any] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tune_seconds: float | None = None
+    max_disk_nbytes: int | None = None
+    max_prepare_seconds: float | None = None
+    same_pixels: bool = False
+    tuning_cache: str | None = None
     epoch_batches: int | None = None
     check_epoch: bool = False
     source_name: str | None = None
     search: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     seed: int = 0
+    what_if: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_strategies(self.strategies)
@@ -171,8 +186,12 @@ class Settings:
             if value is not None:
                 whole_number(f"--{name.replace('_', '-')}", value, least=1)
         whole_number("--prefetch-size", self.prefetch_size, least=0)
-        if self.memory_nbytes is not None:
-            whole_number("--memory", self.memory_nbytes, least=1)
+        for option, limit in (("--memory", self.memory_nbytes), ("--max-disk", self.max_disk_nbytes)):
+            if limit is not None:
+                whole_number(option, limit, least=1)
+        for option, seconds in (("--tune-budget", self.tune_seconds), ("--max-prepare", self.max_prepare_seconds)):
+            if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError(f"{option} must be a time above 0, such as 60s, not {seconds}")
         if not (self.budget_seconds > 0 and math.isfinite(self.budget_seconds)):
             raise ValueError(f"--budget must be a time above 0, such as 60s, not {self.budget_seconds}")
         if self.step is not None and (self.model is not None or self.compute != TRAINING):
@@ -193,6 +212,8 @@ class Settings:
                     f"--python {name}=...: functions cannot be carried to another Python; name the loader, and the "
                     "factory of the training step if there is one, as package.module:function"
                 )
+        for scenario in self.what_if:
+            WhatIf.parse(scenario).check(is_cold=self.cache == "cold")
         if self.simulated_seconds is not None and (self.model is not None or self.backend != "auto"):
             raise ValueError(f"--compute {self.compute} runs no model, so --model and --backend have no effect with it")
 
@@ -227,22 +248,8 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings that `as_dict` described."""
-        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search")}
+        tuples = {name: tuple(values[name]) for name in ("strategies", "formats", "unchecked", "search", "what_if")}
         return cls(**{**values, **tuples})
-
-
-def parse_seconds(text: str, option: str) -> float:
-    """Return the seconds of a time such as "60s", "20ms", "1.5min" or "60".
-
-    Raises
-    ------
-    ValueError
-        If `text` is not a time. The message names `option`.
-    """
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{option} must be a time such as 60s, 20ms or 2min, not {text!r}")
-    return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
 def _check_strategies(given: tuple[str, ...]) -> None:

@@ -7,9 +7,9 @@ import io
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.page import pays_off
-from etl.comparison.report import Prediction, Report, StrategyResult
-from etl.comparison.units import Scale, bounds, time_scale
+from etl.comparison.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
+from etl.comparison.report import Prediction, Report, Scenario, StrategyResult
+from etl.comparison.units import Scale, bounds, percent, time_scale
 from etl.tables import Bar, print_table
 
 # Characters and styles of the bars.
@@ -19,6 +19,7 @@ BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} inte
 TEXT_WIDTH = 120
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 RANKS_LEGEND = "waits: in steps, for ranks whose batch came later. MB: peak memory, with what ranks share"
+WHAT_IF_LEGEND = "utilisation: compute alone over wall"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
@@ -53,11 +54,13 @@ def show_report(report: Report, console: Console) -> None:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
     if any(each.ranks for each in report.strategies):
-        print_table(_ranks(report, epoch), console)
+        print_table(_ranks(report, epoch), console, keys=2)
         for each in report.strategies:
             console.print(f"{each.name}: {each.straggler}", highlight=False)
     if report.stages:
         print_table(_stages(report), console)
+    for scenario in report.scenarios:
+        _show_scenario(scenario, console)
     _show_checks(report, console)
     for line in (*report.noise.warnings, *report.notes):
         console.print(line, highlight=False)
@@ -160,6 +163,27 @@ def _stages(report: Report) -> Table:
             style="dim strike" if stage.disqualified else "",
         )
     return table
+
+
+def _show_scenario(scenario: Scenario, console: Console) -> None:
+    epoch = time_scale(each.wall_seconds for each in scenario.strategies)
+    table = Table(title=f"What if {scenario.what_if}: predicted, {epoch.unit} per epoch", caption=WHAT_IF_LEGEND)
+    table.add_column("strategy")
+    for column in ("wall", "stall", "utilisation", "CPUs for 90%"):
+        table.add_column(column, justify="right")
+    table.add_column("prediction")
+    for each in scenario.strategies:
+        table.add_row(
+            each.strategy,
+            epoch.number(each.wall_seconds),
+            epoch.number(each.stall_seconds),
+            percent(each.accelerator_utilisation),
+            cpus_wanted(each),
+            prediction_kind(each),
+        )
+    print_table(table, console)
+    for line in scenario_notes(scenario):
+        console.print(line, highlight=False, markup=False)
 
 
 def _show_checks(report: Report, console: Console) -> None:

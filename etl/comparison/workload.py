@@ -311,6 +311,7 @@ class Workload:
     def foreign(self, candidate: Candidate) -> ForeignLoader:
         """Return the loader of the user that `candidate` names, with the selected records as its task."""
         loader = self._loader(str(candidate.kind.function), self.foreign_folder(candidate), self.batches_of(candidate))
+        loader = replace(loader, settings=dict(candidate.settings))
         return loader if self.gets_selected(candidate) else replace(loader, records=len(self.source))
 
     def task(self) -> Task:

@@ -1,6 +1,18 @@
 """Strategies: ways to get from data to batches, found by name; and loaders of the user, which a `Task` is given to."""
 
 from etl.strategies.foreign import close_loader, find_prepare, open_loader
+from etl.strategies.settings import canonical, declared_settings
 from etl.strategies.strategy import Strategy, default_names, find, names, register
 
-__all__ = ["Strategy", "close_loader", "default_names", "find", "find_prepare", "names", "open_loader", "register"]
+__all__ = [
+    "Strategy",
+    "canonical",
+    "close_loader",
+    "declared_settings",
+    "default_names",
+    "find",
+    "find_prepare",
+    "names",
+    "open_loader",
+    "register",
+]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from etl import entry_points
 from etl.functions import is_function_name
+from etl.strategies.settings import Value, check_settings, declared_settings
 
 if TYPE_CHECKING:
     from etl.iterators import BatchIterator
@@ -30,6 +32,13 @@ class Strategy:
     function : str, optional
         Function of the user that loads, as `etl.functions.find_function` takes it. None for the strategies of this
         package.
+    settings : dict of str to sequence of str, int, float, bool or None
+        Values worth trying of each of its settings. Those that the function itself declares count, too.
+
+    Raises
+    ------
+    ValueError
+        If a setting has no values, or values of other types.
     """
 
     name: str
@@ -37,6 +46,10 @@ class Strategy:
     ahead: Literal["thread", "process"] | None = None
     is_default: bool = False
     function: str | None = None
+    settings: Mapping[str, Sequence[Value]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", check_settings(self.settings, f"strategy {self.name!r}"))
 
     @property
     def reads_store(self) -> bool:
@@ -133,7 +146,7 @@ def _load(name: str) -> Strategy:
             "function that returns an iterable of batches"
         )
     function = entry_points.registered(entry_points.STRATEGIES)[name].value.partition("[")[0].strip()
-    return Strategy(name, reads="source", function=function)
+    return Strategy(name, reads="source", function=function, settings=declared_settings(found))
 
 
 def default_names() -> tuple[str, ...]:

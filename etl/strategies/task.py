@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from etl.functions import call_by_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from etl.strategies.settings import Value
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,19 @@ class Task:
     cpus : int
         CPUs for loading and compute together; the process is bound to them.
     workers : int
-        CPUs to load with: threads or worker processes.
+        CPUs to load with: threads or worker processes. That of `settings`, if it has one.
     rank, world_size : int
         The part of the records to load: 0 and 1 for all of them.
     folder : str
         Folder for files of the strategy. It is empty before `prepare`, and kept until the comparison ends.
+    settings : dict of str to str, int, float, bool or None
+        Values chosen for this run, of settings that the function declares, by name; none unless something is tuned. A
+        function can ask for each of them by parameter name; the parameter has a default.
 
     Raises
     ------
     ValueError
+        If `settings` have a value of an attribute that the comparison sets for all strategies.
         When `path`, `source` or `pipeline` is read and there is none. The message says why.
     """
 
@@ -65,10 +71,18 @@ class Task:
     folder: str
     rank: int = 0
     world_size: int = 1
+    settings: Mapping[str, Value] = field(default_factory=dict, hash=False)
     # Called when the attribute is read, since opening a source may take long, or be impossible.
     open_path: Callable[[], str] | None = None
     open_source: Callable[[], Any] | None = None
     open_pipeline: Callable[[], Any] | None = None
+
+    def __post_init__(self) -> None:
+        fixed = sorted({*NAMES} & {*self.settings} - {"workers"})
+        if fixed:
+            raise ValueError(f"the setting {fixed[0]!r} cannot be chosen: it is the same for all strategies")
+        if "workers" in self.settings:
+            object.__setattr__(self, "workers", self.settings["workers"])
 
     @property
     def path(self) -> str:
@@ -97,7 +111,8 @@ class Task:
         ValueError
             If it asks for something that no task has.
         """
-        return call_by_name(function, {name: partial(getattr, self, name) for name in NAMES}, self)
+        chosen = {name: value for name, value in self.settings.items() if name not in NAMES}
+        return call_by_name(function, {name: partial(getattr, self, name) for name in NAMES}, self, chosen)
 
     def _opened(self, name: str, opens: Callable[[], Any] | None) -> Any:
         if opens is None:

@@ -19,7 +19,8 @@ from PIL import Image
 import etl
 import presave
 from etl.commands import main
-from etl.comparison.phases import ComparisonProgress, run_comparison
+from etl.comparison.phases import run_comparison
+from etl.comparison.progress import ComparisonProgress
 from etl.comparison.rules import RULES
 from etl.comparison.settings import Settings
 from etl.measuring.instruments import current_instruments

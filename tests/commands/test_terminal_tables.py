@@ -20,16 +20,22 @@ from etl.commands.output import PlainConsole
 from etl.tables import Bar, print_table
 from tests import comparison_reports
 from tests.terminal import ROOT, Shown, run_in_terminal
+from tests.tuning_results import TUNINGS
 
 WIDTHS = (60, 80, 100, 200)
 SCRIPT = str(ROOT / "tests/every_table.py")
+# Without that of strategies that all failed: it has no table.
+TUNED = tuple(f"tune {name}" for name in TUNINGS if name != "all_failed")
 TABLES = (
     *(f"compare {name}" for name in comparison_reports.REPORTS),
+    *TUNED,
     *("doctor", "stores", "commits", "study", "settings", "peers", "history", "gather", "decode", "overlap", "scale"),
-    *("writers", "formats", "collections"),
+    *("writers", "formats", "collections", "what if"),
 )
 # Tables with names and notes that are longer than a column may be, so that they wrap.
-WITH_LONG_TEXTS = ("compare many_with_long_names", "compare hostile", "settings", "peers")
+WITH_LONG_TEXTS = ("compare many_with_long_names", "compare hostile", *TUNED, "settings", "peers", "what if")
+# Several tables that name their rows alike.
+SEVERAL_TABLES = ("peers", "compare elsewhere", "compare on_ranks", *TUNED)
 HEADLINE = ["strategy", "wall, s", "ratio", "95% interval", "parts"]
 QUICK = ("--rounds", "1", "--budget", "2s", "--records", "8", "--batch-size", "4", "--size", "32", "--threads", "1")
 
@@ -127,12 +133,30 @@ def test_long_texts_lose_no_word(
         assert expected <= found
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name != "peers"])
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in SEVERAL_TABLES])
 def test_a_pipe_gets_one_table_of_each(in_a_pipe: Mapping[str, list[str]], name: str) -> None:
     lines = in_a_pipe[name]
     assert "…" not in "\n".join(lines)
     headings = [table[0][0] for table in tables(lines)]
     assert len(headings) == len(set(headings))
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_tune_shows_the_time_and_ratio_of_each_configuration_in_the_first_table_of_each_strategy(
+    in_terminals: Mapping[str, list[str]], columns: int
+) -> None:
+    headings, *rows = tables(in_terminals[f"{columns} tune photographs"])[0]
+    wanted = ["#", "epoch, s", "ratio", "95% interval"]
+    assert [each for each in headings if each in wanted] == wanted
+    (row,) = (dict(zip(headings, row, strict=True)) for row in rows if row[0] == "2 chosen")
+    assert (row["epoch, s"], row["ratio"], row["95% interval"]) == ("3.37", "0.66", "0.63 to 0.69")
+    assert ("settings" in headings) is (columns > 60)
+
+
+def test_tune_has_one_table_for_each_strategy_in_a_pipe(in_a_pipe: Mapping[str, list[str]]) -> None:
+    lines = in_a_pipe["tune photographs"]
+    assert "…" not in "\n".join(lines)
+    assert [len(table) - 1 for table in tables(lines)] == [8, 4, 5, 2]
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

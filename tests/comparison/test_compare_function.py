@@ -99,9 +99,33 @@ BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL))
 COMMANDS = re.findall(r"^etl (compare .*)$", GUIDE, re.MULTILINE)
 
 
+def test_the_settings_of_the_guide_can_be_declared_and_chosen(photographs: Path, tmp_path: Path) -> None:
+    for name, block in BLOCKS.items():
+        (tmp_path / name).write_text(block)
+    program = (
+        "import sys, my_settings\n"
+        "from etl import Task\n"
+        "from etl.strategies import declared_settings, open_loader\n"
+        "for function in (my_settings.threads, my_settings.doubled):\n"
+        "    for place in (0, 1):\n"
+        "        chosen = {name: values[place] for name, values in declared_settings(function).items()}\n"
+        "        task = Task(16, 'float32', 7, 0, 40, 2, 2, '', settings=chosen, open_path=lambda: sys.argv[1])\n"
+        "        print(sum(len(labels) for _, labels in open_loader(function, task)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, photographs],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.stdout.split() == ["40"] * 4, done.stderr
+
+
 @pytest.mark.slow
 def test_the_examples_of_the_guide_run(photographs: Path, tmp_path: Path) -> None:
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
     assert len(COMMANDS) == 2
     for name, block in BLOCKS.items():
         (tmp_path / name).write_text(block.replace('budget="60s"', "records=64, rounds=1"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.prediction import (
     MIN_MEASURED_BATCHES,
     choose_records,
@@ -104,7 +104,7 @@ def test_ahead_without_threads_is_plain(tmp_path: Path) -> None:
 
 def test_a_store_is_read_at_the_speed_of_copying_and_only_later_stages_are_left(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    with workload.write("npy", "read", 1) as store:
+    with workload.write(StoreKind("npy", "read"), 1) as store:
         nbytes = store.nbytes
     profile = make_profile(LOAD, COMPUTE, copy_bytes_per_second=24e3)
     wall = predict_wall(workload, Candidate("presaved", "npy", "read"), Threads(2, 0), profile)

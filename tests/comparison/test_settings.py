@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import presave
+from etl.arguments import parse_seconds
 from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.settings import Settings, label_of, parse_seconds
+from etl.comparison.settings import Settings, label_of
 from etl.comparison.workload import Workload
 from etl.strategies import default_names, names
 from tests.comparison_workloads import make_workload

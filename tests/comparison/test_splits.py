@@ -15,7 +15,7 @@ import pytest
 
 from etl.commands import main
 from etl.comparison import builtin
-from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.phases import TRIALS_SHARE
 from etl.comparison.processes import Processes
 from etl.comparison.recommendation import make_notes
@@ -316,7 +316,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
 def test_real_processes_try_every_split_of_those_that_load_ahead(tmp_path: Path) -> None:
     digits(tmp_path / "digits", samples=100)
     workload = Workload(Settings(str(tmp_path / "digits"), batch_size=8), tmp_path, 2)
-    workload.write("npy", "read", 1).close()
+    workload.write(StoreKind("npy", "read"), 1).close()
     with Processes(workload, affinity_of(2)) as processes:
         for candidate in (AHEAD, PROCESSES, Candidate("async-presaved", "npy", "read")):
             trials = processes.try_splits(candidate, 60.0)

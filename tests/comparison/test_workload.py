@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import etl
-from etl.comparison.candidates import Candidate
+from etl.comparison.candidates import Candidate, StoreKind
 from etl.comparison.settings import Settings
 from etl.comparison.subset import Subset
 from etl.comparison.workload import Workload, all_files
@@ -46,7 +46,7 @@ def test_of_other_sources_all_files_may_be_read(tmp_path: Path) -> None:
 
 def test_of_a_store_all_files_are_read(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    with workload.write("npy", "read", 1) as store:
+    with workload.write(StoreKind("npy", "read"), 1) as store:
         nbytes = store.nbytes
     files = workload.files(Candidate("presaved", "npy", "read"))
     assert sum(each.stat().st_size for each in files) >= nbytes
@@ -71,7 +71,7 @@ def test_lengths_of_sequences_are_counted_before_processes_are_forked(tmp_path: 
 
 def test_a_store_that_is_opened_for_an_iterator_is_closed_with_it(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    workload.write("npy", "read", 1).close()
+    workload.write(StoreKind("npy", "read"), 1).close()
     before = len(list(Path("/proc/self/fd").iterdir()))
     candidate = Candidate("async-presaved", "npy", "read")
     with workload.iterator(candidate, workload.threads(candidate, False)) as iterator:
@@ -82,7 +82,7 @@ def test_a_store_that_is_opened_for_an_iterator_is_closed_with_it(tmp_path: Path
 
 def test_every_candidate_loads_the_same_batches_in_the_same_order(tmp_path: Path) -> None:
     workload = make_workload(tmp_path)
-    workload.write("npy", "read", 1).close()
+    workload.write(StoreKind("npy", "read"), 1).close()
     workload.select(200)
     loaded = []
     for candidate in workload.candidates():

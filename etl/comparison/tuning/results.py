@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.comparison.units import bounds
+from etl.comparison.units import bounds, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 
@@ -103,6 +104,8 @@ class TunedStrategy(JsonValues):
         True if this is the result of an earlier run.
     limits : dict of str to float
         The limits of `Limits` that were set.
+    measured_records : int
+        Records that were measured.
     """
 
     name: str
@@ -116,6 +119,7 @@ class TunedStrategy(JsonValues):
     seconds: float = 0.0
     is_cached: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
+    measured_records: int = 0
 
     @property
     def best(self) -> TriedConfiguration:
@@ -127,21 +131,34 @@ class TunedStrategy(JsonValues):
         """The configuration as it was given."""
         return next(each for each in self.configurations if not each.settings)
 
+    @property
+    def is_recommended(self) -> bool:
+        """True if its chosen configuration, or the given one, exceeds no limit."""
+        return not self.best.dropped
+
+    @property
+    def is_prepared(self) -> bool:
+        """True if a configuration writes files before the first epoch."""
+        return any(each.costs.prepare_seconds or each.costs.disk_nbytes for each in self.configurations)
+
     def advice(self) -> str:
         """Return a sentence that says what to set, and what it gains."""
-        tried = f"{len(self.configurations)} configurations"
+        best, given = self.best, self.as_given
+        if best.dropped:
+            return f"{self.name}: no configuration can be recommended: as given, {best.dropped}."
         if not self.chosen:
-            dropped = self.as_given.dropped
-            if dropped:
-                return f"{self.name}: no configuration can be recommended: {dropped}."
-            return f"{self.name}: leave the settings as they are; none of {tried} has been shown to be faster."
-        best = self.best
+            others = len(self.configurations) - 1
+            if not others:
+                return f"{self.name}: leave the settings as they are; no other configuration was measured."
+            tried = "the only other configuration has not" if others == 1 else f"none of {others:,} others has"
+            return f"{self.name}: leave the settings as they are; {tried} been shown to be faster."
         if best.ratio is None:
-            share = f"{best.costs.seconds / self.as_given.costs.seconds:.2f} of the time, without rounds to confirm it"
+            share = f"{ratio(best.costs.seconds / given.costs.seconds)} of the time, without rounds to confirm it"
         else:
             interval = "" if best.ratio.low is None else f" (95% interval {bounds(best.ratio)})"
-            share = f"{best.ratio.estimate:.2f} of the time{interval}"
-        return f"{self.name}: set {describe_settings(self.chosen)}: {share}."
+            share = f"{ratio(best.ratio.estimate)} of the time{interval}"
+        reason = f"; as given, {given.dropped}" if given.dropped else ""
+        return f"{self.name}: set {describe_settings(self.chosen)}: {share}{reason}."
 
 
 @dataclass(frozen=True)
@@ -153,7 +170,7 @@ class Tuning(JsonValues):
     source : str
         The source, as reports call it.
     source_records, measured_records : int
-        Records of the source, and those that were measured.
+        Records of the source, and the most that were measured.
     settings : dict
         Settings that were the same for all: batch size, dtype, compute, CPUs and so on.
     machine, versions : dict
@@ -183,9 +200,30 @@ class Tuning(JsonValues):
     stopped_early: bool = False
 
     @property
-    def fastest(self) -> TunedStrategy:
-        """The strategy whose chosen configuration is the fastest."""
-        return min(self.strategies, key=lambda each: each.best.costs.seconds)
+    def fastest(self) -> TunedStrategy | None:
+        """The strategy whose chosen configuration is the fastest; None if none can be recommended."""
+        return next(iter(self._from_fastest()), None)
+
+    def conclusion(self) -> str:
+        """Return a sentence that names the fastest strategy, and says by how much others are slower."""
+        ranked = self._from_fastest()
+        if not ranked:
+            return "No strategy can be recommended."
+        fastest, *others = ranked
+        wall = fastest.best.costs.seconds
+        found = f"Fastest: {fastest.name} {_with_settings(fastest.chosen)}, {seconds(wall)} for an epoch"
+        slower = [(each.name, each.best.costs.seconds / wall) for each in others]
+        if not slower:
+            return f"{found}; no other strategy can be recommended." if len(self.strategies) > 1 else f"{found}."
+        if slower[-1][1] <= 1 + NEGLIGIBLE:
+            return f"{found}; all strategies are within {NEGLIGIBLE:.0%} of each other."
+        (following, share), (slowest, largest) = slower[0], slower[-1]
+        found = f"{found}; {following} takes {ratio(share)} times as long"
+        return f"{found}." if len(slower) == 1 else f"{found}, and {slowest}, the slowest, {ratio(largest)} times."
+
+    def _from_fastest(self) -> list[TunedStrategy]:
+        recommended = [each for each in self.strategies if each.is_recommended]
+        return sorted(recommended, key=lambda each: each.best.costs.seconds)
 
 
 @dataclass(frozen=True)
@@ -232,18 +270,20 @@ def with_front(configurations: Iterable[TriedConfiguration]) -> list[TriedConfig
 
 
 def describe_settings(settings: Mapping[str, Any]) -> str:
-    """Return settings as a person would say them, such as "num_workers=2 and persistent_workers"."""
+    """Return settings as they are set, such as "num_workers=2 and persistent_workers"; a name alone is True."""
     phrases = [_phrase(name, value) for name, value in settings.items()]
-    return _listed(phrases)
+    if len(phrases) < 2:
+        return "".join(phrases)
+    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
 def _phrase(name: str, value: Any) -> str:
     if value is True:
         return name
-    return f"no {name}" if value is False or value is None else f"{name}={value}"
+    # In quotes, other text cannot be mistaken for further settings.
+    is_plain = not isinstance(value, str) or re.fullmatch(r"[\w.:/+-]+", value)
+    return f"{name}={value if is_plain else repr(value)}"
 
 
-def _listed(phrases: Sequence[str]) -> str:
-    if len(phrases) < 2:
-        return "".join(phrases)
-    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
+def _with_settings(settings: Mapping[str, Any]) -> str:
+    return f"with {describe_settings(settings)}" if settings else "as given"

@@ -1,0 +1,346 @@
+"""Errors of predictions for other CPUs, compute and storage: `python -m benchmarks.what_if [SOURCE] [--json FILE]`.
+
+A reference is a comparison that predicts what the other ones measure: one CPU from two and two from one, a device that
+takes 0.1 to 4 times as long, training on the CPUs from a device and the reverse, a source that waits for every record,
+and files of which half are in the page cache. All take turns, and errors are those of the median over the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import etl
+from benchmarks.console import print_table, say, wide_console
+from benchmarks.measuring.clock import run_epoch
+from benchmarks.measuring.device import SimulatedDevice
+from benchmarks.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from benchmarks.measuring.values import JsonValues
+from benchmarks.workload import find_photographs
+
+# Stores after every stage are written for strategies that read one, which takes long.
+STRATEGIES, TRAINED_STRATEGIES = ("raw", "async-raw"), ("raw", "async-raw", "presaved", "async-presaved")
+FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+PHOTOGRAPHS, BATCH_SIZE, SIZE = 256, 16, 64
+# Starting a comparison takes longer than a round.
+TURNS, ROUNDS = 2, 2
+# Compute of the references: about as long as two CPUs take to load a batch of photographs.
+COMPUTE_MS = 20.0
+WAITING_SECONDS, WAITING_RECORDS, WAITING_COMPUTE_MS = 2e-3, 256, 16.0
+# Images that take longer to read from a disk than to decode.
+LARGE_IMAGES, LARGE_SIDE, LARGE_BATCH, LARGE_COMPUTE_MS, CACHED_SHARE = 128, 700, 8, 10.0, 0.5
+CLOSE, WANTED_MEDIAN, WANTED_SHARE = 0.1, 0.05, 0.9
+
+
+class WaitingSource:
+    """Records that take `WAITING_SECONDS` each to arrive, and no CPU, as from a network."""
+
+    def __len__(self) -> int:
+        return WAITING_RECORDS
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(WAITING_SECONDS)
+        return {"features": np.full(256, index, np.float32), "label": index % 2}
+
+
+def waiting_source() -> WaitingSource:
+    """Return a source that waits."""
+    return WaitingSource()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A comparison, and the scenarios that it predicts.
+
+    Attributes
+    ----------
+    name : str
+        Name of the case.
+    settings : dict
+        Settings of `etl.compare`.
+    predicts : dict of str to str
+        Scenario by name of the case that it predicts.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    predicts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Predicted(JsonValues):
+    """One prediction with what was measured: wall seconds of an epoch, and utilisation; medians of all turns."""
+
+    group: str
+    reference: str
+    scenario: str
+    strategy: str
+    predicted_seconds: float
+    measured_seconds: float
+    predicted_utilisation: float
+    measured_utilisation: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the wall time: 0.05 if the prediction was 5% too long."""
+        return self.predicted_seconds / self.measured_seconds - 1
+
+
+@dataclass(frozen=True)
+class Errors(JsonValues):
+    """Errors of several predictions: their median without signs, the share within 10%, and the largest."""
+
+    count: int
+    median: float
+    share_close: float
+    largest: float
+
+    @classmethod
+    def of(cls, found: Sequence[Predicted]) -> Errors:
+        """Return the errors of `found`, which is not empty."""
+        errors = [abs(each.error) for each in found]
+        return cls(
+            len(errors), statistics.median(errors), sum(each <= CLOSE for each in errors) / len(errors), max(errors)
+        )
+
+
+# Wall seconds and utilisation by strategy, one pair per turn.
+Measured = dict[str, list[tuple[float, float]]]
+
+
+class Study:
+    """Comparisons that take turns, and what they predicted and measured."""
+
+    def __init__(self) -> None:
+        self.measured: dict[str, Measured] = {}
+        self.predicted: dict[tuple[str, str], Measured] = {}
+
+    def run(self, case: Case) -> None:
+        """Make the comparison of a case, and keep its metrics and predictions."""
+        report = etl.compare(what_if=tuple(case.predicts.values()), **case.settings)
+        for each in report.strategies:
+            self.add(case.name, each.name, each.parts.wall_seconds, each.accelerator_utilisation)
+        for name, scenario in zip(case.predicts, report.scenarios, strict=True):
+            kept = self.predicted.setdefault((case.name, name), {})
+            for one in scenario.strategies:
+                if one.wall_seconds is not None and one.accelerator_utilisation is not None:
+                    kept.setdefault(one.strategy, []).append((one.wall_seconds, one.accelerator_utilisation))
+
+    def add(self, case: str, strategy: str, wall_seconds: float, utilisation: float) -> None:
+        """Keep what was measured of a strategy.
+
+        Parameters
+        ----------
+        case, strategy : str
+            Names.
+        wall_seconds, utilisation : float
+            Its metrics.
+        """
+        self.measured.setdefault(case, {}).setdefault(strategy, []).append((wall_seconds, utilisation))
+
+    def results(self, groups: dict[str, str]) -> list[Predicted]:
+        """Return every prediction that was measured; `groups` has the group of each reference."""
+        found = []
+        for (reference, case), strategies in self.predicted.items():
+            for strategy, pairs in strategies.items():
+                if strategy in self.measured.get(case, {}):
+                    walls, used = zip(*pairs, strict=True)
+                    real_walls, really_used = zip(*self.measured[case][strategy], strict=True)
+                    medians = map(statistics.median, (walls, real_walls, used, really_used))
+                    found.append(Predicted(groups[reference], reference, case, strategy, *medians))
+        return found
+
+
+def photograph_cases(source: str) -> dict[str, list[Case]]:
+    """Return cases on photographs at `source`, by group: CPUs, and compute on a device and on the CPUs."""
+    common = {"source": source, "batch_size": BATCH_SIZE, "size": SIZE, "strategies": STRATEGIES, "rounds": ROUNDS}
+
+    def device(name: str, factor: float, predicts: dict[str, str] | None = None, cpus: int = 2) -> Case:
+        compute = f"simulated:{factor * COMPUTE_MS:g}ms"
+        return Case(name, {**common, "compute": compute, "threads": cpus}, predicts or {})
+
+    def training(name: str, cpus: int, predicts: dict[str, str]) -> Case:
+        return Case(name, {**common, "threads": cpus, "strategies": TRAINED_STRATEGIES}, predicts)
+
+    by_factor = {f"device {factor:g}": f"compute={factor * COMPUTE_MS:g}ms" for factor in FACTORS}
+    others = {name: text for name, text in by_factor.items() if name != "device 1"}
+    return {
+        "compute": [
+            device("device 1", 1.0, {**others, "device 1 on 1 CPU": "cpus=1"}),
+            *(device(f"device {factor:g}", factor) for factor in FACTORS if factor != 1.0),
+        ],
+        "CPUs": [
+            device("device 1 on 1 CPU", 1.0, {"device 1": "cpus=2"}, cpus=1),
+            training("training on 2 CPUs", 2, {"training on 1 CPU": "cpus=1", **by_factor}),
+            training("training on 1 CPU", 1, {"training on 2 CPUs": "cpus=2"}),
+        ],
+    }
+
+
+def waiting_cases() -> list[Case]:
+    """Return cases with a source that waits for every record."""
+    common = {
+        "source": "benchmarks.what_if:waiting_source",
+        "pipeline": etl.Pipeline([]),
+        "batch_size": BATCH_SIZE,
+        "strategies": STRATEGIES,
+        "rounds": ROUNDS,
+    }
+    compute = {factor: f"{factor * WAITING_COMPUTE_MS:g}ms" for factor in (0.25, 1.0, 4.0)}
+
+    def case(name: str, factor: float, cpus: int, predicts: dict[str, str]) -> Case:
+        return Case(name, {**common, "compute": f"simulated:{compute[factor]}", "threads": cpus}, predicts)
+
+    other = {f"waiting, device {factor:g}": f"compute={compute[factor]}" for factor in (0.25, 4.0)}
+    return [
+        case("waiting, device 1", 1.0, 2, {**other, "waiting, on 1 CPU": "cpus=1"}),
+        case("waiting, on 1 CPU", 1.0, 1, {"waiting, device 1": "cpus=2"}),
+        *(case(f"waiting, device {factor:g}", factor, 2, {}) for factor in (0.25, 4.0)),
+    ]
+
+
+def cold_case(folder: Path) -> Case:
+    """Return a comparison of large images that are read from the disk, which predicts files half in the page cache."""
+    settings = {
+        "source": str(folder),
+        "cache": "cold",
+        "compute": f"simulated:{LARGE_COMPUTE_MS:g}ms",
+        "batch_size": LARGE_BATCH,
+        "size": SIZE,
+        "strategies": STRATEGIES,
+        "threads": 2,
+        "rounds": ROUNDS,
+    }
+    return Case("cold", settings, {"half cached": f"cache={CACHED_SHARE:.0%}", "warm": "cache=100%"})
+
+
+def write_large_images(folder: Path) -> None:
+    """Write images that are not compressed: decoding them takes little CPU time, and reading them many bytes."""
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for number in range(LARGE_IMAGES):
+        path = folder / f"class{number % 2}" / f"{number}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(256, size=(LARGE_SIDE, LARGE_SIDE, 3), dtype=np.uint8)).save(path)
+
+
+def measure_part_cached(study: Study, folder: Path) -> None:
+    """Measure epochs with half of the files, and with all of them, in the page cache."""
+    source = etl.ImageFolder(folder)
+    files = sorted(folder.rglob("*.bmp"))
+    random = np.random.default_rng(0)
+    for case, share in (("half cached", CACHED_SHARE), ("warm", 1.0)):
+        for strategy in STRATEGIES:
+            raw = etl.RawIterator(source, etl.image_pipeline(SIZE), LARGE_BATCH, shuffle=True, dtype="float32")
+            loader = raw if strategy == "raw" else etl.AsyncIterator(raw, 2, threads=2)
+            with loader:
+                for batch in loader:  # starts the threads
+                    del batch
+                    break
+                loader.set_epoch(0)
+                read_into_page_cache(files)
+                missing = random.permutation(len(files))[: round((1 - share) * len(files))]
+                drop_from_page_cache([files[each] for each in missing])
+                step = SimulatedDevice(LARGE_COMPUTE_MS / 1e3)
+                wall = run_epoch(loader, step).wall.total
+            study.add(case, strategy, wall, len(source) / LARGE_BATCH * LARGE_COMPUTE_MS / 1e3 / wall)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make all comparisons in turns, and print the errors of their predictions."""
+    options = parse(arguments)
+    if len(os.sched_getaffinity(0)) < 2:
+        say("Two CPUs are needed: this process may use one.", Console(stderr=True), "red")
+        return 2
+    began = time.monotonic()
+    study = Study()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        images = Path(folder) / "images"
+        write_large_images(images)
+        cases = photograph_cases(options.source or str(find_photographs(PHOTOGRAPHS)))
+        cases["waiting"] = waiting_cases()
+        cases["storage"] = [cold_case(images)]
+        groups = {case.name: group for group, each in cases.items() for case in each}
+        for turn in range(options.turns):
+            for case in _shuffled([case for each in cases.values() for case in each], turn):
+                say(f"turn {turn + 1} of {options.turns}: {case.name}", Console(stderr=True))
+                budget = {"budget": options.budget, "records": PHOTOGRAPHS}
+                study.run(Case(case.name, {**case.settings, **budget}, case.predicts))
+            measure_part_cached(study, images)
+    found = study.results(groups)
+    show(found, wide_console())
+    say(f"{options.turns} turns in {(time.monotonic() - began) / 60:.0f} minutes", wide_console(), "dim")
+    if options.json is not None:
+        options.json.write_text(json.dumps([each.to_json() for each in found], indent=1) + "\n")
+    return 0
+
+
+def _shuffled(cases: list[Case], turn: int) -> Iterator[Case]:
+    for place in np.random.default_rng(turn).permutation(len(cases)).tolist():
+        yield cases[place]
+
+
+def show(found: Sequence[Predicted], console: Console) -> None:
+    """Print every prediction with its error, and the errors of each group and of all."""
+    table = Table(title="Predictions of an epoch, in ms")
+    for column in ("predicted from", "scenario", "strategy"):
+        table.add_column(column)
+    for column in ("predicted", "measured", "error", "utilisation", "measured utilisation"):
+        table.add_column(column, justify="right")
+    for each in found:
+        table.add_row(
+            each.reference,
+            each.scenario,
+            each.strategy,
+            f"{1e3 * each.predicted_seconds:,.0f}",
+            f"{1e3 * each.measured_seconds:,.0f}",
+            f"{each.error:+.1%}",
+            f"{each.predicted_utilisation:.0%}",
+            f"{each.measured_utilisation:.0%}",
+        )
+    print_table(table, console, keys=3)
+    errors = Table(title=f"Errors: aim {WANTED_MEDIAN:.0%} in the median, {WANTED_SHARE:.0%} within {CLOSE:.0%}")
+    errors.add_column("group")
+    for column in ("predictions", "median", "within 10%", "largest"):
+        errors.add_column(column, justify="right")
+    for group in (*dict.fromkeys(each.group for each in found), "all"):
+        of_group = Errors.of([each for each in found if group in ("all", each.group)])
+        errors.add_row(
+            group,
+            str(of_group.count),
+            f"{of_group.median:.1%}",
+            f"{of_group.share_close:.0%}",
+            f"{of_group.largest:.0%}",
+        )
+    print_table(errors, console)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.what_if", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("source", nargs="?", help=f"a folder of photographs (default: {PHOTOGRAPHS}, made once)")
+    parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"of all comparisons (default: {TURNS})")
+    parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="of each comparison (default: 6)")
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for images on the disk (default: temporary)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every prediction, for programs")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Results of tuning that are kept, so that the same question is answered at once when it is asked again."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from etl.comparison.candidates import Candidate
+from etl.comparison.publishing import describe_machine, describe_versions
+from etl.comparison.settings import Settings
+from etl.comparison.tuning.results import TunedStrategy
+from etl.comparison.workload import Workload, source_files
+from etl.functions import find_function, is_carried, is_function_name
+from presave.files import write_atomically
+
+# Increase it if the search changes, so that its earlier results are not used.
+VERSION = 1
+# Settings of a comparison that have no effect on which configuration is the best.
+WITHOUT_EFFECT = (
+    "strategies",
+    "formats",
+    "budget_seconds",
+    "rounds",
+    "etl_alone_rounds",
+    "records",
+    "configured",
+    "pythons",
+    "source",
+    "source_name",
+    "search",
+    "unchecked",
+    "tuning_cache",
+    "check_epoch",
+)
+# Files whose size and time of change identify a source: so many at most, evenly chosen.
+STAT_FILES = 1_000
+
+
+class Cache:
+    """Results of tuning in a folder: one file for each strategy, machine, source, model and set of versions.
+
+    Parameters
+    ----------
+    folder : str or None
+        The folder; None for `fair-etl/tuning` in the user's cache folder, and "" to keep nothing.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = _default_folder() if folder is None else Path(folder) if folder else None
+
+    def path(self, workload: Workload, candidate: Candidate, affinity: list[int]) -> Path | None:
+        """Return the file for the result of `candidate`; None if it is not kept.
+
+        Parameters
+        ----------
+        workload : Workload
+            The work.
+        candidate : Candidate
+            The strategy, as it was given.
+        affinity : list of int
+            CPUs to run on.
+        """
+        identity = None if self._folder is None else _identity(workload, candidate, affinity)
+        if self._folder is None or identity is None:
+            return None
+        text = json.dumps(identity, sort_keys=True, default=str)
+        return self._folder / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.json"
+
+    def load(self, path: Path | None) -> TunedStrategy | None:
+        """Return the result in the file; None if there is none, or it cannot be read."""
+        if path is None:
+            return None
+        try:
+            return TunedStrategy.from_json(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def save(self, path: Path | None, result: TunedStrategy) -> None:
+        """Keep a result. A cache that cannot be written is no error: the next run tunes again."""
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(result.to_json(), indent=1).encode())
+        except OSError:
+            return
+
+
+def _default_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "fair-etl" / "tuning"
+
+
+def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> dict[str, Any] | None:
+    """Return all that decides which configuration is the best; None if some of it cannot be known."""
+    settings = workload.settings
+    functions = [candidate.strategy, settings.step, settings.model, settings.pipeline, settings.source]
+    named = [each for each in functions if each is not None and (is_function_name(each) or is_carried(each))]
+    codes = {each: _code(each) for each in named}
+    if None in codes.values():
+        return None
+    machine = describe_machine()
+    machine.pop("frequency_mhz")
+    return {
+        "version": VERSION,
+        "machine": machine,
+        "cpus": len(affinity),
+        "versions": describe_versions(),
+        "settings": _with_effect(settings),
+        "source": str(Path(settings.source).absolute()),
+        "files": _files(workload),
+        "records": len(workload.source),
+        "strategy": candidate.origin.strategy,
+        "given": candidate.to_json(),
+        "python": settings.pythons.get(workload.name(candidate)),
+        "functions": codes,
+    }
+
+
+def _with_effect(settings: Settings) -> Mapping[str, Any]:
+    return {name: value for name, value in settings.as_dict().items() if name not in WITHOUT_EFFECT}
+
+
+def _code(name: str) -> str | None:
+    """Return the digest of the file that holds a function of the user; None if it was carried, or has no file."""
+    if is_carried(name):
+        return None
+    try:
+        file = inspect.getsourcefile(find_function(name, "--strategies"))
+        return None if file is None else hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+    except (TypeError, OSError, ValueError):
+        return None
+
+
+def _files(workload: Workload) -> list[tuple[str, int, int]]:
+    files = source_files(workload.settings.source, workload.records)
+    chosen = files[:: max(1, len(files) // STAT_FILES)]
+    return [(str(each), status.st_size, status.st_mtime_ns) for each in chosen if (status := each.stat())]

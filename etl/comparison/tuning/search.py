@@ -1,0 +1,297 @@
+"""The search for the best configuration: successive halving in fresh processes, then shuffled rounds."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from etl.comparison.candidates import Candidate
+from etl.comparison.samples import TuningSample
+from etl.measuring.processes import MeasurementError
+from etl.measuring.rounds import Rounds
+from etl.measuring.statistics import MIN_ROUNDS, Interval, paired_ratios, ratio_interval
+
+# Configurations that are measured in rounds, besides the given one.
+FINALISTS = 3
+# Shares of the time until which halving, and the neighbours of the best configuration, may take.
+HALVING_SHARE, NEIGHBOURS_SHARE = 0.5, 0.65
+MAX_CONFIGURATIONS, MIN_CONFIGURATIONS = 32, 4
+# A configuration this much slower than the last that is kept is kept, too: one sample of each may be off by as much.
+TIED = 1.03
+# A slower configuration that is simpler is chosen if no more than this is lost.
+NEGLIGIBLE = 0.02
+
+
+@dataclass
+class Measured:
+    """Samples of one configuration.
+
+    Attributes
+    ----------
+    samples : list of TuningSample
+        All samples.
+    scores : list of (float, int)
+        Logarithm of its time over the best one's of the same turn, and the batches that it was measured with.
+    rounds : dict of int to float
+        Seconds of an epoch, by round.
+    """
+
+    samples: list[TuningSample] = field(default_factory=list)
+    scores: list[tuple[float, int]] = field(default_factory=list)
+    rounds: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """Mean of the scores, weighted by batches; infinite if there is none."""
+        weight = sum(batches for _, batches in self.scores)
+        return sum(score * batches for score, batches in self.scores) / weight if weight else math.inf
+
+    @property
+    def memory_nbytes(self) -> int:
+        """Peak memory."""
+        return max(each.peak_memory for each in self.samples)
+
+
+class Search:
+    """Finds the fastest of many configurations of a strategy.
+
+    Parameters
+    ----------
+    given : Candidate
+        The configuration as it was given.
+    take : callable
+        Called with a candidate and a number of batches; returns a sample from a fresh process. Raises
+        `MeasurementError` if the configuration cannot be measured.
+    renew : callable
+        Called before each turn: starts a server with a newly randomized memory layout.
+    epoch_batches : float
+        Batches of an epoch of the whole source.
+    batches : (int, int)
+        Batches to measure a configuration with: at first, and at most.
+    deadline : float
+        Time of `now` at which the rounds end.
+    seed : int
+        Decides the order in each turn.
+    progress : callable
+        Called before each sample with "tune" or "confirm", the samples that were taken, and all that are known of.
+    now : callable
+        Clock, in seconds.
+
+    Attributes
+    ----------
+    measured : dict
+        Samples by configuration.
+    failed : dict
+        Reasons why configurations could not be measured.
+    """
+
+    def __init__(
+        self,
+        given: Candidate,
+        take: Callable[[Candidate, int], TuningSample],
+        *,
+        renew: Callable[[], None],
+        epoch_batches: float,
+        batches: tuple[int, int],
+        deadline: float,
+        seed: int,
+        progress: Callable[[str, int, int | None], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._given = given
+        self._take_sample = take
+        self._renew = renew
+        self._epoch_batches = epoch_batches
+        self._batches, self._max_batches = batches
+        self._deadline = deadline
+        self._began = now()
+        self._seed = seed
+        self._progress = progress
+        self._now = now
+        self._turns = 0
+        self._sample_seconds = 0.0
+        self.measured: dict[Candidate, Measured] = {}
+        self.failed: dict[Candidate, str] = {}
+
+    def measure_given(self) -> int:
+        """Measure the given configuration, and return how many configurations there is time for.
+
+        Raises
+        ------
+        MeasurementError
+            If it cannot be measured.
+        """
+        self._take_turn([self._given], math.inf)
+        if self._given in self.failed:
+            reason = self.failed[self._given]
+            raise MeasurementError(reason, reason)
+        self.measured[self._given].scores.clear()  # there was nothing to compare it with
+        # A turn has half as many samples as the one before, with twice as many batches: starting processes takes half
+        # as long, and the batches take as long as before.
+        turns = 1 + math.log2(max(1.0, self._max_batches / self._batches))
+        room = HALVING_SHARE * (self._deadline - self._began)
+        with_room = int(room / ((2 + turns) / 2 * self._sample_seconds))
+        return max(MIN_CONFIGURATIONS, min(MAX_CONFIGURATIONS, with_room))
+
+    def halve(self, configurations: Sequence[Candidate]) -> list[Candidate]:
+        """Return the best of `configurations`: measure all on a few batches, half of them on twice as many, and so on.
+
+        Those that there is no time for are left out.
+        """
+        deadline = self._began + HALVING_SHARE * (self._deadline - self._began)
+        alive = list(configurations)
+        batches = self._batches
+        while True:
+            measured = self._take_turn(alive, deadline, batches)
+            if not measured:
+                break
+            alive = self._best(measured, max(FINALISTS, -(-len(measured) // 2)))
+            is_last = batches >= self._max_batches
+            batches = min(2 * batches, self._max_batches)
+            if (len(alive) <= FINALISTS and is_last) or self._now() >= deadline:
+                break
+        return self._best([each for each in configurations if each in self.measured], FINALISTS)
+
+    def look_around(
+        self, finalists: Sequence[Candidate], neighbours: Callable[[Candidate], Iterable[Candidate]]
+    ) -> list[Candidate]:
+        """Return finalists among which are the best of the neighbours of the first, measured in one turn with them.
+
+        Parameters
+        ----------
+        finalists : sequence of Candidate
+            The finalists, the best first.
+        neighbours : callable
+            Returns the configurations that differ from one in a setting.
+        """
+        deadline = self._began + NEIGHBOURS_SHARE * (self._deadline - self._began)
+        best = list(finalists)
+        looked_at: set[Candidate] = set()
+        while best and best[0] not in looked_at and self._now() < deadline:
+            looked_at.add(best[0])
+            known = self.measured.keys() | self.failed.keys()
+            near = [each for each in dict.fromkeys(neighbours(best[0])) if each not in known]
+            with_room = int((deadline - self._now()) / max(self._sample_seconds, 1e-9)) - len(best)
+            if not near or with_room < 1:
+                break
+            random.Random(self._seed).shuffle(near)
+            measured = self._take_turn([*best, *near[:with_room]], deadline, self._max_batches)
+            best = self._best(measured or best, FINALISTS)
+        return best
+
+    def confirm(self, finalists: Iterable[Candidate]) -> Mapping[Candidate, Interval]:
+        """Measure the given configuration and the finalists in shuffled rounds until the deadline.
+
+        Returns
+        -------
+        The ratio of each finalist's wall time to that of the given configuration. After an interruption, it comes from
+        the rounds that are complete.
+        """
+        chosen = [self._given, *(each for each in finalists if each != self._given)]
+        rounds: Rounds[Candidate, float] = Rounds(
+            chosen, self._take_round, seed=self._seed, on_failure=self._note_failure
+        )
+        longest = 0.0
+        try:
+            while len(rounds.variants) > 1 and self._given not in rounds.failed:
+                started = self._now()
+                self._renew()
+                rounds.take_round()
+                longest = max(longest, self._now() - started)
+                if self._now() + longest > self._deadline:
+                    break
+        except KeyboardInterrupt:
+            rounds.drop_unfinished()
+            if not rounds.finished:
+                raise
+        given = rounds.samples[self._given]
+        ratios: dict[Candidate, Interval] = {}
+        for each in rounds.variants:
+            self.measured[each].rounds = dict(rounds.samples[each])
+            pairs = paired_ratios(rounds.samples[each], given)
+            if each != self._given and pairs:
+                ratios[each] = ratio_interval(pairs)
+        return ratios
+
+    def _take_round(self, candidate: Candidate, number: int) -> float:
+        self._progress("confirm", number, MIN_ROUNDS)
+        sample = self._take_sample(candidate, self._max_batches)
+        self.measured.setdefault(candidate, Measured()).samples.append(sample)
+        return sample.epoch_seconds(self._epoch_batches)
+
+    def _note_failure(self, candidate: Candidate, error: MeasurementError) -> None:
+        self.failed[candidate] = error.reason
+
+    def _take_turn(
+        self, candidates: Sequence[Candidate], deadline: float, batches: int | None = None
+    ) -> list[Candidate]:
+        """Measure each of `candidates` once, in random order, until the deadline; return those that were measured."""
+        batches = batches or self._batches
+        order = list(candidates)
+        random.Random(f"{self._seed} {self._turns}").shuffle(order)
+        self._turns += 1
+        self._renew()
+        seconds: dict[Candidate, float] = {}
+        started = self._now()
+        for number, each in enumerate(order):
+            if self._now() >= deadline:
+                break
+            self._progress("tune", number, len(order))
+            try:
+                sample = self._take_sample(each, batches)
+            except MeasurementError as error:
+                self.failed[each] = error.reason
+                continue
+            self.measured.setdefault(each, Measured()).samples.append(sample)
+            seconds[each] = sample.epoch_seconds(self._epoch_batches)
+        self._sample_seconds = (self._now() - started) / max(1, len(seconds))
+        best = min(seconds.values(), default=1.0)
+        for each, value in seconds.items():
+            self.measured[each].scores.append((math.log(value / best), batches))
+        return list(seconds)
+
+    def _best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+        """Return the `count` best of `candidates`, the best first, and those that are as good as the last of them."""
+        ranked = sorted(candidates, key=lambda each: self.measured[each].score)
+        if len(ranked) <= count:
+            return ranked
+        limit = self.measured[ranked[count - 1]].score + math.log(TIED)
+        most = count + count // 2
+        return [each for each in ranked[:most] if self.measured[each].score <= limit]
+
+
+def choose(
+    given: Candidate,
+    ratios: Mapping[Candidate, Interval],
+    simplicity: Callable[[Candidate], tuple[int, int]],
+    may_keep: bool = True,
+) -> Candidate:
+    """Return the best candidate: the simplest of those that are not slower than the fastest by a relevant amount.
+
+    The given one wins unless another has been shown to be faster, or is faster by estimate if there are too few rounds
+    for an interval.
+
+    Parameters
+    ----------
+    given : Candidate
+        The configuration as it was given.
+    ratios : dict
+        Wall time of the others over that of `given`.
+    simplicity : callable
+        Returns a sort key that puts the simplest first.
+    may_keep : bool
+        True if the given one exceeds no limit. Otherwise the best of the others is chosen, whatever it gains.
+    """
+    better = {
+        each: ratio.estimate
+        for each, ratio in ratios.items()
+        if not may_keep or (ratio.estimate < 1 - NEGLIGIBLE and (ratio.high is None or ratio.high < 1))
+    }
+    if not better:
+        return given
+    fastest = min(better.values())
+    as_good = [each for each, estimate in better.items() if estimate <= fastest * (1 + NEGLIGIBLE)]
+    return min(as_good, key=simplicity)

@@ -1,0 +1,254 @@
+"""The configurations of a strategy: which settings may be varied, and which combinations are worth trying."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import presave
+from etl.comparison.candidates import Candidate
+from etl.comparison.samples import Profile
+from etl.comparison.workload import Workload
+from etl.stages import DECODERS
+from etl.stages.pipeline import READ
+from etl.stages.stage import is_random, stage_name
+from etl.strategies.settings import canonical
+
+PREFETCH_SIZES = (1, 2, 4, 8)
+# gzip reads at a tenth of the speed of the others, and zstd takes less space.
+COMPRESSIONS = {"lzf": "h5py", "zstd": "hdf5plugin", "blosc2": "hdf5plugin"}
+DECODER_PACKAGES = {"pillow": ("PIL",), "turbo": ("simplejpeg", "cv2")}
+FORMAT_PACKAGES = {"torch": "torch", "safetensors": "safetensors"}
+# Combinations that are predicted to take this many times as long as the best one are not tried.
+HOPELESS = 1.3
+# Configurations of larger spaces are not counted one by one.
+MAX_COUNTED = 20_000
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Settings that are varied together.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Names of the settings, such as "compute_threads" and "loading_threads".
+    values : tuple of tuple
+        Their values, the given ones first.
+    is_predicted : bool
+        True if the prediction knows what they change.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+    is_predicted: bool = False
+
+    def choices(self) -> Iterator[Values]:
+        """Yield the values by name, the given ones first."""
+        for each in self.values:
+            yield dict(zip(self.names, each, strict=True))
+
+
+class Space:
+    """The configurations of a candidate.
+
+    A configuration is a dict with a value for each setting. Two that differ only in settings without effect are equal.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The candidate, as it was given.
+    dimensions : iterable of Dimension
+        What may be varied.
+
+    Attributes
+    ----------
+    given : dict
+        The configuration as it was given.
+    """
+
+    def __init__(self, candidate: Candidate, dimensions: Iterable[Dimension]) -> None:
+        self._candidate = candidate
+        self.dimensions = [each for each in dimensions if each.values]
+        self.given = {name: value for each in self.dimensions for name, value in next(each.choices()).items()}
+
+    def changes(self, configuration: Values) -> dict[str, Any]:
+        """Return the settings of a configuration that differ from those that were given, and have an effect."""
+        effective = canonical(configuration)
+        return {name: value for name, value in effective.items() if self.given[name] != value}
+
+    def candidate(self, changes: Values) -> Candidate:
+        """Return the candidate with these changes."""
+        if self._candidate.is_foreign:
+            return self._candidate.with_settings({**dict(self._candidate.settings), **changes})
+        values = {**self.given, **changes}
+        # Without them the store has the name of the comparison's own.
+        for name in ("compression", "decoder"):
+            if name in values and (values[name] is None or (name == "decoder" and name not in changes)):
+                del values[name]
+        return self._candidate.with_settings(values)
+
+    def __len__(self) -> int:
+        """Return the number of different configurations, or an upper bound if there are very many."""
+        count = math.prod(len(each.values) for each in self.dimensions)
+        if count > MAX_COUNTED:
+            return count
+        return len({_key(self._chosen(choice)) for choice in self._product(self.dimensions)})
+
+    def _product(self, dimensions: Iterable[Dimension]) -> Iterator[tuple[Values, ...]]:
+        return itertools.product(*(list(each.choices()) for each in dimensions))
+
+    def _chosen(self, choice: Iterable[Values]) -> dict[str, Any]:
+        """Return the changes of a configuration with these values, and otherwise the given ones."""
+        values = dict(self.given)
+        for each in choice:
+            values |= each
+        return self.changes(values)
+
+    def neighbours(self, changes: Values) -> Iterator[dict[str, Any]]:
+        """Yield the changes of all configurations that differ from one with `changes` in one dimension."""
+        start = {**self.given, **changes}
+        for dimension in self.dimensions:
+            for choice in dimension.choices():
+                if any(start[name] != value for name, value in choice.items()):
+                    yield self.changes({**start, **choice})
+
+    def first_choice(self, count: int, seed: int, predict: Callable[[Candidate], float] | None) -> list[dict[str, Any]]:
+        """Return the changes of up to `count` configurations to begin with; the given one is the first.
+
+        Those that are predicted to be fast come next; without a prediction, those with one change. Random ones follow.
+
+        Parameters
+        ----------
+        count : int
+            Number of configurations.
+        seed : int
+            Seed of what is random.
+        predict : callable or None
+            Predicts the seconds of an epoch.
+        """
+        drawn = random.Random(seed)
+        if predict is None:
+            starts = list(self.neighbours({}))
+            drawn.shuffle(starts)
+            cores: list[dict[str, Any]] = [{}]
+        else:
+            starts = cores = self._promising(predict)
+        found = {_key({}): dict[str, Any]()}
+        for changes in starts[: max(1, count // 2)]:
+            found.setdefault(_key(changes), changes)
+        others = [each for each in self.dimensions if not (each.is_predicted and predict is not None)]
+        for _ in range(20 * count):
+            if len(found) >= count:
+                break
+            # The best few cores are varied most.
+            core = cores[min(int(drawn.expovariate(0.7)), len(cores) - 1)]
+            values = {**self.given, **core}
+            for dimension in others:
+                values |= dict(zip(dimension.names, drawn.choice(dimension.values), strict=True))
+            changes = self.changes(values)
+            found.setdefault(_key(changes), changes)
+        return list(found.values())[:count]
+
+    def _promising(self, predict: Callable[[Candidate], float]) -> list[dict[str, Any]]:
+        """Return the changes of predicted settings that are not hopeless, those that are predicted fastest first."""
+        predicted = [each for each in self.dimensions if each.is_predicted]
+        cores: dict[tuple[Any, ...], tuple[float, dict[str, Any]]] = {}
+        for choice in self._product(predicted):
+            changes = self._chosen(choice)
+            cores[_key(changes)] = predict(self.candidate(changes)), changes
+        ranked = sorted(cores.values(), key=lambda each: each[0])
+        return [changes for seconds, changes in ranked if seconds <= HOPELESS * ranked[0][0]]
+
+
+def _key(changes: Values) -> tuple[Any, ...]:
+    return tuple(sorted(changes.items()))
+
+
+def space_of(workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool) -> Space:
+    """Return what may be varied of `candidate`.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    candidate : Candidate
+        The strategy, as it was given.
+    profile : Profile
+        Profile of the raw pipeline; its compute threads may be chosen.
+    same_pixels : bool
+        Keep the decoder, since others may give other pixels.
+    """
+    if candidate.is_foreign:
+        return Space(candidate, _declared(workload, candidate))
+    return Space(candidate, _built_in(workload, candidate, profile, same_pixels))
+
+
+def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
+    """Yield the settings that a loader of the user declares, and the compute threads beside it."""
+    tried = workload.tried[candidate.origin]
+    threads = workload.threads(candidate, False).compute
+    settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}
+    if workload.settings.simulated_seconds is None:
+        settings.setdefault("compute_threads", (workload.cpus, max(1, workload.cpus // 2), 1))
+    # A setting of which no value is known has the value None, which is never passed on.
+    present = {"compute_threads": threads, **tried.given, **dict(candidate.settings)}
+    for name, values in settings.items():
+        yield _single(name, present.get(name), values)
+
+
+def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool) -> Iterator[Dimension]:
+    """Yield the settings of a strategy of this package."""
+    given = workload.threads(candidate, profile.is_on_device)
+    if candidate.is_ahead:
+        splits = dict.fromkeys((given, *workload.splits(candidate, profile.is_on_device)))
+        yield Dimension(
+            ("compute_threads", "loading_threads"),
+            tuple((each.compute, each.loading) for each in splits),
+            is_predicted=True,
+        )
+        yield _single("workers", candidate.kind.ahead, ("thread", "process"))
+        yield _single("prefetch_size", workload.prefetch_size(candidate), PREFETCH_SIZES)
+    else:
+        yield _single("compute_threads", given.compute, map(int, profile.compute_seconds), is_predicted=True)
+    if not same_pixels:
+        own = candidate.setting("decoder", workload.settings.decoder)
+        yield _single("decoder", own, usable_decoders(workload), is_predicted=True)
+    if candidate.is_presaved:
+        yield _single("stage", candidate.stage, _stages(workload), is_predicted=True)
+        stored = (candidate.format, candidate.setting("compression"))
+        yield Dimension(("format", "compression"), tuple(dict.fromkeys((stored, *_formats()))))
+
+
+def _single(name: str, given: Any, values: Iterable[Any], is_predicted: bool = False) -> Dimension:
+    return Dimension((name,), tuple((each,) for each in dict.fromkeys((given, *values))), is_predicted)
+
+
+def usable_decoders(workload: Workload) -> list[str]:
+    """Return the decoders that can be used; none if the pipeline is the user's own, or decodes nothing."""
+    if workload.settings.pipeline is not None or "decode" not in workload.pipeline.names:
+        return []
+    return [each for each in DECODERS if all(map(importlib.util.find_spec, DECODER_PACKAGES[each]))]
+
+
+def _stages(workload: Workload) -> list[str]:
+    """Return the stages after which records can be presaved: those before the first random one."""
+    return [READ, *map(stage_name, takewhile(lambda stage: not is_random(stage), workload.pipeline.stages))]
+
+
+def _formats() -> Iterator[tuple[str, str | None]]:
+    for each in presave.formats():
+        package = FORMAT_PACKAGES.get(each)
+        if each != "pickle" and (package is None or importlib.util.find_spec(package) is not None):
+            yield each, None
+    for compression, package in COMPRESSIONS.items():
+        if importlib.util.find_spec(package) is not None:
+            yield "hdf5", compression

@@ -1,0 +1,428 @@
+"""Tuning from beginning to end: each strategy gets the same time to find its best configuration."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from etl.comparison.candidates import Candidate
+from etl.comparison.prediction import predict_wall, stage_seconds
+from etl.comparison.preparation import Preparation, opened_workload
+from etl.comparison.processes import Processes
+from etl.comparison.progress import ComparisonProgress
+from etl.comparison.publishing import describe_machine, describe_versions
+from etl.comparison.results import EpochScale
+from etl.comparison.sameness import compare_epochs
+from etl.comparison.samples import CheckedEpoch, Profile
+from etl.comparison.settings import Settings
+from etl.comparison.tuning.cache import Cache
+from etl.comparison.tuning.results import (
+    Costs,
+    Limits,
+    TriedConfiguration,
+    TunedStrategy,
+    Tuning,
+    describe_settings,
+    with_front,
+)
+from etl.comparison.tuning.search import Measured, Search, choose
+from etl.comparison.tuning.space import space_of, usable_decoders
+from etl.comparison.workload import Workload
+from etl.measuring.processes import MeasurementError
+from etl.measuring.statistics import Interval
+
+# Length of the longest samples, and of the first ones, and the fewest batches of either.
+EPOCH_SECONDS, FIRST_SECONDS = 2.5, 0.5
+MIN_EPOCH_BATCHES, MIN_FIRST_BATCHES = 16, 4
+# Share of a strategy's time for writing stores besides that of the given configuration.
+WRITING_SHARE = 0.2
+# Levels of sameness at which a configuration does the same work as the given one.
+SAME = ("identical", "same records", "close")
+
+
+def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Tuning:
+    """Find the best configuration of each strategy of `settings`, each within `settings.tune_seconds`.
+
+    After an interruption the result has the strategies that are finished; if none is, `KeyboardInterrupt` is raised.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the comparison.
+    progress : callable, optional
+        Called with the progress before every sample.
+
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model or a setting.
+    MeasurementError
+        If no strategy can be measured.
+    """
+    if settings.ranks > 1:
+        raise ValueError("--tune and --ranks: settings are tuned for one rank; tune without --ranks first")
+    with opened_workload(settings) as (workload, affinity):
+        return _Tuner(workload, affinity, progress or _show_nothing).run()
+
+
+def _show_nothing(progress: ComparisonProgress) -> None:
+    pass
+
+
+def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
+    """Return settings that compare the tuned strategies.
+
+    A strategy of this package has its best configuration. A loader of the user is compared as it was given and, if
+    another configuration was better, in a second row called "NAME (tuned)".
+    """
+    found = {each.name: each for each in tuning.strategies}
+    strategies: list[str] = []
+    configured, pythons = dict(settings.configured), dict(settings.pythons)
+    for given in settings.strategies:
+        candidate = Candidate.parse(given)
+        name = candidate.label or candidate.strategy
+        tuned = found.get(name)
+        strategies.append(given)
+        if tuned is None:
+            continue
+        if not tuned.is_foreign:
+            configured[name] = {**tuned.given, **tuned.chosen}
+        elif tuned.chosen:
+            label = f"{name} (tuned)"
+            strategies.append(f"{label}={candidate.strategy}")
+            configured[label] = {**settings.configured.get(name, {}), **tuned.chosen}
+            if name in pythons:
+                pythons[label] = pythons[name]
+    return replace(settings, strategies=tuple(strategies), configured=configured, pythons=pythons, tune_seconds=None)
+
+
+class _Tuner:
+    """Tunes the strategies of a workload, one after the other."""
+
+    def __init__(self, workload: Workload, affinity: list[int], show: Callable[[ComparisonProgress], None]) -> None:
+        self._workload = workload
+        self._settings = workload.settings
+        self._affinity = affinity
+        self._show = show
+        self._began = time.monotonic()
+        self._started_at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._cache = Cache(self._settings.tuning_cache)
+        self._limits = Limits(
+            self._settings.memory_nbytes, self._settings.max_disk_nbytes, self._settings.max_prepare_seconds
+        )
+        self._tuned: list[TunedStrategy] = []
+        self._failed: dict[str, str] = {}
+        self._total = float(self._settings.tune_seconds or self._settings.budget_seconds)
+
+    def run(self) -> Tuning:
+        stopped_early = False
+        # Formats are settings of a strategy.
+        candidates = list({each.origin: each for each in reversed(self._workload.candidates())}.values())[::-1]
+        self._total *= len(candidates)
+        kept = {each: self._cache.path(self._workload, each, self._affinity) for each in candidates}
+        loaded = {each: self._cache.load(path) for each, path in kept.items()}
+        known = {each: replace(found, is_cached=True) for each, found in loaded.items() if found is not None}
+        if len(known) < len(candidates):
+            with Processes(self._workload, self._affinity) as processes:
+                try:
+                    self._tune_all([each for each in candidates if each not in known], processes, known, kept)
+                except KeyboardInterrupt:
+                    if not known:
+                        raise
+                    stopped_early = True
+        for each in candidates:
+            if each in known:
+                self._tuned.append(replace(known[each], name=self._workload.name(each.origin)))
+        if not self._tuned:
+            name, reason = next(iter(self._failed.items()))
+            raise MeasurementError(f"no strategy could be tuned; {name}: {reason}", reason)
+        return Tuning(
+            source=self._settings.title,
+            source_records=len(self._workload.source),
+            measured_records=max(each.measured_records for each in self._tuned),
+            settings=self._described_settings(),
+            machine=describe_machine(),
+            versions=describe_versions(),
+            started_at=self._started_at,
+            seconds=time.monotonic() - self._began,
+            strategies=self._tuned,
+            failed=self._failed,
+            stopped_early=stopped_early,
+        )
+
+    def _described_settings(self) -> dict[str, Any]:
+        values = self._settings.as_dict()
+        shown = ("batch_size", "dtype", "size", "decoder", "compute", "model", "step", "cache", "tune_seconds", "seed")
+        return {**{name: values[name] for name in shown}, "threads": len(self._affinity), **self._limits.as_dict()}
+
+    def _tune_all(
+        self,
+        candidates: list[Candidate],
+        processes: Processes,
+        known: dict[Candidate, TunedStrategy],
+        kept: Mapping[Candidate, Any],
+    ) -> None:
+        """Tune `candidates`, and add the results to `known`.
+
+        Parameters
+        ----------
+        candidates : list of Candidate
+            Strategies to tune.
+        processes : Processes
+            Takes the measurements.
+        known : dict
+            Results by candidate.
+        kept : dict
+            File of the cache for each.
+        """
+        preparation = Preparation(self._workload, processes, len(self._affinity), self._progress)
+        profile = preparation.take_profile([] if self._settings.same_pixels else usable_decoders(self._workload))
+        preparation.try_loaders()
+        deadline = self._began + preparation.lost + self._total
+        for number, candidate in enumerate(candidates):
+            name = self._workload.name(candidate.origin)
+            reason = preparation.failed.get(candidate)
+            if reason is not None:
+                self._failed[name] = reason
+                continue
+            began = time.monotonic()
+            seconds = (deadline - began) / (len(candidates) - number)
+            tuning = _OneStrategy(
+                self._workload, processes, preparation, profile, candidate, self._limits, self._progress
+            )
+            try:
+                result = tuning.run(began + seconds)
+            except MeasurementError as error:
+                self._failed[name] = error.reason
+                continue
+            known[candidate] = replace(result, name=name, seconds=time.monotonic() - began)
+            self._cache.save(kept[candidate], known[candidate])
+
+    def _progress(self, phase: str, done: int, total: int | None) -> None:
+        share = min(1.0, (time.monotonic() - self._began) / self._total)
+        self._show(ComparisonProgress(phase, done, total, share))
+
+
+class _OneStrategy:
+    """Tunes one strategy.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    processes : Processes
+        Takes the measurements.
+    preparation : Preparation
+        Writes stores, and lets loaders of the user prepare their files.
+    profile : Profile
+        Profile of the raw pipeline.
+    candidate : Candidate
+        The strategy, as it was given.
+    limits : Limits
+        What a configuration may cost.
+    progress : callable
+        Called with a phase, the steps that are done, and all steps.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        processes: Processes,
+        preparation: Preparation,
+        profile: Profile,
+        candidate: Candidate,
+        limits: Limits,
+        progress: Callable[[str, int, int | None], None],
+    ) -> None:
+        self._workload = workload
+        self._processes = processes
+        self._preparation = preparation
+        self._profile = profile
+        self._given = candidate
+        self._limits = limits
+        self._progress = progress
+        self._space = space_of(workload, candidate, profile, workload.settings.same_pixels)
+        self._changes: dict[Candidate, dict[str, Any]] = {}
+        self._dropped: dict[Candidate, str] = {}
+        self._contents: dict[Candidate, CheckedEpoch] = {}
+
+    def run(self, deadline: float) -> TunedStrategy:
+        """Tune until `deadline`, a time of `time.monotonic`, and return the result."""
+        began = time.monotonic()
+        self._select(deadline - began)
+        given = self._configured({})
+        self._write([given], deadline)
+        search = Search(
+            given,
+            self._processes.tune,
+            renew=self._processes.renew,
+            epoch_batches=self._scale.batches,
+            batches=self._first_and_last_batches(),
+            deadline=deadline,
+            seed=self._workload.settings.seed,
+            progress=self._progress,
+        )
+        count = search.measure_given()
+        predict = None if self._given.is_foreign else self._predict
+        chosen = [self._configured(each) for each in self._space.first_choice(count, self._seed, predict)]
+        self._write(chosen, began + WRITING_SHARE * (deadline - began))
+        finalists = search.halve([each for each in chosen if self._is_allowed(each, search)])
+        finalists = search.look_around(finalists, lambda each: self._near(each, search))
+        finalists = [each for each in finalists if self._is_allowed(each, search) and self._is_same(each, given)]
+        ratios = search.confirm(finalists)
+        ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each, search)}
+        best = choose(given, ratios, self._simplicity, may_keep=self._is_allowed(given, search))
+        tried = {
+            each: self._configuration(each, measured, ratios.get(each), each in ratios or each == given)
+            for each, measured in search.measured.items()
+        }
+        return TunedStrategy(
+            name="",
+            strategy=self._given.strategy,
+            is_foreign=self._given.is_foreign,
+            given=self._space.given,
+            chosen=self._changes[best],
+            configurations=with_front(tried.values()),
+            untried=max(0, len(self._space) - len(tried) - len(search.failed)),
+            failed={describe_settings(self._changes[each]): reason for each, reason in search.failed.items()},
+            limits=self._limits.as_dict(),
+            measured_records=len(self._workload.records),
+        )
+
+    @property
+    def _seed(self) -> int:
+        return self._workload.settings.seed
+
+    @property
+    def _scale(self) -> EpochScale:
+        workload = self._workload
+        return EpochScale(len(workload.source), len(workload.records), workload.step_records)
+
+    def _configured(self, changes: Mapping[str, Any]) -> Candidate:
+        candidate = self._space.candidate(changes)
+        self._changes.setdefault(candidate, dict(changes))
+        return candidate
+
+    def _select(self, seconds: float) -> None:
+        """Select so many records that an epoch takes about `EPOCH_SECONDS`, and get what it reads."""
+        workload, size = self._workload, self._workload.step_records
+        wanted = max(MIN_EPOCH_BATCHES, round(EPOCH_SECONDS / self._batch_seconds()))
+        if self._given.is_presaved:  # its records are decoded first
+            a_batch = size * stage_seconds(self._profile, None) / workload.cpus
+            wanted = min(wanted, max(MIN_EPOCH_BATCHES, round(WRITING_SHARE / 2 * seconds / a_batch)))
+        count = min(len(workload.source), wanted * size)
+        if count != len(workload.records):
+            self._preparation.remove_stores()
+            workload.select(count)
+        self._preparation.prepare()
+
+    def _batch_seconds(self) -> float:
+        """Return the expected seconds of a batch."""
+        if self._given.is_foreign:
+            tried = self._workload.tried[self._given.origin]
+            return tried.seconds_per_batch + tried.compute_seconds
+        batches = len(self._workload.source) / self._workload.step_records
+        return self._predict(self._configured({})) / max(1.0, batches)
+
+    def _first_and_last_batches(self) -> tuple[int, int]:
+        last = -(-len(self._workload.records) // self._workload.step_records)
+        if self._given.is_foreign:
+            last = self._workload.batches_of(self._given) or last
+        first = max(MIN_FIRST_BATCHES, round(FIRST_SECONDS / self._batch_seconds()))
+        return min(first, last), last
+
+    def _predict(self, candidate: Candidate) -> float:
+        threads = self._workload.threads(candidate, self._profile.is_on_device)
+        return predict_wall(self._workload, candidate, threads, self._profile)
+
+    def _write(self, candidates: list[Candidate], deadline: float) -> None:
+        """Write the stores of `candidates` in their order, none after the deadline."""
+        for each in candidates:
+            if each.is_presaved and each.store not in self._preparation.writing and time.monotonic() < deadline:
+                self._preparation.write_stores([each])
+
+    def _is_allowed(self, candidate: Candidate, search: Search) -> bool:
+        """Return True if `candidate` has its files, and exceeds no limit as far as that is known."""
+        if candidate.is_presaved and candidate.store not in self._preparation.writing:
+            return False
+        measured = search.measured.get(candidate)
+        reason = self._limits.exceeded_by(self._costs(candidate, measured))
+        if reason:
+            self._dropped[candidate] = reason
+        return candidate not in self._dropped
+
+    def _near(self, candidate: Candidate, search: Search) -> list[Candidate]:
+        near = [self._configured(each) for each in self._space.neighbours(self._changes[candidate])]
+        return [
+            each
+            for each in near
+            if not each.is_presaved or (each.store in self._preparation.writing and self._is_allowed(each, search))
+        ]
+
+    def _is_same(self, candidate: Candidate, given: Candidate) -> bool:
+        """Return True if `candidate` loads the same records as `given`."""
+        if candidate == given or self._is_partly_read(given):
+            return True
+        expected, epoch = self._checked(given, given), self._checked(candidate, given)
+        if expected is None:
+            return True
+        if epoch is None:
+            self._dropped[candidate] = "its epoch could not be checked"
+            return False
+        same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
+        if same.level not in SAME:
+            self._dropped[candidate] = f"it loads other records: {same.reason}"
+        return same.level in SAME
+
+    def _is_partly_read(self, candidate: Candidate) -> bool:
+        return candidate.is_foreign and not self._workload.gets_selected(candidate)
+
+    def _checked(self, candidate: Candidate, given: Candidate) -> CheckedEpoch | None:
+        if candidate not in self._contents:
+            threads = self._workload.threads(given, self._profile.is_on_device).compute
+            try:
+                self._contents[candidate] = self._processes.check(candidate, threads, trains=False)
+            except MeasurementError:
+                return None
+        return self._contents[candidate]
+
+    def _simplicity(self, candidate: Candidate) -> tuple[int, int]:
+        return len(self._changes[candidate]), self._costs(candidate, None).disk_nbytes
+
+    def _costs(self, candidate: Candidate, measured: Measured | None) -> Costs:
+        written = (
+            self._preparation.prepared.get(candidate.origin)
+            if candidate.is_foreign
+            else self._preparation.writing.get(candidate.store)
+            if candidate.is_presaved
+            else None
+        )
+        scale = self._scale
+        seconds = memory = 0.0
+        if measured is not None:
+            memory = measured.memory_nbytes
+            # The last samples had the most batches.
+            rounds = list(measured.rounds.values()) or [measured.samples[-1].epoch_seconds(scale.batches)]
+            seconds = statistics.median(rounds)
+        return Costs(
+            seconds=seconds,
+            prepare_seconds=0.0 if written is None else scale.amount(written.seconds, written.records),
+            disk_nbytes=0 if written is None else round(scale.amount(written.nbytes, written.records)),
+            memory_nbytes=round(memory),
+        )
+
+    def _configuration(
+        self, candidate: Candidate, measured: Measured, ratio: Interval | None, is_finalist: bool
+    ) -> TriedConfiguration:
+        return TriedConfiguration(
+            settings=self._changes[candidate],
+            costs=self._costs(candidate, measured),
+            trials=len(measured.samples),
+            is_finalist=is_finalist,
+            ratio=ratio,
+            dropped=self._dropped.get(candidate, ""),
+        )

@@ -1,0 +1,205 @@
+"""A try of a loader of the user says which settings it has, and every action runs with those that are chosen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.comparison.foreign import ForeignLoader
+from etl.comparison.samples import TriedLoader
+from etl.measuring.ranks import Rank
+
+LIMIT_SECONDS = 120
+# In a process of its own, which ends the workers that a loader leaves.
+ANSWER = """
+import json, sys
+from pathlib import Path
+from etl.comparison.foreign import ForeignLoader, LoaderError, answer, task_of
+
+asked = json.loads(Path("asked.json").read_text())
+sys.modules.update(dict.fromkeys(asked["missing"]))
+loader = ForeignLoader.from_json(asked["loader"])
+try:
+    found = answer(loader, task_of(loader), None, asked["action"], asked["arguments"], []).to_json()
+except LoaderError as error:
+    found = str(error)
+modules = sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
+Path("found.json").write_text(json.dumps([found, modules]))
+"""
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)), index
+
+def plain(batch_size):
+    return DataLoader(Numbers(), batch_size, num_workers=1)
+
+def declaring(batch_size, workers, depth=3):
+    return DataLoader(Numbers(), batch_size, num_workers=workers)
+
+declaring.settings = {"workers": (0, 1), "depth": (1, None)}
+
+def renaming(batch_size, prefetch_factor=4):
+    return DataLoader(Numbers(), batch_size, num_workers=1, prefetch_factor=prefetch_factor)
+
+renaming.settings = {"prefetch_factor": (1, 4)}
+
+def wrapped(batch_size):
+    yield from DataLoader(Numbers(), batch_size)
+
+def misspelt(batch_size, depth=3):
+    return DataLoader(Numbers(), batch_size)
+
+misspelt.settings = {"dept": (1, 2)}
+"""
+LISTS = """
+import numpy as np
+
+def load(batch_size, depth=1):
+    return [np.zeros((batch_size, depth))] * 5
+
+load.settings = {"depth": (1, 2)}
+"""
+READY_MADE = {"num_workers", "prefetch_factor", "persistent_workers", "in_order", "sharing_strategy", "pin_memory"}
+
+
+def ask(
+    folder: Path, function: str, action: str = "try", missing: tuple[str, ...] = (), **settings: Any
+) -> tuple[Any, list[str]]:
+    """Return the answer of another process that lacks some packages, and all packages that it has imported."""
+    (folder / "torch_loaders.py").write_text(LOADERS)
+    (folder / "lists.py").write_text(LISTS)
+    loader = ForeignLoader(
+        function=function,
+        path=None,
+        files=[],
+        folder=str(folder / "files"),
+        batch_size=4,
+        records=20,
+        cpus=2,
+        seed=0,
+        dtype="float32",
+        batches=None,
+        rank=Rank(),
+        step=None,
+        simulated_seconds=0.0,
+        waits_for_steps=True,
+        cache="warm",
+        heap="default",
+        gc="default",
+        budget_seconds=1.0,
+        settings=settings,
+    )
+    arguments = {
+        "try": {"seconds": 5.0},
+        "first_try": {"seconds": 5.0},
+        "check": {"trains": False, "arrays_file": str(folder / "arrays.npz")},
+        "measure": {"with_etl_alone": False},
+    }
+    asked = {"loader": loader.to_json(), "action": action, "missing": missing, "arguments": arguments[action]}
+    (folder / "files").mkdir(exist_ok=True)
+    (folder / "asked.json").write_text(json.dumps(asked))
+    subprocess.run([sys.executable, "-c", ANSWER], cwd=folder, check=True, timeout=LIMIT_SECONDS)
+    answer, modules = json.loads((folder / "found.json").read_text())
+    return answer, modules
+
+
+def settings_of(folder: Path, function: str, **settings: Any) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Return what may be varied, and the values of the try."""
+    tried = TriedLoader.from_json(ask(folder, function, **settings)[0])
+    assert (tried.batches, tried.samples) == (5, 20)
+    return dict(tried.settings), dict(tried.given)
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:This DataLoader will create")
+
+
+def test_a_data_loader_has_settings_that_nobody_declared(tmp_path: Path) -> None:
+    settings, given = settings_of(tmp_path, "torch_loaders:plain")
+    assert {"num_workers", "prefetch_factor", "persistent_workers"} <= set(settings) <= READY_MADE
+    assert settings["prefetch_factor"] == [2, 4, 8]
+    assert set(given) == set(settings)
+    assert (given["num_workers"], given["prefetch_factor"], given["persistent_workers"]) == (1, 2, False)
+
+
+def test_chosen_settings_are_in_force_in_the_try(tmp_path: Path) -> None:
+    chosen = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "sharing_strategy": "file_system"}
+    given = settings_of(tmp_path, "torch_loaders:plain", **chosen)[1]
+    assert {name: given[name] for name in chosen} == chosen
+
+
+def test_declared_settings_come_first_and_replace_the_number_of_workers_of_the_loader(tmp_path: Path) -> None:
+    settings, given = settings_of(tmp_path, "torch_loaders:declaring")
+    assert list(settings)[:2] == ["workers", "depth"]
+    assert (settings["workers"], settings["depth"]) == ([0, 1], [1, None])
+    assert "num_workers" not in settings
+    assert "prefetch_factor" in settings
+    assert (given["workers"], given["depth"]) == (2, 3)
+    chosen = settings_of(tmp_path, "torch_loaders:declaring", workers=1, depth=None, prefetch_factor=8)[1]
+    assert (chosen["workers"], chosen["depth"], chosen["prefetch_factor"]) == (1, None, 8)
+
+
+def test_a_declared_setting_has_the_values_that_were_declared(tmp_path: Path) -> None:
+    settings, given = settings_of(tmp_path, "torch_loaders:renaming", prefetch_factor=1)
+    assert (settings["prefetch_factor"], given["prefetch_factor"]) == ([1, 4], 1)
+    assert "num_workers" in settings
+
+
+def test_a_wrapped_data_loader_has_no_settings(tmp_path: Path) -> None:
+    assert settings_of(tmp_path, "torch_loaders:wrapped") == ({}, {})
+
+
+@pytest.mark.parametrize("action", ["check", "measure"])
+def test_epochs_are_checked_and_measured_with_chosen_settings(tmp_path: Path, action: str) -> None:
+    answer, _ = ask(tmp_path, "torch_loaders:plain", action, num_workers=2, persistent_workers=True)
+    if action == "check":
+        assert len(answer["content"]["records"]) == 20
+        assert answer["left_behind"] == []
+    else:
+        assert answer["epoch"]["samples"] == 20
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "message"),
+    [
+        ("torch_loaders:misspelt", {}, "misspelt declares the setting 'dept', but has no parameter of that name"),
+        (
+            "torch_loaders:plain",
+            {"dept": 1},
+            "'dept' reaches nothing: plain has no parameter of that name, and returne",
+        ),
+        (
+            "torch_loaders:wrapped",
+            {"num_workers": 1},
+            "'num_workers' reaches nothing: wrapped has no parameter of that",
+        ),
+        ("lists:load", {"num_workers": 1}, "'num_workers' reaches nothing: load has no parameter of that name, and re"),
+        ("torch_loaders:plain", {"num_workers": -1}, "the setting 'num_workers' of a DataLoader cannot be -1"),
+    ],
+)
+def test_what_is_wrong_with_a_setting_is_one_sentence(
+    tmp_path: Path, function: str, settings: dict[str, Any], message: str
+) -> None:
+    assert message in ask(tmp_path, function, **settings)[0]
+
+
+def test_a_loader_without_torch_needs_no_more_packages_than_before(tmp_path: Path) -> None:
+    answer, modules = ask(tmp_path, "lists:load", "first_try", missing=("torch",))
+    assert answer["tried"]["settings"] == {"depth": [1, 2]}
+    assert answer["tried"]["given"] == {"depth": 1}
+    packages = [each for each in modules if not each.startswith("_")]
+    assert set(packages) <= {"etl", "lists", "numpy", "cython_runtime", "psutil", "torch", "xxhash"}

@@ -1,0 +1,240 @@
+"""Predictions for other CPUs, compute and storage: known costs, the limits, and a real comparison."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import etl
+from etl.comparison.candidates import Threads
+from etl.comparison.scenario import WhatIf
+from etl.comparison.settings import Settings
+from etl.comparison.what_if import (
+    Costs,
+    adjusted,
+    changed,
+    extrapolated,
+    fewest_cpus,
+    outcome,
+    why_never_used,
+)
+
+BATCHES = 100
+
+
+def make_costs(load: float, compute: float, ahead: int = 0, **more: Any) -> Costs:
+    """Return costs of a strategy that loads a batch in `load` seconds, with `ahead` threads or in the training loop.
+
+    Compute runs on a device. With several threads, loading is as many times faster as there are threads.
+    """
+    costs = Costs(
+        batches=BATCHES,
+        cpus=2,
+        is_ahead=ahead > 0,
+        threads=Threads(1, ahead),
+        load_seconds=load,
+        start_seconds=0.0,
+        one_thread_seconds=load * max(1, ahead),
+        cpu_seconds=load * max(1, ahead),
+        disk_seconds=0.0,
+        nbytes=1e6,
+        compute_seconds={1: compute},
+        is_on_device=True,
+        waits_for_steps=False,
+    )
+    return replace(costs, **more)
+
+
+def epoch_of(costs: Costs, scenario: str) -> float:
+    """Return the predicted seconds of an epoch per batch, nearly: the first batch is not hidden."""
+    found = WhatIf.parse(scenario)
+    return outcome(changed(costs, found), found.cpus).wall_seconds / BATCHES
+
+
+def test_a_scenario_has_any_of_its_keys() -> None:
+    text = "cpus=8, compute=5ms, disk=200MB/s, cache=50%"
+    assert WhatIf.parse(text) == WhatIf("cpus=8,compute=5ms,disk=200MB/s,cache=50%", 8, 0.005, None, 2e8, 0.5)
+    assert WhatIf.parse("compute=2.5x") == WhatIf("compute=2.5x", compute_factor=2.5)
+    assert WhatIf.parse("cache=100%").cached_share == 1.0
+
+
+WRONG = [
+    ("", "--what-if takes any of cpus=8, compute=5ms, compute=2x, disk=200MB/s, cache=50%, with commas"),
+    ("8", "not '8'"),
+    ("gpus=2", "not 'gpus=2'"),
+    ("cpus=", "not 'cpus='"),
+    ("cpus=1,cpus=2", "cpus is given twice; give --what-if twice for two scenarios"),
+    ("cpus=0", "--what-if cpus must be a whole number of at least 1, not 0"),
+    ("cpus=two", "--what-if cpus=two: give a whole number of CPUs, such as cpus=8"),
+    ("compute=fast", "--what-if compute (or a factor such as 2x) must be a time such as 60s, 20ms or 2min, not 'fast'"),
+    ("compute=0ms", "--what-if compute=0ms: it must be above 0"),
+    ("compute=0x", "--what-if compute=0x: it must be above 0"),
+    ("disk=200MB", "--what-if disk=200MB: give bytes per second, such as disk=200MB/s"),
+    ("disk=fast/s", "--what-if disk=fast/s: a size is a number with B, KB, MB, GB"),
+    ("cache=0.5", "--what-if cache=0.5: give a share from 0% to 100%, such as cache=50%"),
+    ("cache=101%", "--what-if cache=101%: give a share from 0% to 100%"),
+    ("disk=1GB/s", "all files are in the page cache, so the disk has no effect; add cache=50%"),
+    ("cache=50%", "its speed is unknown; add disk=200MB/s, or compare with --cache cold"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_a_wrong_scenario_is_named_with_what_there_is(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        Settings("photographs", what_if=(text,))
+    assert message in str(raised.value)
+
+
+def test_a_cold_comparison_knows_its_disk() -> None:
+    settings = Settings("photographs", cache="cold", what_if=("cache=50%", "disk=1GB/s"))
+    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+
+
+def test_the_longer_of_loading_and_compute_bounds_a_strategy_beside_a_device() -> None:
+    for costs in (make_costs(0.01, 0.02), make_costs(0.01, 0.02, ahead=2)):
+        assert epoch_of(costs, "compute=1x") == pytest.approx(0.02, rel=0.01)
+        assert epoch_of(costs, "compute=80ms") == pytest.approx(0.08, rel=0.01)
+        assert epoch_of(costs, "compute=1ms") == pytest.approx(0.01, rel=0.01)
+        assert epoch_of(costs, "compute=0.05x") == pytest.approx(0.01, rel=0.01)
+
+
+def test_a_plain_loop_that_waits_for_its_steps_takes_the_sum() -> None:
+    found = outcome(make_costs(0.01, 0.02, waits_for_steps=True))
+    assert found.wall_seconds == pytest.approx(BATCHES * 0.03)
+    assert found.stall_seconds == pytest.approx(BATCHES * 0.01)
+    assert found.accelerator_utilisation == pytest.approx(2 / 3)
+
+
+def test_more_cpus_help_only_a_strategy_that_loads_ahead_and_only_until_compute_is_the_limit() -> None:
+    plain, ahead = make_costs(0.08, 0.01), make_costs(0.04, 0.01, ahead=2)
+    assert [epoch_of(plain, f"cpus={each}") for each in (1, 2, 8)] == pytest.approx([0.08] * 3, rel=0.01)
+    walls = [epoch_of(ahead, f"cpus={each}") for each in (1, 2, 4, 8, 16)]
+    assert walls == pytest.approx([0.08, 0.04, 0.02, 0.01, 0.01], rel=0.02)
+
+
+def test_a_source_that_waits_is_loaded_by_one_cpu_as_fast_as_its_one_thread_waits() -> None:
+    waits = make_costs(0.04, 0.01, ahead=2, cpu_seconds=0.001)
+    assert [epoch_of(waits, f"cpus={each}") for each in (1, 2, 4)] == pytest.approx([0.08, 0.04, 0.02], rel=0.02)
+
+
+def test_what_threads_do_one_at_a_time_bounds_any_number_of_cpus() -> None:
+    locked = make_costs(0.08, 0.01, ahead=2, one_thread_seconds=0.08)
+    assert locked.contention == pytest.approx(1.0)
+    assert epoch_of(locked, "cpus=64") == pytest.approx(0.08, rel=0.02)
+    assert fewest_cpus(locked) is None
+    assert why_never_used(locked) == "100% of loading gets no faster with more threads"
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("is_on_device", [True, False])
+@pytest.mark.parametrize("contention", [0.7, 1.0, 1.5])
+def test_no_more_cpus_ever_take_longer(ahead: int, is_on_device: bool, contention: float) -> None:
+    costs = make_costs(
+        0.05,
+        0.04,
+        ahead,
+        is_on_device=is_on_device,
+        compute_seconds={1: 0.04, 2: 0.025},
+        one_thread_seconds=0.05 * max(1.0, ahead / contention),
+        disk_seconds=0.004,
+    )
+    walls = [outcome(costs, cpus).wall_seconds for cpus in range(1, 40)]
+    assert walls == sorted(walls, reverse=True)
+
+
+def test_the_disk_is_waited_for_by_a_plain_loop_and_beside_loading_by_threads() -> None:
+    plain, ahead = make_costs(0.01, 0.001), make_costs(0.01, 0.001, ahead=2)
+    text = "disk=100MB/s,cache=50%"  # 5 ms for half of a megabyte
+    assert epoch_of(plain, text) == pytest.approx(0.015, rel=0.01)
+    assert epoch_of(ahead, text) == pytest.approx(0.0125, rel=0.01)
+    assert epoch_of(ahead, "disk=10MB/s,cache=50%,cpus=64") == pytest.approx(0.05, rel=0.02)
+    assert epoch_of(ahead, "disk=10MB/s,cache=100%") == pytest.approx(epoch_of(ahead, "cpus=2"))
+
+
+def test_a_cold_comparison_scales_the_disk_that_it_measured() -> None:
+    cold = make_costs(0.01, 0.001, disk_seconds=0.02)
+    assert epoch_of(cold, "cache=50%") == pytest.approx(0.02, rel=0.01)
+    assert epoch_of(cold, "cache=100%") == pytest.approx(0.01, rel=0.01)
+    assert epoch_of(cold, "disk=25MB/s") == pytest.approx(0.05, rel=0.01)
+
+
+def test_cpus_for_90_percent_are_the_fewest_that_hide_loading() -> None:
+    ahead = make_costs(0.04, 0.0201, ahead=2)
+    fewest = fewest_cpus(ahead)
+    assert fewest == 4
+    assert outcome(ahead, fewest).accelerator_utilisation >= 0.9 > outcome(ahead, fewest - 1).accelerator_utilisation
+    assert fewest_cpus(make_costs(0.001, 0.1)) == 1
+
+
+def test_no_number_of_cpus_is_enough_if_the_loop_loads_or_the_disk_is_slow() -> None:
+    plain, slow = make_costs(0.04, 0.02), make_costs(0.04, 0.02, ahead=2, disk_seconds=0.03)
+    assert [fewest_cpus(each) for each in (plain, slow)] == [None, None]
+    assert why_never_used(plain) == "the training loop loads in one thread"
+    assert why_never_used(slow) == "the disk is too slow"
+
+
+def test_compute_on_the_cpus_follows_the_law_of_amdahl_through_what_was_measured() -> None:
+    costs = make_costs(0.01, 0.1, is_on_device=False, compute_seconds={1: 0.1, 2: 0.06})
+    assert [costs.computing(each) for each in (1, 2)] == [0.1, 0.06]
+    assert costs.computing(4) == pytest.approx(0.04)
+    assert make_costs(0.0, 0.1, is_on_device=False).computing(2) == pytest.approx(0.055)
+    slower = make_costs(0.0, 0.1, is_on_device=False, compute_seconds={1: 0.1, 2: 0.12})
+    assert slower.computing(4) == pytest.approx(0.1)
+
+
+def test_beside_compute_on_the_same_cpus_loading_is_as_much_slower_as_the_profile_has_seen() -> None:
+    shared = make_costs(
+        0.02, 0.05, ahead=1, cpus=1, is_on_device=False, shared=(2.0, 2.0), cpu_seconds=0.02, one_thread_seconds=0.02
+    )
+    assert epoch_of(shared, "cpus=1") == pytest.approx(0.07, rel=0.01)
+    assert epoch_of(shared, "cpus=2") == pytest.approx(0.05 * 0.55 * 1.2, rel=0.4)
+
+
+def test_the_model_is_adjusted_to_the_measured_time_only_if_loading_decides_it() -> None:
+    loads, computes = make_costs(0.04, 0.01), make_costs(0.01, 0.04)
+    assert outcome(adjusted(loads, 4.4)).wall_seconds == pytest.approx(4.4, rel=1e-3)
+    assert adjusted(computes, 4.4) == computes
+    assert adjusted(loads, 40.0).adjustment == pytest.approx(1.25)
+
+
+def test_a_prediction_is_extrapolated_beyond_what_was_measured() -> None:
+    costs = make_costs(0.01, 0.02, ahead=2)
+    for text in ("cpus=2", "cpus=1", "compute=2ms", "compute=4x", "compute=80ms"):
+        assert extrapolated(costs, WhatIf.parse(text)) == []
+    assert extrapolated(costs, WhatIf.parse("cpus=3")) == ["more CPUs than the 2 of this comparison"]
+    assert extrapolated(costs, WhatIf.parse("compute=5x")) == ["compute beyond 0.1 to 4 times the measured 20 ms"]
+    (warm,) = extrapolated(costs, WhatIf.parse("disk=1GB/s,cache=0%"))
+    assert warm == "a disk, which this comparison did not read"
+    cold = replace(costs, disk_seconds=0.01)  # 100 MB/s
+    assert extrapolated(cold, WhatIf.parse("cache=50%,disk=400MB/s")) == []
+    assert extrapolated(cold, WhatIf.parse("disk=401MB/s")) == ["a disk beyond 0.25 to 4 times the measured 100 MB/s"]
+
+
+def test_a_comparison_predicts_every_strategy_of_its_own_in_every_scenario(digits: Path) -> None:
+    scenarios = ("cpus=8,compute=1ms", "cpus=1", "disk=10MB/s,cache=50%")
+    report = etl.compare(
+        str(digits),
+        ["raw", "async-presaved"],
+        compute="simulated:2ms",
+        what_if=scenarios,
+        records=160,
+        rounds=1,
+        budget="2s",
+    )
+    assert [each.what_if for each in report.scenarios] == list(scenarios)
+    for scenario in report.scenarios:
+        assert [each.strategy for each in scenario.strategies] == ["raw", "async-presaved"]
+        for each in scenario.strategies:
+            assert each.wall_seconds is not None
+            assert each.stall_seconds is not None
+            assert 0 <= each.stall_seconds < each.wall_seconds
+            assert 0 < (each.accelerator_utilisation or 0) <= 1
+            assert (each.cpus_for_utilisation is None) == bool(each.reason)
+    assert all(each.extrapolated for each in report.scenarios[0].strategies)
+    assert not any(each.extrapolated for each in report.scenarios[1].strategies)
+    assert json.loads(report.to_json())["scenarios"][1]["what_if"] == "cpus=1"
+    assert "What if cpus=8,compute=1ms: predicted" in str(report)

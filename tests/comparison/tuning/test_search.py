@@ -1,0 +1,181 @@
+"""The search for the best configuration, with made-up times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from etl.comparison.candidates import Candidate
+from etl.comparison.samples import TuningSample
+from etl.comparison.tuning.search import Search, choose
+from etl.measuring.processes import MeasurementError
+from etl.measuring.statistics import Interval
+
+
+class Machine:
+    """A machine on which the clock moves only while samples are taken."""
+
+    def __init__(self, seconds_per_batch: Callable[[Candidate], float], noise: float = 0.0) -> None:
+        self.now = 0.0
+        self.renewed = 0
+        self.taken: list[tuple[Candidate, int]] = []
+        self._seconds = seconds_per_batch
+        self._noise = random.Random(3)
+        self._spread = noise
+
+    def take(self, candidate: Candidate, batches: int) -> TuningSample:
+        self.taken.append((candidate, batches))
+        seconds = self._seconds(candidate) * (1 + self._noise.gauss(0, self._spread))
+        self.now += 1.0 + batches * seconds
+        return TuningSample(seconds, seconds, 10**6)
+
+    def renew(self) -> None:
+        self.renewed += 1
+        self.now += 2.0
+
+    def search(self, seconds: float, batches: tuple[int, int] = (4, 32)) -> Search:
+        return Search(
+            configuration(0),
+            self.take,
+            renew=self.renew,
+            epoch_batches=100.0,
+            batches=batches,
+            deadline=seconds,
+            seed=1,
+            progress=lambda phase, done, total: None,
+            now=lambda: self.now,
+        )
+
+
+def configuration(number: int) -> Candidate:
+    return Candidate("raw", settings=(("compute_threads", number),))
+
+
+def number_of(candidate: Candidate) -> int:
+    return int(candidate.setting("compute_threads"))
+
+
+def ratio(estimate: float, low: float | None = None, high: float | None = None) -> Interval:
+    return Interval(estimate, low, high, 8)
+
+
+def test_halving_finds_the_fastest_of_many_in_spite_of_noise() -> None:
+    machine = Machine(lambda each: 0.1 + 0.02 * abs(number_of(each) - 17), noise=0.05)
+    search = machine.search(300.0)
+    count = search.measure_given()
+    assert 16 <= count <= 32
+    finalists = search.halve([configuration(number) for number in range(24)])
+    assert configuration(17) in finalists
+    assert len(finalists) <= 4
+
+
+def test_the_longest_samples_are_spent_on_the_few_that_are_left() -> None:
+    machine = Machine(lambda each: 0.1 + 0.02 * number_of(each))
+    search = machine.search(1_000.0)
+    search.measure_given()
+    search.halve([configuration(number) for number in range(16)])
+    counts = {batches: sum(taken == batches for _, taken in machine.taken) for batches in (4, 8, 16, 32)}
+    assert counts[4] == 17
+    assert counts[4] > counts[8] > counts[16] >= counts[32] > 0
+
+
+def test_every_turn_has_a_new_server() -> None:
+    machine = Machine(lambda each: 0.1 + 0.02 * number_of(each))
+    search = machine.search(200.0)
+    search.measure_given()
+    search.halve([configuration(number) for number in range(8)])
+    turns = machine.renewed
+    search.confirm([configuration(1)])
+    assert turns > 3
+    assert machine.renewed > turns + 6
+
+
+def test_what_there_is_no_time_for_is_left_out() -> None:
+    machine = Machine(lambda each: 1.0)
+    search = machine.search(60.0)
+    assert search.measure_given() == 4
+    search.halve([configuration(number) for number in range(30)])
+    assert 4 <= len(search.measured) < 15
+    assert machine.now < 60.0
+
+
+def test_a_configuration_that_fails_is_left_out_and_named() -> None:
+    def seconds(candidate: Candidate) -> float:
+        if number_of(candidate) == 2:
+            raise MeasurementError("raw raised OSError: no space", reason="OSError: no space")
+        return 0.1
+
+    search = Machine(seconds).search(100.0)
+    search.measure_given()
+    finalists = search.halve([configuration(number) for number in range(5)])
+    assert search.failed == {configuration(2): "OSError: no space"}
+    assert configuration(2) not in finalists
+
+
+def test_a_given_configuration_that_fails_ends_the_search() -> None:
+    def fail(candidate: Candidate) -> float:
+        raise MeasurementError("raw raised OSError: no space", reason="OSError: no space")
+
+    with pytest.raises(MeasurementError, match="no space"):
+        Machine(fail).search(100.0).measure_given()
+
+
+def test_neighbours_of_the_best_are_tried_until_none_is_better() -> None:
+    machine = Machine(lambda each: 0.1 + 0.05 * abs(number_of(each) - 40))
+    search = machine.search(2_000.0)
+    search.measure_given()
+    finalists = search.halve([configuration(number) for number in (0, 34, 35)])
+
+    def near(candidate: Candidate) -> list[Candidate]:
+        return [configuration(number_of(candidate) + step) for step in (-1, 1)]
+
+    assert search.look_around(finalists, near)[0] == configuration(40)
+
+
+def test_rounds_go_on_until_the_deadline_and_pair_each_finalist_with_the_given_one() -> None:
+    machine = Machine(lambda each: 0.1 if number_of(each) == 1 else 0.2, noise=0.01)
+    search = machine.search(200.0)
+    search.measure_given()
+    ratios = search.confirm([configuration(1), configuration(2)])
+    assert set(ratios) == {configuration(1), configuration(2)}
+    assert ratios[configuration(1)].estimate == pytest.approx(0.5, rel=0.05)
+    assert ratios[configuration(1)].excludes_one
+    assert not ratios[configuration(2)].excludes_one
+    assert machine.now <= 200.0
+
+
+def test_an_interruption_keeps_the_complete_rounds() -> None:
+    def seconds(candidate: Candidate) -> float:
+        if len(machine.taken) > 12:
+            raise KeyboardInterrupt
+        return 0.1 * (1 + number_of(candidate))
+
+    machine = Machine(seconds)
+    search = machine.search(1_000.0)
+    search.measure_given()
+    ratios = search.confirm([configuration(1)])
+    assert ratios[configuration(1)].count == 5
+
+
+def test_the_given_configuration_stays_unless_another_is_shown_to_be_faster() -> None:
+    given, first, second = map(configuration, range(3))
+
+    def simplest(candidate: Candidate) -> tuple[int, int]:
+        return number_of(candidate), 0
+
+    assert choose(given, {}, simplest) == given
+    assert choose(given, {first: ratio(0.9, 0.8, 1.01)}, simplest) == given
+    assert choose(given, {first: ratio(0.99, 0.985, 0.995)}, simplest) == given
+    assert choose(given, {first: ratio(0.9, 0.8, 0.97)}, simplest) == first
+    assert choose(given, {first: ratio(0.9)}, simplest) == first
+    # The second is faster by a little only, and the first is simpler.
+    assert choose(given, {first: ratio(0.71, 0.6, 0.8), second: ratio(0.7, 0.6, 0.8)}, simplest) == first
+    assert choose(given, {first: ratio(0.8, 0.7, 0.9), second: ratio(0.7, 0.6, 0.8)}, simplest) == second
+
+
+def test_a_given_configuration_above_a_limit_gives_way_to_a_slower_one() -> None:
+    given, first = map(configuration, range(2))
+    chosen = choose(given, {first: ratio(1.4, 1.3, 1.5)}, lambda each: (0, 0), may_keep=False)
+    assert chosen == first
