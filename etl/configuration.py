@@ -254,6 +254,9 @@ class Configuration:
 
     def needed_store(self) -> str:
         """Return the path of the store; raises `ValueError` if there is none."""
+        kind = self.strategy_kind
+        if not (kind.reads_store or kind.is_foreign):
+            raise ValueError(f"{self._place()}{self.strategy} reads no store")
         if self.store is None:
             raise ValueError(f"{self._place()}{self.strategy} needs a table [store], with the path of its files")
         return self.store
