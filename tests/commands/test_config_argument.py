@@ -25,7 +25,7 @@ LOADERS = """
     def declared(source, pipeline, batch_size, seed, dtype, window=1):
         import etl
         with open("windows.txt", "a") as file:
-            file.write(f"{window}\n")
+            print(window, file=file)
         return etl.RawIterator(source, pipeline, batch_size, shuffle=True, seed=seed, dtype=dtype)
 
     declared.settings = {"window": (1, 4)}
