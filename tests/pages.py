@@ -83,7 +83,7 @@ def assert_self_contained(html: str) -> None:
 
 
 def assert_fit_on_a_phone(pages: Mapping[str, str], folder: Path) -> None:
-    """Check that no page, written to `folder`, scrolls sideways or clips a chart in a browser of 360 pixels."""
+    """Check that no page scrolls sideways or clips a chart in a browser of 360 pixels. Files go into `folder`."""
     for name, html in pages.items():
         (folder / f"{name}.html").write_text(html, "utf-8")
     frames = "".join(

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
@@ -19,11 +20,13 @@ import etl
 from benchmarks.console import comma_separated, say, say_failure, wide_console
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers.environments import NotInstalled, make_environment
+from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
+from benchmarks.peers.results import RESULTS, collect, save
 from benchmarks.peers.rows import OURS, PEERS, ROWS, TASKS, Row
 from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
 from benchmarks.workload import find_photographs
+from etl.arguments import parse_seconds
 from etl.commands.output import check_file_path, save_json
 from etl.comparison.phases import run_comparison
 from etl.comparison.progress import ComparisonProgress
@@ -59,9 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with errors.status(task) as status:
                 settings = settings_of(compared, pythons, photographs, options)
                 report = run_comparison(settings, _progress(task, status, errors))
-            show(report, rows, missing, console)
+            results = collect(report, rows, missing, options.tune_budget)
+            show(results, report.notes, console)
             reports[task] = report
             save_json(options.json, {name: each.as_dict() for name, each in reports.items()})
+            if options.save is not None and not report.stopped_early:
+                used = {row.peer: pythons[row.name] for row in compared}
+                given = sys.argv[1:] if arguments is None else arguments
+                path = save(results, options.save, given, used, find_versions)
+                say(f"saved to {path}", errors)
             if report.stopped_early:
                 break
     except KeyboardInterrupt:
@@ -102,7 +111,16 @@ def settings_of(
         records=options.photographs,
         compute=COMPUTE,
         budget_seconds=BUDGET_SECONDS,
+        **tuning_of(options),
     )
+
+
+def tuning_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that tune every row for the same time, beside the row as documented; none without a budget.
+
+    The comparison then has a second strategy for each row, which `results.tuned_name` names.
+    """
+    return {} if options.tune_budget is None else {"tune_seconds": options.tune_budget}
 
 
 def make_inputs(source: Path, folder: Path) -> Path:
@@ -211,6 +229,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="[NAME=]PYTHON",
         help="use this interpreter for a peer, or for all of them, instead of making an environment",
     )
+    parser.add_argument(
+        "--tune-budget",
+        type=_seconds,
+        metavar="TIME",
+        help="tune each loader for this long, such as 60s, and compare it both as documented and tuned",
+    )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        nargs="?",
+        const=RESULTS,
+        metavar="FOLDER",
+        help="write the raw rounds of each task to a file of FOLDER, by default the one that is committed; "
+        "`python -m benchmarks.peers.readme` makes the README's tables of them",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports to FILE, by task")
     return parser.parse_args(arguments)
 
@@ -220,6 +253,13 @@ def _interpreter(given: str) -> tuple[str, str]:
     if name not in (*PEERS, ALL):
         raise argparse.ArgumentTypeError(f"no peer is called {name}; there are {', '.join(PEERS)}")
     return name, path
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text, "--tune-budget")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _above_zero(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +29,19 @@ def make_environment(peer: str, folder: Path) -> str:
     _run([str(interpreter), "-m", "pip", "install", "-r", str(REQUIREMENTS / f"{peer}.txt")], folder)
     made_from.write_text(requirements)
     return str(interpreter)
+
+
+def find_versions(interpreter: str, peer: str) -> dict[str, str]:
+    """Return the versions of the peer's packages that the environment of `interpreter` has, and that of Python."""
+    lines = (REQUIREMENTS / f"{peer}.txt").read_text().split()
+    script = (
+        "import importlib.metadata as m, json, platform, sys\n"
+        "found = {n: d[0].version for n in sys.argv[1:] if (d := list(m.distributions(name=n)))}\n"
+        "print(json.dumps({'python': platform.python_version(), **found}))"
+    )
+    command = [interpreter, "-c", script, *(line.partition("==")[0] for line in lines)]
+    found: dict[str, str] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
 
 
 class NotInstalled(Exception):  # noqa: N818 - the word the reader looks for

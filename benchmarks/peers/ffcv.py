@@ -1,7 +1,12 @@
 """FFCV: docs.ffcv.io. Its loader compiles the pipeline with numba when it is made.
 
-Its "Bottleneck Doctor", under "CPU bottlenecks", advises writing one's own compiled operations. Channels first needs
-one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and copies twice.
+docs.ffcv.io/parameter_tuning.html advises for data that fit into memory, as here, `os_cache=True` (the default) and
+`RANDOM` or `QUASI_RANDOM`, which "might be marginally better"; otherwise `os_cache=False`. All are tried, and how many
+batches are prepared ahead. `QUASI_RANDOM` takes records from as many pages at a time as two batches have records.
+
+docs.ffcv.io/bottleneck_doctor.html, under "CPU bottlenecks", advises writing one's own compiled operations. Channels
+first needs one: FFCV's `ToTorchImage(channels_last=False)` transposes in torch, outside of the compiled code, and
+copies twice.
 """
 
 from __future__ import annotations
@@ -63,7 +68,14 @@ def prepare_jpeg(path: str, folder: str) -> None:
     DatasetWriter(f"{folder}/photographs.beton", fields, num_workers=1).from_indexed_dataset(Photographs())
 
 
-def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
+def load_jpeg(
+    folder: str,
+    batch_size: int,
+    workers: int,
+    batches_ahead: int = 3,
+    os_cache: bool = True,
+    order: str = "RANDOM",
+) -> Any:
     class Resize(ResizedCropRGBImageDecoder):
         scale = ratio = None
 
@@ -76,8 +88,9 @@ def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
         f"{folder}/photographs.beton",
         batch_size=batch_size,
         num_workers=workers,
-        order=OrderOption.RANDOM,
-        os_cache=True,
+        order=OrderOption[order],
+        os_cache=os_cache,
+        batches_ahead=batches_ahead,
         drop_last=False,
         pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
@@ -101,15 +114,23 @@ def prepare_pixels(path: str, folder: str) -> None:
     DatasetWriter(f"{folder}/photographs.beton", fields, num_workers=1).from_indexed_dataset(Photographs())
 
 
-def load_channels_last(folder: str, batch_size: int, workers: int) -> Any:
+def load_channels_last(
+    folder: str,
+    batch_size: int,
+    workers: int,
+    batches_ahead: int = 3,
+    os_cache: bool = True,
+    order: str = "RANDOM",
+) -> Any:
     normalise = NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32)
     image = [SimpleRGBImageDecoder(), normalise, ToTensor(), ToTorchImage()]
     return Loader(
         f"{folder}/photographs.beton",
         batch_size=batch_size,
         num_workers=workers,
-        order=OrderOption.RANDOM,
-        os_cache=True,
+        order=OrderOption[order],
+        os_cache=os_cache,
+        batches_ahead=batches_ahead,
         drop_last=False,
         pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
@@ -118,17 +139,33 @@ def load_channels_last(folder: str, batch_size: int, workers: int) -> Any:
 load_channels_last.prepare = prepare_pixels
 
 
-def load_channels_first(folder: str, batch_size: int, workers: int) -> Any:
+def load_channels_first(
+    folder: str,
+    batch_size: int,
+    workers: int,
+    batches_ahead: int = 3,
+    os_cache: bool = True,
+    order: str = "RANDOM",
+) -> Any:
     image = [SimpleRGBImageDecoder(), NormaliseChannelsFirst(), ToTensor()]
     return Loader(
         f"{folder}/photographs.beton",
         batch_size=batch_size,
         num_workers=workers,
-        order=OrderOption.RANDOM,
-        os_cache=True,
+        order=OrderOption[order],
+        os_cache=os_cache,
+        batches_ahead=batches_ahead,
         drop_last=False,
         pipelines={"image": image, "label": [IntDecoder(), ToTensor(), Squeeze()]},
     )
 
 
 load_channels_first.prepare = prepare_pixels
+
+SETTINGS = {
+    "workers": (1, 2, 3),
+    "batches_ahead": (2, 3, 6),
+    "os_cache": (True, False),
+    "order": ("RANDOM", "QUASI_RANDOM"),
+}
+load_jpeg.settings = load_channels_last.settings = load_channels_first.settings = SETTINGS

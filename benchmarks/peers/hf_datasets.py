@@ -1,6 +1,10 @@
 """Hugging Face datasets: huggingface.co/docs/datasets, "Use with PyTorch": a sampler of batches, so that `__getitem__`
 reads each batch at once. In the format "arrow" ("Use with PyArrow") a batch is a table whose bytes are not copied;
 `collate_fn`, in the worker, writes them into memory that the training process shares (`SharedBatches`).
+
+huggingface.co/docs/datasets/use_with_pytorch, "Optimize data loading", advises workers ("use multiple workers") and a
+`BatchSampler`, since a batch that is read at once is faster than its records; both are followed here. The rest is the
+advice for torch's DataLoader, as in torch_dataloader.py.
 """
 
 from __future__ import annotations
@@ -16,8 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
 
-# Batches that a worker loads ahead; torch's default.
-PREFETCH_FACTOR = 2
+SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "in_order": (True, False)}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
@@ -28,8 +31,8 @@ def prepare_jpeg(path: str, folder: str) -> None:
     Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
-    memory = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
+def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
+    memory = SharedBatches(workers, batch_size, prefetch_factor)
 
     def collate(table: Any) -> Any:
         batch = memory.take(len(table))
@@ -42,7 +45,16 @@ def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, None, sampler=batches, num_workers=workers, persistent_workers=True, collate_fn=collate)
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=batches,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=prefetch_factor,
+        in_order=in_order,
+        persistent_workers=True,
+    )
 
 
 load_jpeg.prepare = prepare_jpeg
@@ -56,8 +68,8 @@ def prepare_pixels(path: str, folder: str) -> None:
     Dataset.from_generator(read, cache_dir=f"{folder}/cache").save_to_disk(f"{folder}/photographs")
 
 
-def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
-    memory = SharedBatches(workers, batch_size, PREFETCH_FACTOR)
+def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, in_order: bool = True) -> Any:
+    memory = SharedBatches(workers, batch_size, prefetch_factor)
 
     def collate(table: Any) -> Any:
         batch = memory.take(len(table))
@@ -68,7 +80,17 @@ def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     dataset = load_from_disk(f"{folder}/photographs").with_format("arrow")
     batches = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, None, sampler=batches, num_workers=workers, persistent_workers=True, collate_fn=collate)
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=batches,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=prefetch_factor,
+        in_order=in_order,
+        persistent_workers=True,
+    )
 
 
 load_pixels.prepare = prepare_pixels
+load_jpeg.settings = load_pixels.settings = SETTINGS

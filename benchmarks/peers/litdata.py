@@ -1,5 +1,9 @@
 """LitData: github.com/Lightning-AI/litdata, "Speed up model training". Records stay bytes until `collate_fn`, in the
 worker, writes them into memory that the training process shares (`SharedBatches`).
+
+github.com/Lightning-AI/litdata#readme advises to optimize data into chunks, and to raise the number of workers; its
+`max_pre_download` is for chunks that are downloaded, and these are local. `item_shuffle_window`, by default 256 records
+at a time within a chunk, decides how far apart the records are that are read one after the other.
 """
 
 from __future__ import annotations
@@ -14,8 +18,7 @@ from litdata import StreamingDataLoader, StreamingDataset, optimize
 
 from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photographs, normalise
 
-# Batches that a worker loads ahead; torch's default.
-PREFETCH_FACTOR = 2
+SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "item_shuffle_window": ("auto", "full")}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
@@ -27,8 +30,10 @@ def prepare_jpeg(path: str, folder: str) -> None:
     optimize(read, list(range(len(files))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
 
 
-def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
-    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
+def load_jpeg(
+    folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, item_shuffle_window: str = "auto"
+) -> Any:
+    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
@@ -40,9 +45,14 @@ def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
-    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0)
+    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0, item_shuffle_window=item_shuffle_window)
     return StreamingDataLoader(
-        dataset, batch_size=batch_size, num_workers=workers, persistent_workers=True, collate_fn=collate
+        dataset,
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=True,
     )
 
 
@@ -58,8 +68,10 @@ def prepare_pixels(path: str, folder: str) -> None:
     optimize(read, list(range(len(files))), folder, num_workers=1, chunk_bytes="64MB", start_method="fork")
 
 
-def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
-    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
+def load_pixels(
+    folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, item_shuffle_window: str = "auto"
+) -> Any:
+    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
@@ -69,10 +81,16 @@ def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     # By default it decodes the neighbours of a record with it, which a shuffled epoch has no use for.
-    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0)
+    dataset = StreamingDataset(folder, shuffle=True, batch_decode=0, item_shuffle_window=item_shuffle_window)
     return StreamingDataLoader(
-        dataset, batch_size=batch_size, num_workers=workers, persistent_workers=True, collate_fn=collate
+        dataset,
+        batch_size=batch_size,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=True,
     )
 
 
 load_pixels.prepare = prepare_pixels
+load_jpeg.settings = load_pixels.settings = SETTINGS

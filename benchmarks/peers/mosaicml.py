@@ -1,5 +1,9 @@
 """MosaicML Streaming: docs.mosaicml.com/projects/streaming, "Quick start". Records stay bytes until `collate_fn`, in
 the worker, writes them into memory that the training process shares (`SharedBatches`).
+
+docs.mosaicml.com/projects/streaming/en/stable/distributed_training/performance_tuning.html says that the defaults "give
+great performance out-of-the-box"; if not, it advises more workers, a larger `predownload`, which shards that are local
+do not need, and other algorithms of shuffling: "py1s" instead of "py1e".
 """
 
 from __future__ import annotations
@@ -41,8 +45,7 @@ import_torchvision()
 from streaming import MDSWriter, StreamingDataset  # noqa: E402 - it imports torchvision
 from streaming.base.util import clean_stale_shared_memory  # noqa: E402
 
-# Batches that a worker loads ahead; torch's default.
-PREFETCH_FACTOR = 2
+SETTINGS = {"workers": (1, 2, 3), "prefetch_factor": (1, 2, 4), "shuffle_algo": ("py1e", "py1s")}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
@@ -51,8 +54,8 @@ def prepare_jpeg(path: str, folder: str) -> None:
             writer.write({"jpeg": file.read_bytes(), "label": int(label)})
 
 
-def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
-    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
+def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e") -> Any:
+    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
@@ -64,8 +67,15 @@ def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     clean_stale_shared_memory()
-    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size)
-    return DataLoader(dataset, batch_size, num_workers=workers, persistent_workers=True, collate_fn=collate)
+    dataset = StreamingDataset(local=folder, shuffle=True, shuffle_algo=shuffle_algo, batch_size=batch_size)
+    return DataLoader(
+        dataset,
+        batch_size,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=True,
+    )
 
 
 load_jpeg.prepare = prepare_jpeg
@@ -77,8 +87,10 @@ def prepare_pixels(path: str, folder: str) -> None:
             writer.write({"pixels": decode(file).tobytes(), "label": int(label)})
 
 
-def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
-    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
+def load_pixels(
+    folder: str, batch_size: int, workers: int, prefetch_factor: int = 2, shuffle_algo: str = "py1e"
+) -> Any:
+    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
@@ -88,8 +100,16 @@ def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
 
     cv2.setNumThreads(1)  # inherited by the workers, which are the parallel ones
     clean_stale_shared_memory()
-    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size)
-    return DataLoader(dataset, batch_size, num_workers=workers, persistent_workers=True, collate_fn=collate)
+    dataset = StreamingDataset(local=folder, shuffle=True, shuffle_algo=shuffle_algo, batch_size=batch_size)
+    return DataLoader(
+        dataset,
+        batch_size,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=True,
+    )
 
 
 load_pixels.prepare = prepare_pixels
+load_jpeg.settings = load_pixels.settings = SETTINGS

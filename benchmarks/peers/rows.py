@@ -69,8 +69,8 @@ ROWS = (
     Row("FFCV, channels first", PRESAVED, "ffcv", "load_channels_first"),
     Row("DALI on the CPU", RAW, "dali", "LoadRaw", "its own decoder"),
     Row("DALI, npy", PRESAVED, "dali", "LoadNpy"),
-    Row("tf.data", RAW, "tf_data", "LoadRaw", "its own decoder"),
-    Row("tf.data, a file each", PRESAVED, "tf_data", "LoadFiles"),
+    Row("tf.data", RAW, "tf_data", "load_jpeg", "its own decoder"),
+    Row("tf.data, a file each", PRESAVED, "tf_data", "load_files"),
     Row("LitData, simplejpeg", RAW, "litdata", "load_jpeg"),
     Row("LitData", PRESAVED, "litdata", "load_pixels"),
     Row("MosaicML, simplejpeg", RAW, "mosaicml", "load_jpeg"),
@@ -80,7 +80,7 @@ ROWS = (
     Row("WebDataset, simplejpeg", RAW, "webdataset", "load_jpeg", _SHUFFLES),
     Row("WebDataset", PRESAVED, "webdataset", "load_pixels", _SHUFFLES),
     Row("numpy memmap", PRESAVED, "numpy_memmap", "LoadMemmap"),
-    Row("h5py, read_direct", PRESAVED, "hdf5", "LoadHdf5"),
+    Row("h5py", PRESAVED, "hdf5", "LoadHdf5"),
     Row("TensorStore, zarr", PRESAVED, "tensorstore", "LoadZarr"),
 )
 PEERS = tuple(dict.fromkeys(row.peer for row in ROWS))

@@ -1,8 +1,12 @@
 """SPDL: facebookresearch.github.io/spdl, "Building High-Performance DataLoaders".
 
-One stage loads a whole batch, whose indices come from the source: its page "Best Practices" says not to make tensors of
-single images, and with `aggregate` every record would pass through the one thread of the event loop. One pipeline with
-a continuous source serves all epochs ("Execution Models", "Caveats"), since stopping a pipeline takes 0.1 s.
+facebookresearch.github.io/spdl/latest/optimization_guide/resolution.html advises to adjust the concurrency: 4 or 8 on
+large machines, and fewer if the work is bound by the CPU, as here ("noisy neighbour"). So it is tuned around the number
+of CPUs, with the size of the sink and `use_thread_output_queue`, "for lower-latency batch handoff".
+
+One stage loads a whole batch, whose indices come from the source: .../spdl/latest/best_practice.html says not to make
+tensors of single images, and with `aggregate` every record would pass through the one thread of the event loop. One
+pipeline with a continuous source serves all epochs ("Execution Models", "Caveats"), since stopping one takes 0.1 s.
 
 Its own decoder, `spdl.io.load_image_batch` (FFmpeg), took 2.3 s of CPU for 1,000 of these photographs, simplejpeg 1.0.
 """
@@ -32,7 +36,9 @@ class ShuffledBatches:
 
 
 class LoadRaw:
-    def __init__(self, path: str, batch_size: int, workers: int) -> None:
+    def __init__(
+        self, path: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False
+    ) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
         self.files, self.labels = list_photographs(path)
         self.batches = ReusedBatches(batch_size)
@@ -40,8 +46,8 @@ class LoadRaw:
             PipelineBuilder()
             .add_source(ShuffledBatches(len(self.files), batch_size), continuous=True)
             .pipe(self.load, concurrency=workers)
-            .add_sink(3)
-            .build(num_threads=workers)
+            .add_sink(buffer_size)
+            .build(num_threads=workers, use_thread_output_queue=thread_queue)
         )
 
     def load(self, indices: np.ndarray) -> Any:
@@ -70,7 +76,9 @@ class LoadMemmap:
             images[number] = decode(file)
         np.save(f"{folder}/labels.npy", labels)
 
-    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
+    def __init__(
+        self, folder: str, batch_size: int, workers: int, buffer_size: int = 3, thread_queue: bool = False
+    ) -> None:
         cv2.setNumThreads(1)  # the pipeline's threads are the parallel ones
         self.images = np.load(f"{folder}/images.npy", mmap_mode="r")
         self.labels = np.load(f"{folder}/labels.npy")
@@ -79,8 +87,8 @@ class LoadMemmap:
             PipelineBuilder()
             .add_source(ShuffledBatches(len(self.images), batch_size), continuous=True)
             .pipe(self.load, concurrency=workers)
-            .add_sink(3)
-            .build(num_threads=workers)
+            .add_sink(buffer_size)
+            .build(num_threads=workers, use_thread_output_queue=thread_queue)
         )
 
     def load(self, indices: np.ndarray) -> Any:
@@ -96,3 +104,7 @@ class LoadMemmap:
 
     def close(self) -> None:
         self.pipeline.stop()
+
+
+SETTINGS = {"workers": (1, 2, 3, 4), "buffer_size": (2, 3, 6), "thread_queue": (False, True)}
+LoadRaw.settings = LoadMemmap.settings = SETTINGS

@@ -1,14 +1,19 @@
 """tf.data: tensorflow.org/guide/data_performance: parallel `map`, `prefetch`, and arithmetic on whole batches.
 
+The guide advises `tf.data.AUTOTUNE` for `map` and `prefetch`, the default here; the tuner also tries fixed values. The
+options (tensorflow.org/api_docs/python/tf/data/Options) are a private pool with one thread a worker, one thread for
+each operation, because `map` is the parallel one, and no fixed order of the records in an epoch. With AUTOTUNE an
+iterator ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600 images/s became 800.
+So the data set repeats, and one iterator serves all epochs, as `Model.fit` does it with `steps_per_epoch`.
+
 Normalising is compiled by XLA (tensorflow.org/xla), which casts, transposes and scales in one pass; without XLA each of
-these operations is a pass. Options (tensorflow.org/api_docs/python/tf/data/Options): one thread for each operation,
-because `map` is the parallel one; no fixed order; and no tuning. All parallelism is set here, so there is nothing to
-tune. With tuning an iterator ends only when its tuning thread next wakes up, 1.3, 2.5 or 5.1 s after its start: 1,600
-images/s became 800.
+these operations is a pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,73 +23,108 @@ import tensorflow as tf
 from benchmarks.peers.loader import PIXEL_MEAN, PIXEL_SCALE, SIZE, decode, list_photographs
 
 
-class LoadRaw:
-    def __init__(self, path: str, batch_size: int, workers: int) -> None:
-        def load(file: Any, label: Any) -> Any:
-            # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
-            pixels = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
-            return tf.image.resize(pixels, (SIZE, SIZE)), label
+class Epochs:
+    """Epochs of a data set that repeats, from one iterator; from a new one after an epoch that was left early."""
 
-        @tf.function(jit_compile=True)
-        def normalise(pixels: Any, labels: Any) -> Any:
-            return (tf.transpose(pixels, (0, 3, 1, 2)) - PIXEL_MEAN) * PIXEL_SCALE, labels
+    def __init__(self, dataset: Any, batches: int) -> None:
+        self._dataset, self._batches = dataset, batches
+        self._iterator: Iterator[Any] | None = None
 
-        files, labels = list_photographs(path)
-        options = tf.data.Options()
-        options.threading.private_threadpool_size = workers
-        options.threading.max_intra_op_parallelism = 1
-        options.deterministic = False
-        options.autotune.enabled = False
-        self.dataset = (
-            tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
-            .shuffle(len(files))
-            .map(load, num_parallel_calls=workers)
-            .batch(batch_size)
-            .map(normalise, num_parallel_calls=workers)
-            .prefetch(3)
-            .with_options(options)
-        )
+    def __iter__(self) -> Iterator[Any]:
+        iterator, self._iterator = self._iterator or self._dataset.as_numpy_iterator(), None
+        yield from islice(iterator, self._batches)
+        self._iterator = iterator
 
-    def __iter__(self) -> Any:
-        return self.dataset.as_numpy_iterator()
+
+def make_options(workers: int, autotune: bool, deterministic: bool) -> Any:
+    """Return the options of a data set.
+
+    Parameters
+    ----------
+    workers : int
+        Threads of its pool.
+    autotune : bool
+        Whether it tunes its parallelism and its buffers.
+    deterministic : bool
+        Whether records keep their order; they are shuffled before.
+    """
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = workers
+    options.threading.max_intra_op_parallelism = 1
+    options.deterministic = deterministic
+    options.autotune.enabled = autotune
+    return options
+
+
+def load_jpeg(
+    path: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+) -> Any:
+    def load(file: Any, label: Any) -> Any:
+        # The accurate DCT, as libjpeg-turbo has it by default and all other loaders use it.
+        pixels = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
+        return tf.image.resize(pixels, (SIZE, SIZE)), label
+
+    @tf.function(jit_compile=True)
+    def normalise(pixels: Any, labels: Any) -> Any:
+        return (tf.transpose(pixels, (0, 3, 1, 2)) - PIXEL_MEAN) * PIXEL_SCALE, labels
+
+    files, labels = list_photographs(path)
+    calls = tf.data.AUTOTUNE if autotune else workers
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
+        .shuffle(len(files))
+        .map(load, num_parallel_calls=calls)
+        .batch(batch_size)
+        .repeat()
+        .map(normalise, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
+        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
+        .with_options(make_options(workers, autotune, deterministic))
+    )
+    return Epochs(dataset, -(-len(files) // batch_size))
 
 
 # A file for each photograph, so that names are shuffled: a TFRecord is shuffled in memory, from its beginning.
-class LoadFiles:
-    @staticmethod
-    def prepare(path: str, folder: str) -> None:
-        files, labels = list_photographs(path)
-        for number, file in enumerate(files):
-            decode(file).tofile(f"{folder}/{number:06d}.pixels")
-        np.save(f"{folder}/labels.npy", labels)
+def prepare_files(path: str, folder: str) -> None:
+    files, labels = list_photographs(path)
+    for number, file in enumerate(files):
+        decode(file).tofile(f"{folder}/{number:06d}.pixels")
+    np.save(f"{folder}/labels.npy", labels)
 
-    def __init__(self, folder: str, batch_size: int, workers: int) -> None:
-        def read(file: Any, label: Any) -> Any:
-            return tf.io.read_file(file), label
 
-        def load(records: Any, labels: Any) -> Any:
-            return normalise(tf.io.decode_raw(records, tf.uint8)), labels
+def load_files(
+    folder: str, batch_size: int, workers: int, autotune: bool = True, buffer_size: int = 3, deterministic: bool = False
+) -> Any:
+    def read(file: Any, label: Any) -> Any:
+        return tf.io.read_file(file), label
 
-        @tf.function(jit_compile=True)
-        def normalise(pixels: Any) -> Any:
-            pixels = tf.transpose(tf.reshape(pixels, (-1, SIZE, SIZE, 3)), (0, 3, 1, 2))
-            return (tf.cast(pixels, tf.float32) - PIXEL_MEAN) * PIXEL_SCALE
+    def load(records: Any, labels: Any) -> Any:
+        return normalise(tf.io.decode_raw(records, tf.uint8)), labels
 
-        files, labels = sorted(Path(folder).glob("*.pixels")), np.load(f"{folder}/labels.npy")
-        options = tf.data.Options()
-        options.threading.private_threadpool_size = workers
-        options.threading.max_intra_op_parallelism = 1
-        options.deterministic = False
-        options.autotune.enabled = False
-        self.dataset = (
-            tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
-            .shuffle(len(files))
-            .map(read, num_parallel_calls=workers)
-            .batch(batch_size)
-            .map(load, num_parallel_calls=workers)
-            .prefetch(3)
-            .with_options(options)
-        )
+    @tf.function(jit_compile=True)
+    def normalise(pixels: Any) -> Any:
+        pixels = tf.transpose(tf.reshape(pixels, (-1, SIZE, SIZE, 3)), (0, 3, 1, 2))
+        return (tf.cast(pixels, tf.float32) - PIXEL_MEAN) * PIXEL_SCALE
 
-    def __iter__(self) -> Any:
-        return self.dataset.as_numpy_iterator()
+    files, labels = sorted(Path(folder).glob("*.pixels")), np.load(f"{folder}/labels.npy")
+    calls = tf.data.AUTOTUNE if autotune else workers
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(([str(file) for file in files], labels))
+        .shuffle(len(files))
+        .map(read, num_parallel_calls=calls)
+        .batch(batch_size)
+        .repeat()
+        .map(load, num_parallel_calls=calls, deterministic=True)  # no batch leaves its epoch
+        .prefetch(tf.data.AUTOTUNE if autotune else buffer_size)
+        .with_options(make_options(workers, autotune, deterministic))
+    )
+    return Epochs(dataset, -(-len(files) // batch_size))
+
+
+SETTINGS = {
+    "workers": (1, 2, 3),
+    "autotune": (True, False),
+    "buffer_size": (1, 3, 6),
+    "deterministic": (False, True),
+}
+load_files.prepare = prepare_files
+load_jpeg.settings = load_files.settings = SETTINGS

@@ -1,5 +1,8 @@
 """WebDataset: github.com/webdataset/webdataset. The workers make the batches, which its FAQ calls more efficient, and
 write them into memory that the training process shares (`SharedBatches`).
+
+webdataset.github.io/webdataset/sharding/ advises many shards, which the workers share, `shardshuffle`, and batches that
+are made in the data set, before the DataLoader. All are followed here.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ from benchmarks.peers.loader import SIZE, SharedBatches, decode, list_photograph
 
 # Workers take whole shards. With eight, equally full, two or four workers have equal work.
 SHARDS = 8
-# Batches that a worker loads ahead; torch's default.
-PREFETCH_FACTOR = 2
+SETTINGS = {"workers": (1, 2, 4), "prefetch_factor": (1, 2, 4)}
 
 
 def prepare_jpeg(path: str, folder: str) -> None:
@@ -28,8 +30,8 @@ def prepare_jpeg(path: str, folder: str) -> None:
             writer.write({"__key__": f"{number:06d}", "jpg": file.read_bytes(), "cls": int(labels[number])})
 
 
-def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
-    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
+def load_jpeg(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2) -> Any:
+    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
@@ -43,7 +45,9 @@ def load_jpeg(folder: str, batch_size: int, workers: int) -> Any:
     shards = [str(file) for file in sorted(Path(folder).glob("*.tar"))]
     dataset = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("jpg", "cls")
     dataset = dataset.batched(batch_size, collation_fn=collate)
-    return webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True)
+    return webdataset.WebLoader(
+        dataset, batch_size=None, num_workers=workers, prefetch_factor=prefetch_factor, persistent_workers=True
+    )
 
 
 load_jpeg.prepare = prepare_jpeg
@@ -57,8 +61,8 @@ def prepare_pixels(path: str, folder: str) -> None:
             writer.write({"__key__": f"{number:06d}", "pixels": pixels, "cls": int(labels[number])})
 
 
-def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
-    batches = SharedBatches(workers, batch_size, PREFETCH_FACTOR * workers)
+def load_pixels(folder: str, batch_size: int, workers: int, prefetch_factor: int = 2) -> Any:
+    batches = SharedBatches(workers, batch_size, prefetch_factor * workers)
 
     def collate(records: Any) -> Any:
         batch = batches.take(len(records))
@@ -70,7 +74,10 @@ def load_pixels(folder: str, batch_size: int, workers: int) -> Any:
     shards = [str(file) for file in sorted(Path(folder).glob("*.tar"))]
     dataset = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).to_tuple("pixels", "cls")
     dataset = dataset.batched(batch_size, collation_fn=collate)
-    return webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True)
+    return webdataset.WebLoader(
+        dataset, batch_size=None, num_workers=workers, prefetch_factor=prefetch_factor, persistent_workers=True
+    )
 
 
 load_pixels.prepare = prepare_pixels
+load_jpeg.settings = load_pixels.settings = SETTINGS

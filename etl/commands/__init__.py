@@ -12,12 +12,13 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from etl.commands import compare, convert, dataset, doctor, inspect, presave, verify
+from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
 from etl.commands.output import check_file_path, show_error, show_warning
 
 COMMANDS = {
     "dataset": dataset,
     "compare": compare,
+    "tune": tune,
     "presave": presave,
     "inspect": inspect,
     "verify": verify,

@@ -113,7 +113,7 @@ class Candidate(JsonValues):
 
 @dataclass(frozen=True)
 class StoreKind(JsonValues):
-    """What a store of the comparison holds, and how.
+    """The content and format of a store of the comparison.
 
     Attributes
     ----------

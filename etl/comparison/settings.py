@@ -99,6 +99,8 @@ class Settings:
         Tuning keeps the decoder, since others may give other pixels.
     tuning_cache : str or None
         Folder with results of earlier tuning; None for the user's own, and "" for none.
+    retune : bool
+        Tune again what an earlier run has found.
     epoch_batches : int or None
         Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
     check_epoch : bool
@@ -155,6 +157,7 @@ class Settings:
     max_prepare_seconds: float | None = None
     same_pixels: bool = False
     tuning_cache: str | None = None
+    retune: bool = False
     epoch_batches: int | None = None
     check_epoch: bool = False
     source_name: str | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import io
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,8 +21,9 @@ from torch.utils.data import DataLoader
 
 import etl
 from benchmarks.measuring.statistics import MIN_ROUNDS
-from benchmarks.peers import environments, table
-from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, make_environment
+from benchmarks.peers import environments
+from benchmarks.peers.environments import REQUIREMENTS, NotInstalled, find_versions, make_environment
+from benchmarks.peers.lines import count_lines
 from benchmarks.peers.loader import (
     PIXEL_MEAN,
     PIXEL_SCALE,
@@ -31,16 +34,21 @@ from benchmarks.peers.loader import (
     list_photographs,
     normalise,
 )
+from benchmarks.peers.results import collect, find_latest, tuned_name
 from benchmarks.peers.rows import OURS, PEERS, PRESAVED, RAW, ROWS, TASKS, Row
-from benchmarks.peers.table import count_lines, loading_ratio, show
+from benchmarks.peers.table import show
 from etl.comparison.report import Report
 from tests import comparison_reports
 
 BATCH_SIZE, PREFETCH_FACTOR = 8, 2
+# This project's row and another one.
+PAIR = [ROWS[0], next(row for row in ROWS if row.name == "SPDL, simplejpeg")]
 MODULE = "benchmarks.peers.__main__"
 # Peers whose libraries the tests have.
 HERE = ("torch_dataloader", "numpy_memmap", "hdf5")
-PEER_FILES = Path(table.__file__).parent
+# Where the fixture `compared` has saved its raw rounds.
+SAVED: list[Path] = []
+PEER_FILES = Path(environments.__file__).parent
 
 
 @pytest.fixture
@@ -82,7 +90,9 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
         pythons = [
             option for peer in ("fair_etl", "spdl", *HERE) for option in ("--python", f"{peer}={sys.executable}")
         ]
-        code = run(module, *pythons, "--json", str(folder / "reports.json"))
+        saved = ["--json", str(folder / "reports.json"), "--save", str(folder / "results")]
+        code = run(module, *pythons, *saved)
+    SAVED.append(folder / "results")
     return code, json.loads((folder / "reports.json").read_text()), output.getvalue()
 
 
@@ -101,6 +111,25 @@ def test_loaders_do_the_work_of_ours_and_obey_every_rule(task: str, compared: tu
     assert {each["sameness"]["level"] for each in others} == {"close"}
     if task == PRESAVED:  # the same pixels, normalised by a table
         assert max(each["sameness"]["largest_distance"] for each in others) < 1e-5
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_saved_file_has_the_raw_rounds_of_every_loader(task: str, compared: tuple[int, dict[str, Any], str]) -> None:
+    results = find_latest(task, SAVED[0])
+    assert results is not None
+    reported = compared[1][task]["strategies"]
+    assert [row.name for row in results.rows] == [each["name"] for each in reported]
+    for row, each in zip(results.rows, reported, strict=True):
+        assert [one.etl_alone_seconds for one in row.rounds] == [one["etl_alone_seconds"] for one in each["rounds"]]
+        assert (row.prepare_seconds, row.disk_nbytes) == (
+            (None, None)
+            if each["presaving"] is None
+            else (each["presaving"]["write_seconds"], each["presaving"]["nbytes"])
+        )
+    assert results.versions["torch_dataloader"]["torch"] == torch.__version__
+    assert set(results.missing) == ({"no wheel", "no class"} if task == RAW else set())
+    assert "/" not in results.command
+    assert f"--python fair_etl={Path(sys.executable).name}" in results.command
 
 
 def test_every_loader_has_a_row_in_the_table_of_its_task(compared: tuple[int, dict[str, Any], str]) -> None:
@@ -187,8 +216,8 @@ def with_seconds(report: Report, ours: list[float], theirs: list[float]) -> Repo
 
 
 def test_ratios_of_images_a_second_are_taken_within_a_round(report: Report) -> None:
-    ours, theirs = with_seconds(report, [1.0, 10.0, 1.0], [2.0, 20.0, 2.0]).strategies
-    ratio = loading_ratio(theirs, ours)
+    results = collect(with_seconds(report, [1.0, 10.0, 1.0], [2.0, 20.0, 2.0]), PAIR, {}, None)
+    ratio = results.ratio(results.rows[1])
     assert ratio is not None
     assert (ratio.estimate, ratio.count) == (0.5, 3)
 
@@ -197,8 +226,8 @@ def test_ratios_of_images_a_second_are_taken_within_a_round(report: Report) -> N
 def test_the_table_says_what_an_interval_lacks(rounds: int, shown: str, report: Report) -> None:
     theirs = [4 / 3, *[2.0] * (rounds - 1)]
     printed = io.StringIO()
-    rows = [ROWS[0], next(row for row in ROWS if row.name == "SPDL, simplejpeg")]
-    show(with_seconds(report, [1.0] * rounds, theirs), rows, {}, Console(file=printed, width=250))
+    results = collect(with_seconds(report, [1.0] * rounds, theirs), PAIR, {}, None)
+    show(results, [], Console(file=printed, width=250))
     (row,) = [line for line in printed.getvalue().splitlines() if "SPDL" in line]
     assert shown in row
 
@@ -209,6 +238,29 @@ def test_loading_alone_is_measured_in_every_round_and_as_many_are_measured_as_an
     rows = ROWS[:1]
     settings = peers.settings_of(rows, {OURS: sys.executable}, Path("photographs"), options)
     assert (settings.rounds, settings.etl_alone_rounds) == (MIN_ROUNDS, MIN_ROUNDS)
+
+
+def test_every_loader_is_tuned_for_the_time_that_is_given(peers: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert peers.tuning_of(peers.parse([])) == {}
+    assert peers.tuning_of(peers.parse(["--tune-budget", "2min"])) == {"tune_seconds": 120.0}
+    with pytest.raises(SystemExit, match="2"):
+        peers.parse(["--tune-budget", "long"])
+    assert "--tune-budget must be a time" in capsys.readouterr().err
+
+
+def test_a_tuned_loader_is_a_row_of_its_own_with_its_settings(report: Report) -> None:
+    tuned = dataclasses.replace(report.strategies[1], name=tuned_name(PAIR[1]))
+    made = dataclasses.replace(report, strategies=[*report.strategies, tuned])
+    vars(made.strategies[-1])["settings"] = {"workers": 3}  # a field once comparisons can tune
+    results = collect(made, PAIR, {}, 60.0)
+    assert [(row.name, row.is_tuned, row.settings) for row in results.rows[1:]] == [
+        (PAIR[1].name, False, {}),
+        (PAIR[1].name, True, {"workers": 3}),
+    ]
+    printed = io.StringIO()
+    show(results, [], Console(file=printed, width=250))
+    (line,) = [line for line in printed.getvalue().splitlines() if "(tuned)" in line]
+    assert "workers=3" in line
 
 
 def test_pixels_that_are_kept_are_those_of_our_pipeline(photographs: Path) -> None:
@@ -238,8 +290,9 @@ def test_a_batch_is_used_again_only_once_it_was_given_back() -> None:
     assert not np.shares_memory(batches.take(4), second)
 
 
+@pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_workers_do_not_write_into_the_batch_that_is_in_use() -> None:
+def test_workers_do_not_write_into_the_batch_that_is_in_use(in_order: bool) -> None:
     workers, count = 2, 24
     begun = torch.multiprocessing.get_context("fork").Value("q", 0)
 
@@ -260,15 +313,20 @@ def test_workers_do_not_write_into_the_batch_that_is_in_use() -> None:
         num_workers=workers,
         prefetch_factor=PREFETCH_FACTOR,
         multiprocessing_context="fork",
+        in_order=in_order,
     )
+    seen = []
     for number, batch in enumerate(loader):
+        first = int(batch[0, 0, 0, 0])
         # The workers have then written all that they were asked for while this batch is in use.
         ahead = min(count, number + 1 + PREFETCH_FACTOR * workers)
         ends = time.monotonic() + 60
         while begun.value < ahead and time.monotonic() < ends:
             time.sleep(0.001)
         assert begun.value == ahead
-        assert (batch == number).all()
+        assert (batch == first).all()
+        seen.append(first)
+    assert (seen if in_order else sorted(seen)) == list(range(count))
 
 
 FUNCTION = '''
@@ -333,6 +391,61 @@ def test_every_row_has_a_loader_and_what_is_kept_is_prepared() -> None:
         lines = count_lines((PEER_FILES / f"{row.peer}.py").read_text(), row.loader)
         assert len(lines) == 2 or row.task == RAW, row
     assert len({(row.task, row.name) for row in ROWS}) == len(ROWS)
+
+
+def declared_settings(tree: ast.Module, loader: str) -> dict[str, tuple[Any, ...]]:
+    """Return what `loader.settings = ...` declares in a file, without running it: its library may not be installed."""
+    named = {
+        target.id: each.value
+        for each in tree.body
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    (value,) = [
+        each.value
+        for each in tree.body
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if ast.unparse(target) == f"{loader}.settings"
+    ]
+    found: dict[str, tuple[Any, ...]] = ast.literal_eval(named[value.id] if isinstance(value, ast.Name) else value)
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.task} {row.name}")
+def test_every_loader_declares_settings_whose_defaults_are_among_the_values(row: Row) -> None:
+    tree = ast.parse((PEER_FILES / f"{row.peer}.py").read_text())
+    made = next(each for each in tree.body if getattr(each, "name", None) == row.loader)
+    if isinstance(made, ast.ClassDef):
+        made = next(each for each in made.body if getattr(each, "name", None) == "__init__")
+    assert isinstance(made, ast.FunctionDef)
+    parameters, defaults = made.args.args, made.args.defaults
+    by_name = {
+        each.arg: ast.literal_eval(value)
+        for each, value in zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
+    }
+    settings = declared_settings(tree, row.loader)
+    assert "workers" in settings
+    assert {name for name in settings if name != "workers"} == set(by_name)
+    for name, value in by_name.items():
+        assert value in settings[name]
+    for values in settings.values():
+        assert isinstance(values, tuple)
+        assert len(set(values)) == len(values) > 1
+
+
+@pytest.mark.parametrize("peer", [peer for peer in PEERS if peer != "fair_etl"])
+def test_every_peer_links_to_advice_of_its_authors(peer: str) -> None:
+    docstring = ast.get_docstring(ast.parse((PEER_FILES / f"{peer}.py").read_text())) or ""
+    assert re.search(r"[\w.-]+\.(com|org|io|co|ai)/[\w./-]+", docstring)
+    assert "advise" in docstring or "says" in docstring or "gives" in docstring
+
+
+def test_versions_of_an_environment_are_those_that_it_has() -> None:
+    found = find_versions(sys.executable, "numpy_memmap")
+    assert found["numpy"] == np.__version__
+    assert {"python", "psutil", "xxhash"} <= set(found)
 
 
 def test_every_peer_has_pinned_requirements() -> None:

@@ -35,6 +35,8 @@ WITHOUT_EFFECT = (
     "search",
     "unchecked",
     "tuning_cache",
+    "retune",
+    "what_if",
     "check_epoch",
 )
 # Files whose size and time of change identify a source: so many at most, evenly chosen.

@@ -17,7 +17,7 @@ NEGLIGIBLE = 0.02
 
 @dataclass(frozen=True)
 class Costs(JsonValues):
-    """What a configuration costs, for the whole source.
+    """The costs of a configuration, for the whole source.
 
     Attributes
     ----------
@@ -206,10 +206,10 @@ class Tuning(JsonValues):
 
     def conclusion(self) -> str:
         """Return a sentence that names the fastest strategy, and says by how much others are slower."""
-        ranked = self._from_fastest()
-        if not ranked:
+        recommended = self._from_fastest()
+        if not recommended:
             return "No strategy can be recommended."
-        fastest, *others = ranked
+        fastest, *others = recommended
         wall = fastest.best.costs.seconds
         found = f"Fastest: {fastest.name} {_with_settings(fastest.chosen)}, {seconds(wall)} for an epoch"
         slower = [(each.name, each.best.costs.seconds / wall) for each in others]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from etl.measuring.statistics import MIN_ROUNDS, Interval, paired_ratios, ratio_
 
 # Configurations that are measured in rounds, besides the given one.
 FINALISTS = 3
+# After this many rounds, finalists that are slower than the best one by this factor are not measured any more.
+RACING_ROUNDS, BEATEN = 2, 1.05
 # Shares of the time until which halving, and the neighbours of the best configuration, may take.
-HALVING_SHARE, NEIGHBOURS_SHARE = 0.5, 0.65
+HALVING_SHARE, NEIGHBOURS_SHARE = 0.4, 0.5
 MAX_CONFIGURATIONS, MIN_CONFIGURATIONS = 32, 4
 # A configuration this much slower than the last that is kept is kept, too: one sample of each may be off by as much.
 TIED = 1.03
@@ -199,7 +202,7 @@ class Search:
             while len(rounds.variants) > 1 and self._given not in rounds.failed:
                 started = self._now()
                 self._renew()
-                rounds.take_round()
+                rounds.take_round(self._in_the_race(rounds))
                 longest = max(longest, self._now() - started)
                 if self._now() + longest > self._deadline:
                     break
@@ -215,6 +218,15 @@ class Search:
             if each != self._given and pairs:
                 ratios[each] = ratio_interval(pairs)
         return ratios
+
+    def _in_the_race(self, rounds: Rounds[Candidate, float]) -> list[Candidate]:
+        """Return the given configuration, and the finalists that may still be the best."""
+        finalists = [each for each in rounds.variants if each != self._given]
+        if rounds.finished < RACING_ROUNDS:
+            return rounds.variants
+        medians = {each: statistics.median(rounds.samples[each].values()) for each in finalists}
+        limit = BEATEN * min(medians.values())
+        return [self._given, *(each for each in finalists if medians[each] <= limit)]
 
     def _take_round(self, candidate: Candidate, number: int) -> float:
         self._progress("confirm", number, MIN_ROUNDS)

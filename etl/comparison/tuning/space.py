@@ -77,13 +77,17 @@ class Space:
 
     def __init__(self, candidate: Candidate, dimensions: Iterable[Dimension]) -> None:
         self._candidate = candidate
-        self.dimensions = [each for each in dimensions if each.values]
+        self.dimensions = [each for each in dimensions if len(each.values) > 1]
         self.given = {name: value for each in self.dimensions for name, value in next(each.choices()).items()}
 
     def changes(self, configuration: Values) -> dict[str, Any]:
         """Return the settings of a configuration that differ from those that were given, and have an effect."""
         effective = canonical(configuration)
-        return {name: value for name, value in effective.items() if self.given[name] != value}
+
+        def as_given(name: str) -> Any:
+            return canonical({**configuration, name: self.given[name]}).get(name)
+
+        return {name: value for name, value in effective.items() if as_given(name) != value}
 
     def candidate(self, changes: Values) -> Candidate:
         """Return the candidate with these changes."""
@@ -118,10 +122,17 @@ class Space:
         start = {**self.given, **changes}
         for dimension in self.dimensions:
             for choice in dimension.choices():
-                if any(start[name] != value for name, value in choice.items()):
-                    yield self.changes({**start, **choice})
+                near = self.changes({**start, **choice})
+                if near != changes:
+                    yield near
 
-    def first_choice(self, count: int, seed: int, predict: Callable[[Candidate], float] | None) -> list[dict[str, Any]]:
+    def first_choice(
+        self,
+        count: int,
+        seed: int,
+        predict: Callable[[Candidate], float] | None = None,
+        is_allowed: Callable[[Candidate], bool] = lambda _: True,
+    ) -> list[dict[str, Any]]:
         """Return the changes of up to `count` configurations to begin with; the given one is the first.
 
         Those that are predicted to be fast come next; without a prediction, those with one change. Random ones follow.
@@ -132,8 +143,10 @@ class Space:
             Number of configurations.
         seed : int
             Seed of what is random.
-        predict : callable or None
+        predict : callable, optional
             Predicts the seconds of an epoch.
+        is_allowed : callable
+            Returns False for candidates that must be left out.
         """
         drawn = random.Random(seed)
         if predict is None:
@@ -141,9 +154,9 @@ class Space:
             drawn.shuffle(starts)
             cores: list[dict[str, Any]] = [{}]
         else:
-            starts = cores = self._promising(predict)
+            starts = cores = [each for each in self.promising(predict) if is_allowed(self.candidate(each))] or [{}]
         found = {_key({}): dict[str, Any]()}
-        for changes in starts[: max(1, count // 2)]:
+        for changes in [each for each in starts if is_allowed(self.candidate(each))][: max(1, count // 2)]:
             found.setdefault(_key(changes), changes)
         others = [each for each in self.dimensions if not (each.is_predicted and predict is not None)]
         for _ in range(20 * count):
@@ -155,10 +168,11 @@ class Space:
             for dimension in others:
                 values |= dict(zip(dimension.names, drawn.choice(dimension.values), strict=True))
             changes = self.changes(values)
-            found.setdefault(_key(changes), changes)
+            if is_allowed(self.candidate(changes)):
+                found.setdefault(_key(changes), changes)
         return list(found.values())[:count]
 
-    def _promising(self, predict: Callable[[Candidate], float]) -> list[dict[str, Any]]:
+    def promising(self, predict: Callable[[Candidate], float]) -> list[dict[str, Any]]:
         """Return the changes of predicted settings that are not hopeless, those that are predicted fastest first."""
         predicted = [each for each in self.dimensions if each.is_predicted]
         cores: dict[tuple[Any, ...], tuple[float, dict[str, Any]]] = {}

@@ -36,7 +36,7 @@ from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
 
 # Length of the longest samples, and of the first ones, and the fewest batches of either.
-EPOCH_SECONDS, FIRST_SECONDS = 2.5, 0.5
+EPOCH_SECONDS, FIRST_SECONDS = 2.0, 0.4
 MIN_EPOCH_BATCHES, MIN_FIRST_BATCHES = 16, 4
 # Share of a strategy's time for writing stores besides that of the given configuration.
 WRITING_SHARE = 0.2
@@ -124,7 +124,7 @@ class _Tuner:
         candidates = list({each.origin: each for each in reversed(self._workload.candidates())}.values())[::-1]
         self._total *= len(candidates)
         kept = {each: self._cache.path(self._workload, each, self._affinity) for each in candidates}
-        loaded = {each: self._cache.load(path) for each, path in kept.items()}
+        loaded = {} if self._settings.retune else {each: self._cache.load(path) for each, path in kept.items()}
         known = {each: replace(found, is_cached=True) for each, found in loaded.items() if found is not None}
         if len(known) < len(candidates):
             with Processes(self._workload, self._affinity) as processes:
@@ -268,9 +268,10 @@ class _OneStrategy:
         )
         count = search.measure_given()
         predict = None if self._given.is_foreign else self._predict
-        chosen = [self._configured(each) for each in self._space.first_choice(count, self._seed, predict)]
-        self._write(chosen, began + WRITING_SHARE * (deadline - began))
-        finalists = search.halve([each for each in chosen if self._is_allowed(each, search)])
+        if self._given.is_presaved:
+            self._write(self._worth_writing(), began + WRITING_SHARE * (deadline - began))
+        changes = self._space.first_choice(count, self._seed, predict, lambda each: self._is_allowed(each, search))
+        finalists = search.halve([self._configured(each) for each in changes])
         finalists = search.look_around(finalists, lambda each: self._near(each, search))
         finalists = [each for each in finalists if self._is_allowed(each, search) and self._is_same(each, given)]
         ratios = search.confirm(finalists)
@@ -338,6 +339,16 @@ class _OneStrategy:
     def _predict(self, candidate: Candidate) -> float:
         threads = self._workload.threads(candidate, self._profile.is_on_device)
         return predict_wall(self._workload, candidate, threads, self._profile)
+
+    def _worth_writing(self) -> list[Candidate]:
+        """Return candidates whose stores are worth writing, the most promising first.
+
+        They are those of the best predictions, and those in other formats, which nothing predicts, for the best one.
+        """
+        promising = self._space.promising(self._predict)
+        first = [self._configured(each) for each in promising]
+        formats = [each for each in self._space.neighbours(promising[0]) if "format" in each or "compression" in each]
+        return [*first[:1], *map(self._configured, formats), *first[1:]]
 
     def _write(self, candidates: list[Candidate], deadline: float) -> None:
         """Write the stores of `candidates` in their order, none after the deadline."""

@@ -1,0 +1,89 @@
+"""Progress of a comparison or of tuning in the terminal, and their end if they are terminated."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from etl.commands.output import PlainConsole
+from etl.comparison.progress import ComparisonProgress
+
+PHASES = {
+    "profile": "profiling the raw pipeline",
+    "try": "trying the loaders",
+    "write": "presaving",
+    "split": "choosing how to split the CPUs",
+    "check": "checking that all strategies load the same",
+    "measure": "measuring",
+    "trace": "tracing",
+    "tune": "trying settings",
+    "confirm": "measuring the best settings again",
+}
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into `SystemExit`, so that processes are ended and the temporary folder is removed."""
+    if threading.current_thread() is not threading.main_thread():  # only that one can handle signals
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt the cleaning
+        raise SystemExit(128 + signal.SIGTERM)
+
+    usual = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+
+
+@contextmanager
+def show_progress() -> Iterator[_Show]:
+    """Yield a function that shows progress on standard error; it shows nothing if that is not a terminal."""
+    console = PlainConsole(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[step]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        yield _Show(bar, bar.add_task("starting", total=1.0, step=""))
+
+
+class _Show:
+    """The progress of a comparison: the elapsed share of its time, the phase, and the predictions once there are any.
+
+    Parameters
+    ----------
+    bar : Progress
+        The progress bar.
+    task : TaskID
+        The task of that bar.
+    """
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+        self._has_predictions = False
+
+    def __call__(self, progress: ComparisonProgress) -> None:
+        step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
+        if progress.phase in ("measure", "confirm"):
+            total = "" if progress.total is None else f" of {progress.total}"
+            step = f"round {progress.done + 1}{total}"
+        self._bar.update(self._task, description=PHASES[progress.phase], step=step)
+        if progress.share is not None:
+            self._bar.update(self._task, completed=progress.share)
+        elif progress.total:
+            self._bar.update(self._task, completed=progress.done / progress.total)
+        if progress.predictions and not self._has_predictions:
+            self._has_predictions = True
+            predicted = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in progress.predictions.items())
+            self._bar.console.print(f"predicted for an epoch: {predicted}", highlight=False)

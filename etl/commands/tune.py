@@ -1,0 +1,159 @@
+"""`etl tune SOURCE`: find the settings of each strategy that are best for it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from etl import strategies
+from etl.commands.comparison_arguments import (
+    DEFAULTS,
+    TUNE_SECONDS,
+    add_compute_arguments,
+    add_condition_arguments,
+    add_data_arguments,
+    add_tuning_arguments,
+    duration,
+    names,
+    shared_settings,
+    size_in_bytes,
+)
+from etl.commands.comparison_progress import exit_on_sigterm, show_progress
+from etl.commands.config_argument import fill
+from etl.commands.output import check_file_path, output_console, save_json, save_text
+from etl.commands.source_arguments import add_source_arguments
+from etl.comparison.settings import Settings
+from etl.comparison.tuning.document import tuning_json
+from etl.comparison.tuning.page import render_tuning_page
+from etl.comparison.tuning.results import TunedStrategy, Tuning
+from etl.comparison.tuning.table import show_tuning
+from etl.comparison.tuning.tuner import run_tuning
+from etl.configuration import Configuration
+from etl.measuring.processes import MeasurementError
+
+# Said after Ctrl-C.
+INTERRUPTED = "strategies that were finished are kept, and the same command goes on with the others"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+    )
+    data = parser.add_argument_group("strategies and data")
+    data.add_argument(
+        "--strategy",
+        "--strategies",
+        dest="strategies",
+        type=names,
+        action="append",
+        metavar="NAME",
+        help=f"any of {', '.join(strategies.names())}, or a loader of your own as mine=package.module:function; may be "
+        f"given several times (default: {','.join(strategies.default_names())})",
+    )
+    add_data_arguments(data)
+    add_compute_arguments(parser)
+    conditions = parser.add_argument_group("measurement")
+    add_condition_arguments(conditions)
+    tuning = parser.add_argument_group("tuning")
+    tuning.add_argument(
+        "--budget",
+        type=duration,
+        default=TUNE_SECONDS,
+        metavar="TIME",
+        help=f"roughly how long it takes, all strategies together (default: {TUNE_SECONDS / 60:.0f}min)",
+    )
+    tuning.add_argument(
+        "--max-memory",
+        "--memory",
+        dest="memory",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="most memory of a strategy, such as 2GB",
+    )
+    add_tuning_arguments(tuning)
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--toml",
+        type=Path,
+        metavar="FILE",
+        help="the best settings of the fastest strategy, for `etl compare --config`, `etl presave --config` and "
+        "`etl.from_config`",
+    )
+    output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
+    output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
+    add_source_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune, show what was found, and write the files that were requested; return 1 if nothing can be recommended."""
+    for option in ("html", "toml"):
+        check_file_path(getattr(arguments, option), f"--{option}")
+    fill(arguments, {"strategies": [strategies.default_names()], **DEFAULTS})
+    chosen = tuple(name for given in arguments.strategies for name in given)
+    settings = Settings(
+        strategies=chosen, tune_seconds=arguments.budget / max(1, len(chosen)), **shared_settings(arguments)
+    )
+    try:
+        with exit_on_sigterm(), show_progress() as show:
+            tuning = run_tuning(settings, show)
+    except MeasurementError as error:
+        if arguments.debug:
+            print(error.text, file=sys.stderr)
+        raise
+    show_tuning(tuning, output_console())
+    save_json(arguments.json, tuning_json(tuning))
+    if arguments.html is not None:
+        save_text(arguments.html, render_tuning_page(tuning))
+    fastest = tuning.fastest
+    if fastest is None:
+        return 1
+    if arguments.toml is not None:
+        configuration_of(settings, fastest, tuning, arguments.toml).write(arguments.toml, f"{fastest.advice()}")
+    return 0
+
+
+def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning, path: Path) -> Configuration:
+    """Return the best configuration of a strategy.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the comparison.
+    strategy : TunedStrategy
+        The strategy.
+    tuning : Tuning
+        The result that it is part of.
+    path : Path
+        The file that the configuration is for. A store would be beside it, with the same name.
+    """
+    values = {**strategy.given, **strategy.chosen}
+    decoder = str(values.pop("decoder", settings.decoder))
+    reads_store = not strategy.is_foreign and strategies.find(strategy.strategy).reads_store
+    ratio = strategy.best.ratio
+    return Configuration(
+        source=settings.source,
+        strategy=strategy.strategy,
+        store=str(path.with_suffix(".store")) if reads_store else None,
+        split=settings.split,
+        pipeline=settings.pipeline,
+        size=settings.size,
+        decoder=decoder,
+        table_options=settings.table_options,
+        batch_size=settings.batch_size,
+        dtype=settings.dtype,
+        seed=settings.seed,
+        settings=strategy.chosen if strategy.is_foreign else values,
+        result={
+            "epoch_seconds": strategy.best.costs.seconds,
+            "ratio": None if ratio is None else ratio.estimate,
+            "ratio_low": None if ratio is None else ratio.low,
+            "ratio_high": None if ratio is None else ratio.high,
+            "processor": tuning.machine.get("processor"),
+            "cpus": tuning.machine.get("cpus"),
+            "started_at": tuning.started_at,
+        },
+    )

@@ -1,0 +1,150 @@
+"""Which configurations of a strategy are tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etl.comparison.candidates import Candidate, Threads
+from etl.comparison.report import SplitProfile, StageProfile
+from etl.comparison.samples import Profile, TriedLoader
+from etl.comparison.settings import Settings
+from etl.comparison.tuning.space import Dimension, Space, space_of
+from etl.comparison.workload import Workload
+
+PROFILE = Profile(
+    stages=[StageProfile("read", 1e-5, 100.0), StageProfile("double", 1e-3, 100.0)],
+    compute_seconds={"2": 0.02, "1": 0.03},
+    splits=[SplitProfile(1, 1, 900.0, 1.1, 1.1), SplitProfile(2, 2, 1500.0, 1.5, 1.5)],
+    copy_bytes_per_second=1e9,
+    device="cpu",
+    model="mlp",
+)
+TRIED = TriedLoader(
+    0.1,
+    0.01,
+    10,
+    320,
+    True,
+    10,
+    4,
+    True,
+    0.02,
+    "cpu",
+    settings={"num_workers": [0, 1, 2], "prefetch_factor": [2, 4], "persistent_workers": [True, False]},
+    given={"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,kind\n" + "".join(f"{row},{row / 2},{row % 3}\n" for row in range(64)))
+    return path
+
+
+def workload_of(table: Path, *strategies: str) -> Workload:
+    settings = Settings(source=str(table), strategies=strategies, table_options={"label": "kind"}, batch_size=8)
+    return Workload(settings, table.parent / "work", 2)
+
+
+def names_of(space: Space) -> list[tuple[str, ...]]:
+    return [each.names for each in space.dimensions]
+
+
+def test_each_strategy_varies_what_it_has(table: Path) -> None:
+    workload = workload_of(table, "raw", "async-raw", "presaved", "async-presaved")
+    raw, ahead, saved, saved_ahead = [space_of(workload, each, PROFILE, False) for each in workload.candidates()]
+    assert names_of(raw) == [("compute_threads",)]
+    assert names_of(ahead) == [("compute_threads", "loading_threads"), ("workers",), ("prefetch_size",)]
+    assert names_of(saved) == [("compute_threads",), ("format", "compression")]
+    assert names_of(saved_ahead) == names_of(ahead) + names_of(saved)[1:]
+    assert saved_ahead.given["format"] == "npy"
+    assert len(saved_ahead) > 100
+
+
+def test_all_splits_are_tried_with_shared_cpus_among_them(table: Path) -> None:
+    workload = workload_of(table, "async-raw")
+    space = space_of(workload, workload.candidates()[0], PROFILE, False)
+    candidates = [space.candidate(each) for each in space.neighbours({})]
+    threads = {workload.threads(each, False) for each in candidates}
+    assert {Threads(1, 1), Threads(2, 2)} <= threads | {workload.threads(space.candidate({}), False)}
+
+
+def test_decoders_are_varied_unless_pixels_must_be_the_same(photographs: Path) -> None:
+    workload = Workload(Settings(source=str(photographs), strategies=("raw",)), photographs / "work", 2)
+    assert ("decoder",) in names_of(space_of(workload, workload.candidates()[0], PROFILE, False))
+    assert ("decoder",) not in names_of(space_of(workload, workload.candidates()[0], PROFILE, True))
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    for number in range(4):
+        path = tmp_path / str(number % 2) / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (40, 40), (number, 0, 0)).save(path)
+    return tmp_path
+
+
+def loader_space(table: Path, settings: tuple[tuple[str, object], ...] = ()) -> Space:
+    workload = workload_of(table, "mine=my_loaders:load")
+    candidate = Candidate("my_loaders:load", label="mine", settings=settings)
+    workload.tried[candidate.origin] = TRIED
+    return space_of(workload, candidate, PROFILE, False)
+
+
+def test_a_loader_of_the_user_varies_what_it_declares_and_the_compute_threads_beside_it(table: Path) -> None:
+    space = loader_space(table)
+    assert names_of(space) == [("num_workers",), ("prefetch_factor",), ("persistent_workers",), ("compute_threads",)]
+    assert space.given["num_workers"] == 0
+
+
+def test_configurations_that_differ_without_effect_are_one(table: Path) -> None:
+    space = loader_space(table)
+    assert space.changes({**space.given, "persistent_workers": True}) == {}
+    # Without workers two numbers of compute threads; with one or two of them also two factors, and kept or not.
+    assert len(space) == 2 * (1 + 2 * 2 * 2)
+    chosen = space.first_choice(100, seed=3)
+    assert len(chosen) == len({tuple(sorted(each.items())) for each in chosen}) == len(space)
+
+
+def test_settings_that_were_given_are_the_first_configuration(table: Path) -> None:
+    space = loader_space(table, (("num_workers", 2),))
+    assert space.given["num_workers"] == 2
+    assert space.candidate({}).settings == (("num_workers", 2),)
+    assert space.first_choice(5, seed=0)[0] == {}
+
+
+def test_neighbours_differ_in_one_setting(table: Path) -> None:
+    space = loader_space(table)
+    changes = {"num_workers": 1}
+    for each in space.neighbours(changes):
+        differing = {name for name in {**each, **changes} if each.get(name) != changes.get(name)}
+        assert len(differing) == 1
+
+
+def test_what_is_predicted_to_be_slow_is_not_tried() -> None:
+    dimensions = [
+        Dimension(("compute_threads",), tuple((number,) for number in range(1, 9)), is_predicted=True),
+        Dimension(("prefetch_size",), ((1,), (2,), (4,))),
+    ]
+    space = Space(Candidate("async-raw"), dimensions)
+
+    def predict(candidate: Candidate) -> float:
+        return 1.0 + 0.2 * abs(int(candidate.setting("compute_threads")) - 5)
+
+    chosen = space.first_choice(50, 0, predict)
+    assert chosen[0] == {}
+    assert chosen[1]["compute_threads"] == 5
+    assert {each.get("compute_threads", 1) for each in chosen[1:]} == {4, 5, 6}
+    assert {each.get("prefetch_size", 1) for each in chosen} == {1, 2, 4}
+
+
+def test_what_is_not_allowed_is_not_tried() -> None:
+    dimensions = [Dimension(("format",), (("npy",), ("hdf5",), ("torch",)))]
+    space = Space(Candidate("presaved", "npy", "resize"), dimensions)
+    chosen = space.first_choice(10, 0, None, lambda each: each.format != "torch")
+    assert {each.get("format", "npy") for each in chosen} == {"npy", "hdf5"}
