@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from etl import demonstration, doctor, models, runtime, stages, strategies
-    from etl.comparison.compare import compare
+    from etl.comparison.compare import compare, tune
     from etl.comparison.report import Report
     from etl.configuration import from_config
     from etl.iterators import AsyncIterator, BatchIterator, PresavedIterator, RawIterator, SyntheticIterator
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # packages that iterators need.
 _MODULES = {
     "etl": ("demonstration", "doctor", "models", "runtime", "stages", "strategies"),
-    "etl.comparison.compare": ("compare",),
+    "etl.comparison.compare": ("compare", "tune"),
     "etl.comparison.report": ("Report",),
     "etl.configuration": ("from_config",),
     "etl.iterators": ("AsyncIterator", "BatchIterator", "PresavedIterator", "RawIterator", "SyntheticIterator"),
@@ -108,6 +108,7 @@ __all__ = [
     "from_config",
     # comparisons
     "compare",
+    "tune",
     "Report",
     "Task",
     "strategies",

@@ -1,27 +1,18 @@
-"""`etl.compare`: a comparison from Python, with functions of a script or notebook."""
+"""`etl.compare` and `etl.tune`: comparisons and tuning from Python, with functions of a script or notebook."""
 
 from __future__ import annotations
 
-import inspect
-import os
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from etl.arguments import parse_seconds
+from etl.comparison.carried import Given, carried_settings
 from etl.comparison.phases import run_comparison
 from etl.comparison.progress import ComparisonProgress
 from etl.comparison.report import Report
-from etl.comparison.settings import Settings
-from etl.functions import name_of_function, pickle_function
-from etl.strategies import default_names
-
-# A strategy: a name as on the command line, or a function or class that loads.
-Given = str | Callable[..., Any]
-# Characters of a function's name in the name of its file, which has at most 255 bytes.
-MAX_NAME = 50
+from etl.comparison.tuning.results import Tuning
+from etl.comparison.tuning.tuner import run_tuning
 
 
 def compare(
@@ -82,63 +73,64 @@ def compare(
     ContradictionError
         If the metrics of the report contradict each other.
     """
-    with tempfile.TemporaryDirectory(prefix="etl-functions-") as folder:
-        carried = _Carried(Path(folder))
-        source_reference, source_name = carried.source(source)
-        chosen = Settings(
-            source=source_reference,
-            source_name=source_name,
-            strategies=default_names() if strategies is None else carried.strategies(strategies),
-            step=None if make_step is None else carried.function(make_step),
-            model=None if model is None else carried.function(model),
-            pipeline=None if pipeline is None else carried.value(pipeline),
-            budget_seconds=parse_seconds(budget, "budget") if isinstance(budget, str) else float(budget),
-            pythons=dict(python or {}),
-            search=tuple(os.path.abspath(each) for each in sys.path),  # noqa: PTH100 - as spelled in sys.path
-            **settings,
-        )
+    with carried_settings(
+        source,
+        strategies,
+        make_step=make_step,
+        model=model,
+        pipeline=pipeline,
+        python=python,
+        budget_seconds=_seconds(budget, "budget"),
+        **settings,
+    ) as chosen:
         return run_comparison(chosen, progress)
 
 
-class _Carried:
-    """Functions and objects of this process that others can load, in files of a folder."""
+def tune(
+    source: Any,
+    strategies: Sequence[Given] | Mapping[str, Given] | None = None,
+    *,
+    make_step: Callable[..., Any] | str | None = None,
+    model: Callable[..., Any] | str | None = None,
+    pipeline: Any = None,
+    budget: str | float = "5min",
+    python: Mapping[str, str] | None = None,
+    progress: Callable[[ComparisonProgress], None] | None = None,
+    **settings: Any,
+) -> Tuning:
+    """Find the settings of each strategy that are best for it, within the same time for each.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._count = 0
+    What a loader of your own lets vary, it declares: `dataloader.settings = {"workers": (1, 2, 4)}`. Of a torch
+    DataLoader that it returns, `num_workers` and others are varied without that.
 
-    def function(self, given: Given) -> str:
-        """Return a name for `given` in other processes."""
-        if isinstance(given, str):
-            return given
-        return self._write(given, name_of_function(given))
+    Parameters
+    ----------
+    source, strategies, make_step, model, pipeline, python, progress
+        As for `compare`.
+    budget : str or float
+        Approximate time of all strategies together, such as "5min", or seconds.
+    **settings
+        Any other field of `etl.comparison.settings.Settings`, such as `batch_size`, `memory_nbytes` (the most memory),
+        `max_disk_nbytes`, `max_prepare_seconds`, `same_pixels` or `retune`.
 
-    def _write(self, function: Callable[..., Any], name: str) -> str:
-        self._count += 1
-        folder = self._folder / str(self._count)
-        folder.mkdir()
-        return pickle_function(function, folder / f"{name.replace('/', '_')[:MAX_NAME]}.pickle")
+    Returns
+    -------
+    Tuning
+        Printed, it is the tables of `etl tune`; in a notebook, its page.
 
-    def value(self, given: Any) -> str:
-        """Return a name for a function that returns `given`, or for `given` itself if it is a function or a name."""
-        if isinstance(given, str) or inspect.isroutine(given) or inspect.isclass(given):
-            return self.function(given)
-        return self._write(lambda: given, type(given).__name__)
-
-    def source(self, given: Any) -> tuple[str, str | None]:
-        """Return the name of a source, and what reports call it; None for the same."""
-        if isinstance(given, (str, os.PathLike)):
-            return os.fspath(given), None
-        name = getattr(given, "__name__", None) or type(given).__name__
-        return self.value(given), str(name)
-
-    def strategies(self, given: Sequence[Given] | Mapping[str, Given]) -> tuple[str, ...]:
-        """Return strategies as the command line has them."""
-        if isinstance(given, Mapping):
-            return tuple(f"{label}={self.function(each)}" for label, each in given.items())
-        return tuple(each if isinstance(each, str) else f"{_label(each)}={self.function(each)}" for each in given)
+    Raises
+    ------
+    ValueError
+        If the input is wrong: the source, a record, the model, a function that cannot be carried, or a setting.
+    MeasurementError
+        If no strategy can be measured.
+    """
+    with carried_settings(
+        source, strategies, make_step=make_step, model=model, pipeline=pipeline, python=python, **settings
+    ) as chosen:
+        seconds = _seconds(budget, "budget") / max(1, len(chosen.strategies))
+        return run_tuning(replace(chosen, tune_seconds=seconds), progress)
 
 
-def _label(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", None) or type(function).__name__
-    return "function" if name == "<lambda>" else str(name)
+def _seconds(budget: str | float, name: str) -> float:
+    return parse_seconds(budget, name) if isinstance(budget, str) else float(budget)

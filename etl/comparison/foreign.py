@@ -367,7 +367,8 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     def respond(asked: Request) -> Answer:
         os.sched_setaffinity(0, asked["affinity"])
         loader, arguments = ForeignLoader.from_json(asked["loader"]), asked["arguments"]
-        compute_threads, torch = arguments.pop("compute_threads", None), sys.modules.get("torch")
+        compute_threads = arguments.pop("compute_threads", loader.settings.get("compute_threads"))
+        torch = sys.modules.get("torch")
         if compute_threads is not None and torch is not None:
             torch.set_num_threads(compute_threads)
         with ExitStack() as in_force:

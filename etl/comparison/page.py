@@ -39,10 +39,10 @@ from etl.comparison.units import (
 STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), None: ("unknown", "?", "not checked")}
 
 
-def render_frame(report: Report) -> str:
-    """Return the page in a frame that a notebook can show, apart from the notebook's own styles."""
-    page = markupsafe.escape(render_page(report))
-    return f'<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0" title="comparison"></iframe>'
+def framed(page: str, title: str) -> str:
+    """Return a page in a frame that a notebook can show, apart from the notebook's own styles."""
+    content = markupsafe.escape(page)
+    return f'<iframe srcdoc="{content}" style="width: 100%; height: 900px; border: 0" title="{title}"></iframe>'
 
 
 def render_page(report: Report) -> str:

@@ -816,18 +816,18 @@ class Report(Section[None]):
 
     def __str__(self) -> str:
         """Return the tables, as the terminal shows them."""
-        from etl.comparison.table import report_text  # the report knows nothing else of its presentations
+        from etl.comparison.table import as_text, show_report  # the report knows nothing else of its presentations
 
-        return report_text(self)
+        return as_text(lambda console: show_report(self, console))
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}: {', '.join(each.name for each in self.strategies)}>"
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
-        from etl.comparison.page import render_frame
+        from etl.comparison.page import framed, render_page
 
-        return render_frame(self)
+        return framed(render_page(self), "comparison")
 
     def to_json(self) -> str:
         """Return the report as JSON text; its schema is `SCHEMA_VERSION`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
@@ -71,11 +72,11 @@ def show_report(report: Report, console: Console) -> None:
     )
 
 
-def report_text(report: Report) -> str:
-    """Return what `show_report` prints, without colours."""
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what `show` prints on a console, without colours."""
     text = io.StringIO()
     # In a notebook, rich would show the tables itself.
-    show_report(report, Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False))
+    show(Console(file=text, width=TEXT_WIDTH, color_system=None, force_jupyter=False))
     return text.getvalue()
 
 

@@ -19,7 +19,6 @@ from etl.comparison.report import RankResult, Report, describe_straggler
 from etl.comparison.sameness import EpochContent
 from etl.comparison.samples import CheckedEpoch, Sample, StepTimes
 from etl.comparison.settings import Settings
-from etl.comparison.table import report_text
 from etl.measuring.clock import EpochTimes
 from etl.measuring.ranks import cpus_of_rank
 from tests.comparison_workloads import make_sample, write_table
@@ -70,7 +69,7 @@ def test_all_strategies_are_measured_on_all_ranks_and_the_straggler_is_named(tmp
     assert waited is not None
     assert waited > 0.5 * slow.parts.wall_seconds
     assert slow.parts.stall_seconds > 0.5 * slow.parts.wall_seconds  # of the straggler
-    assert slow.straggler in " ".join(report_text(report).split())
+    assert slow.straggler in " ".join(str(report).split())
 
 
 def test_what_one_rank_does_wrong_costs_one_sentence_that_names_it(

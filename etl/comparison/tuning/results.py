@@ -199,6 +199,23 @@ class Tuning(JsonValues):
     failed: Mapping[str, str] = field(default_factory=dict)
     stopped_early: bool = False
 
+    def __str__(self) -> str:
+        """Return the tables of `etl tune`."""
+        from etl.comparison.table import as_text
+        from etl.comparison.tuning.table import show_tuning
+
+        return as_text(lambda console: show_tuning(self, console))
+
+    def __repr__(self) -> str:
+        return f"<Tuning of {self.source}: {', '.join(each.name for each in self.strategies)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        from etl.comparison.page import framed
+        from etl.comparison.tuning.page import render_tuning_page
+
+        return framed(render_tuning_page(self), "tuning")
+
     @property
     def fastest(self) -> TunedStrategy | None:
         """The strategy whose chosen configuration is the fastest; None if none can be recommended."""
