@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import functools
-import inspect
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from etl.configuration_file import (
     unknown_key,
     without_none,
 )
-from etl.functions import find_function, is_carried, is_function_name
+from etl.functions import find_function, is_carried, is_function_name, parameters_of, takes_whole
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.padding import Padding
 from etl.loading.records import ragged_after
@@ -255,6 +254,9 @@ class Configuration:
 
     def needed_store(self) -> str:
         """Return the path of the store; raises `ValueError` if there is none."""
+        kind = self.strategy_kind
+        if not (kind.reads_store or kind.is_foreign):
+            raise ValueError(f"{self._place()}{self.strategy} reads no store")
         if self.store is None:
             raise ValueError(f"{self._place()}{self.strategy} needs a table [store], with the path of its files")
         return self.store
@@ -346,15 +348,12 @@ class Configuration:
         folder : Path or None
             Folder for its files, which is made if it does not exist.
         """
-        if folder is None and _asks_for(function, "folder"):
+        if folder is None and any(each.name == "folder" for each in parameters_of(function)):
             raise ValueError(f"{self._place()}{self.strategy} asks for a folder; give the path of one in [store]")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         cpus, given = available_cpus(), self.source if source is None else source
         opened = functools.cache(lambda: self.open_source(source))
-        more: dict[str, Any] = {}
-        if any(each.name == "settings" for each in fields(Task)):
-            more["settings"] = self.settings
         return Task(
             batch_size=self.batch_size,
             dtype=self.dtype or "float32",
@@ -364,10 +363,10 @@ class Configuration:
             cpus=cpus,
             workers=cpus,
             folder="" if folder is None else str(folder.absolute()),
+            settings=self.settings,
             open_path=lambda: _source_path(given),
             open_source=lambda: opened().dataset if isinstance(opened(), MapDataset) else opened(),
             open_pipeline=lambda: self.open_pipeline(opened()),
-            **more,
         )
 
     def _function(self) -> Callable[..., Any]:
@@ -599,15 +598,8 @@ def _source_path(given: Any) -> str:
 
 
 def _asks_for(function: Callable[..., Any], name: str) -> bool:
-    """Return True if a loader of the user has a parameter called `name`, or one that is called like no attribute of a
-    task, and may so get the whole task.
-    """
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # compiled functions may have no signature
-        return False
-    required = [each.name for each in parameters.values() if each.default is each.empty]
-    return name in parameters or (name == "records" and len(required) == 1 and required[0] not in NAMES)
+    """Return True if a loader of the user asks for the attribute `name` of its task, or for the whole task."""
+    return any(each.name == name for each in parameters_of(function)) or takes_whole(function, NAMES)
 
 
 def _is_path(value: Any) -> bool:

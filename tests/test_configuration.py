@@ -17,6 +17,7 @@ import torch
 import etl
 import presave
 from etl.configuration import Configuration
+from etl.runtime.resources import available_cpus
 from tests.user_modules import user_module
 
 SIZE = 32
@@ -225,7 +226,7 @@ def test_it_loads_what_an_iterator_made_by_hand_loads(strategy: str, settings: d
         if hasattr(loaded, "prefetch_size"):
             assert loaded.prefetch_size == settings.get("prefetch_size", 2)
             kind = "processes" if settings.get("workers") == "process" or strategy == "process-raw" else "threads"
-            assert getattr(loaded, kind) == settings.get("loading_threads", len(etl.runtime.affinity())) or not settings
+            assert getattr(loaded, kind) == settings.get("loading_threads", available_cpus())
 
 
 def test_an_iterator_resumes_and_is_divided_among_ranks(folder: Path) -> None:
@@ -248,7 +249,7 @@ def test_it_trains_with_fit_and_as_a_torch_dataset(folder: Path) -> None:
     configuration("async-raw").write("photos.toml")
     model = etl.models.create("lenet", (3, SIZE, SIZE), 10)
     with etl.from_config("photos.toml") as train:
-        assert etl.fit(model, train, backend="cpu", epochs=1).iterations == 5
+        assert len(etl.fit(model, train, backend="cpu", epochs=1).scores) == 5
         features, labels = next(iter(torch.utils.data.DataLoader(etl.TorchDataset(train), batch_size=None)))
     assert features.shape == (8, 3, SIZE, SIZE)
     assert labels.shape == (8,)

@@ -93,13 +93,22 @@ def fill_from(configuration: Configuration, arguments: argparse.Namespace, value
     for name, value in told.items():
         own = {**given, **options}[name]
         if own is not None and not _is_same(name, own, value):
-            shown = "nothing about it" if value is None else f"{value}"
-            option = name.upper() if name in ("source", "store") else f"--{name.replace('_', '-')}"
+            said = "nothing about it" if value is None else f"{value}"
             raise ValueError(
-                f"{option} {own} contradicts {configuration.file}, which says {shown}; leave one of them out, or edit "
-                "the file"
+                f"{_shown(name, own)} contradicts {configuration.file}, which says {said}; leave one of them out, or "
+                "edit the file"
             )
     fill(arguments, values)
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return an argument as it was given on the command line."""
+    if name == "header":
+        return "--no-header"
+    option = name.upper() if name in ("source", "store") else f"--{name.replace('_', '-')}"
+    if value is True:
+        return option
+    return f"{option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
 def _is_same(name: str, own: Any, value: Any) -> bool:

@@ -194,8 +194,9 @@ class Workload:
         ]
 
     def _requested(self) -> list[Candidate]:
+        configured = self.settings.configured
         parsed = map(Candidate.parse, self.settings.strategies)
-        return [each.with_settings(self.settings.configured.get(self.name(each), {})) for each in parsed]
+        return [each.with_settings(configured.get(each.label or each.strategy, {})) for each in parsed]
 
     def name(self, candidate: Candidate) -> str:
         """Return the candidate's name in reports: with its format if there are several, and with any unusual stage."""
