@@ -96,7 +96,7 @@ class WaitWatch:
     def __enter__(self) -> Self:
         with contextlib.suppress(
             OSError
-        ):  # a kernel without these times, or that does not tell which children there are
+        ):  # a kernel that does not tell these times, or children
             (PROC / "thread-self/children").read_bytes()
             self._before = _cpu_times()
             self._loop = _Task(str((PROC / "thread-self").readlink()))
