@@ -94,9 +94,7 @@ class WaitWatch:
         self._waited = self._loop_busy = self._stalled = 0.0
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(
-            OSError
-        ):  # a kernel that does not tell these times, or children
+        with contextlib.suppress(OSError):  # a kernel that does not tell these times, or children
             (PROC / "thread-self/children").read_bytes()
             self._before = _cpu_times()
             self._loop = _Task(str((PROC / "thread-self").readlink()))

@@ -33,7 +33,7 @@ from benchmarks.workload import DATA_VARIABLE, Compute, Data, compute_threads, m
 
 PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
-EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 1, "a", 2.3, [])
+EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 0.0, 1, "a", 2.3, [])
 
 
 @pytest.fixture(scope="module")
