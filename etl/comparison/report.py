@@ -113,7 +113,7 @@ class Parts(Section["StrategyResult"]):
 
 @dataclass(frozen=True)
 class Losses(Section["StrategyResult"]):
-    """What an epoch loses, in seconds: the time in which the device does not compute, by cause.
+    """Seconds of an epoch in which the device does not compute, by cause.
 
     Compute alone is measured on batches in host memory, so it includes their copies to a device. They are lost, too.
     Start-up, storage, CPU and transfer add up to what is lost with the interference, harness and unexplained rest of

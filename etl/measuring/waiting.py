@@ -1,4 +1,4 @@
-"""What loading does while the training loop waits for a batch: it uses a CPU, is ready for one, or waits for its data.
+"""The activity of loading while the training loop waits for a batch: on a CPU, ready for one, or waiting for data.
 
 A loader that waits for storage uses no CPU, wherever its data are: on a disk, in a network file system or behind a
 socket. So two times of the threads and processes that load are measured, from the kernel's scheduler: how long they
@@ -72,7 +72,7 @@ class WaitTimes(JsonValues):
 
     @property
     def method(self) -> str:
-        """How `storage` was found: "psi" if pressure stall information had to decide, otherwise "cpu-time"."""
+        """Source of `storage`: "psi" if pressure stall information had to decide, otherwise "cpu-time"."""
         return "cpu-time" if self.pressure is None else "psi"
 
 

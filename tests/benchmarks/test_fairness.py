@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,8 @@ def test_metrics_of_unequal_work_are_refused(other: CellMetrics, said: str) -> N
 
 def test_cells_whose_work_differs_by_their_axes_are_not_compared() -> None:
     check_same_work({Cell(batch_size=1): [EQUAL], Cell(batch_size=32): [dataclasses.replace(EQUAL, digest="b")]})
+
+
+def test_utilisation_is_compute_alone_over_wall() -> None:
+    epoch = replace(EQUAL.epoch, wall=Split(1.0, 3.0))
+    assert replace(EQUAL, epoch=epoch, compute_alone=3.0).utilisation == 0.75
