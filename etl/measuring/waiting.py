@@ -90,13 +90,14 @@ class WaitWatch:
         self._pressure: int | None = None
         self._before: dict[str, int] = {}
         self._unseen: dict[str, float] = {}
-        self._began = self._cpu = 0.0
+        self._began = self._cpu = self._seconds = 0.0
         self._waited = self._loop_busy = self._stalled = 0.0
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):  # a kernel that does not tell these times, or children
             (PROC / "thread-self/children").read_bytes()
             self._before = _cpu_times()
+            self._seconds = -time.perf_counter()
             self._loop = _Task(str((PROC / "thread-self").readlink()))
         return self
 
@@ -105,6 +106,7 @@ class WaitWatch:
     ) -> None:
         if self._loop is None:
             return
+        self._seconds += time.perf_counter()
         watched = [self._loop, *self._others]
         used = _growth(self._before, _cpu_times())
         self._unseen = {name: seconds for name, seconds in used.items() if name not in {each.name for each in watched}}
@@ -151,7 +153,7 @@ class WaitWatch:
             `BusyThreads.names` while nothing loads: these threads spin for a while after a step, which is not loading.
         """
         unseen = sum(seconds for name, seconds in self._unseen.items() if name not in computing)
-        if self._loop is None or unseen > MAX_UNSEEN_SHARE * self._waited:
+        if self._loop is None or unseen > MAX_UNSEEN_SHARE * self._seconds:
             return None
         loaders = [each for each in self._others if each.name not in computing]
         return WaitTimes(
