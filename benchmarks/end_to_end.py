@@ -32,7 +32,7 @@ class EndToEnd(ABC):
         f"{PROFILE.image_size}: batches of 32, float32, on the CPU, unless it says otherwise. All have the same CPUs: "
         "plain strategies compute with all of them; async strategies give one of them to the thread that loads, if "
         "there are two. Cells that should train on the same bytes were checked to do so. Values are "
-        f"medians of several fresh processes. {SMALLER}"
+        "medians of several fresh processes. Smaller is better, except for utilisation."
     )
 
     def setup_cache(self) -> dict[str, Any]:
@@ -86,12 +86,23 @@ class EndToEnd(ABC):
         """Seconds that 99 of 100 stalls before a batch did not exceed, leaving out the first batch of an epoch."""
         return _samples(cache, self.cell(*values), lambda metrics: metrics.p99_stall)
 
+    def track_start_up(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+        """Seconds from the start of an epoch until its first batch can be read, which is part of the stall."""
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.stall.first)
+
+    def track_utilisation(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+        """Accelerator utilisation: the time of an epoch's steps on a batch in memory while nothing loads, over the wall
+        time of an epoch. The only metric here of which larger is better: 1.0 loses nothing.
+        """
+        return _samples(cache, self.cell(*values), lambda metrics: metrics.utilisation)
+
     def track_peak_memory(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Bytes of memory at the peak, of the process and its children."""
         return _samples(cache, self.cell(*values), lambda metrics: metrics.peak_memory)
 
-    for _metric in (track_wall, track_etl, track_compute, track_stall, track_p99_stall):
+    for _metric in (track_wall, track_etl, track_compute, track_stall, track_p99_stall, track_start_up):
         _metric.unit = "seconds"  # type: ignore[attr-defined]
+    track_utilisation.unit = "ratio"  # type: ignore[attr-defined]
     track_peak_memory.unit = "bytes"  # type: ignore[attr-defined]
 
 

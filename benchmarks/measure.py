@@ -17,8 +17,8 @@ import numpy as np
 import etl
 from benchmarks.cells import Cell, Profile
 from benchmarks.foreign import open_loader
-from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
-from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch
+from benchmarks.measuring.arrays import BatchDigest, Layout, copy_of, layout_of, merge_layouts
+from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch, seconds_of_step
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.meeting import Meeting
 from benchmarks.measuring.process_tree import PeakMemory
@@ -67,6 +67,8 @@ class CellMetrics(JsonValues):
         Seconds to load an epoch while nothing else is done, the median.
     epoch : EpochMetrics
         The epoch with compute that has the median wall time: its parts add up, as separate medians would not.
+    compute_alone : float
+        Seconds of the steps of an epoch on a batch in memory, while nothing loads.
     p99_stall : float
         Seconds that 99% of the stalls before a batch did not exceed, of all such epochs without their first batches.
     peak_memory : int
@@ -80,11 +82,17 @@ class CellMetrics(JsonValues):
 
     etl: float
     epoch: EpochMetrics
+    compute_alone: float
     p99_stall: float
     peak_memory: int
     digest: str
     score: float
     layouts: list[Layout]
+
+    @property
+    def utilisation(self) -> float:
+        """Compute alone over wall time."""
+        return self.compute_alone / self.epoch.wall.total
 
 
 # One sample a round for each cell, or the text of its error.
@@ -229,7 +237,8 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
     """Return all metrics of a cell, from one run.
 
     The first epoch is not timed: it warms caches, takes the digest of all batches and watches memory. Then come epochs
-    of loading alone, and epochs of loading with compute, for `min_seconds` each.
+    of loading alone, and epochs of loading with compute, for `min_seconds` each, and at last the steps of one epoch on
+    a batch in memory.
 
     Parameters
     ----------
@@ -254,9 +263,13 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
                 score = compute.score
             loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None), meeting)
             both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, compute.step), meeting)
+            # The rest of this epoch is abandoned, so that nothing loads. All ranks take equally many steps.
+            batch, steps = copy_of(next(iter(iterator))), both[0].batches
+            compute_alone = steps * seconds_of_step(compute.step, [batch], 0.0, steps)
     return CellMetrics(
         etl=statistics.median(times.wall.total for times in loading),
         epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
+        compute_alone=compute_alone,
         p99_stall=float(np.quantile(np.concatenate([times.stalls[len(times.stalls) > 1 :] for times in both]), 0.99)),
         peak_memory=memory.nbytes,
         digest=content.digest.hexdigest(),

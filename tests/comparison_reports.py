@@ -8,6 +8,7 @@ from typing import Any
 from etl.comparison.report import (
     SCHEMA_VERSION,
     Check,
+    Losses,
     Noise,
     Parts,
     Prediction,
@@ -352,6 +353,7 @@ def strategy(
         parts=Parts(wall, compute_alone, interference, stall, harness),
         host_wait_seconds=stall,
         first_batch_seconds=etl / 32,
+        losses=Losses(etl / 32, (stall - etl / 32) / 4, 0.0, "psi" if kind.startswith("async") else "cpu-time"),
         stall_tails=StallTails(stall / 32, stall / 16, stall / 8),
         etl_alone_seconds=etl,
         cpu_seconds_per_1000=0.4 + wall,

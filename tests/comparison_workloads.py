@@ -13,6 +13,7 @@ from etl.comparison.samples import Profile, Sample, Spans
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
+from etl.measuring.waiting import WaitTimes
 
 COLUMNS = 4
 
@@ -84,5 +85,7 @@ def make_sample(**metrics: Any) -> Sample:
         misplaced_pages=0,
         unreported_files=0,
         timeline=Spans([], [], []),
+        loading_waits=WaitTimes(waited=0.09, loop_busy=0.06, loaders_busy=0.0, loaders=0, pressure=None),
+        transfer=Split(0.0, 0.0),
     )
     return replace(sample, **metrics)

@@ -29,12 +29,13 @@ from etl.measuring.arrays import (
     touch,
     views_in,
 )
-from etl.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
+from etl.measuring.clock import EpochTimes, Split, Step, run_epoch, seconds_of_step
 from etl.measuring.meeting import Meeting
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import absent_pages, reports_pages
 from etl.measuring.process_tree import PeakMemory, cpu_seconds, mapped_nbytes, read_nbytes
 from etl.measuring.structure import record_count
+from etl.measuring.waiting import BusyThreads, WaitWatch
 from etl.strategies.foreign import close_loader
 from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
@@ -254,19 +255,23 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
             etl_alone = run_epoch(epochs, None)
             etl_cpu += cpu_seconds()
         outside += epochs.begin()
-        read = read_nbytes()
-        _begin_together(loading.meeting)
-        with NoiseWatch() as noise:
-            times = run_epoch(epochs, compute.step)
-        read = read_nbytes() - read
+        with WaitWatch() as waits:
+            read = read_nbytes()
+            _begin_together(loading.meeting)
+            with NoiseWatch() as noise:
+                times = run_epoch(epochs, compute.step, waits)
+            read = read_nbytes() - read
+        transfers = compute.transfers
         # Pages that are missing now say nothing about these epochs: the kernel may drop pages of any file at any time.
         affinity, threads = sorted(os.sched_getaffinity(0)), _compute_threads()
     # The loader is closed, so nothing else runs beside compute.
+    with BusyThreads() as computing:
+        compute_alone = _compute_alone(compute.step, resident, loading)
     return Sample(
         epoch=times.metrics,
         etl_alone=None if etl_alone is None else etl_alone.wall,
         stalls=times.stalls.tolist(),
-        compute_alone=_compute_alone(compute.step, resident, loading),
+        compute_alone=compute_alone,
         harness=_harness_seconds(resident[0], compute.no_op),
         cpu_seconds=noise.own_seconds,
         read_nbytes=read + loading.mapped_nbytes,
@@ -283,6 +288,8 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         runtime=[policy.audit() for policy in policies],
         etl_cpu_seconds=etl_cpu,
         steps=None if loading.meeting is None else StepTimes(times.began.tolist(), times.done.tolist()),
+        loading_waits=waits.times(computing.names),
+        transfer=None if transfers is None else Split(sum(transfers[:1]), sum(transfers[1:])),
     )
 
 

@@ -180,6 +180,12 @@ def metrics_table(report: Report) -> list[MetricGroup]:
     def words(name: str, meaning: str, get: Callable[[StrategyResult], str]) -> MetricRow:
         return MetricRow(name, "", meaning, [get(each) for each in results])
 
+    def lost(name: str, meaning: str, get: Get) -> MetricRow:
+        shares = ((get(each), each.parts.wall_seconds) for each in results)
+        return MetricRow(
+            name, "", meaning, [percent(None if value is None else value / wall) for value, wall in shares]
+        )
+
     stalls = time_scale(each.stall_tails.largest for each in results)
     meaning = "the training loop waits for batches; stall is the time in which the device waits"
     host_waits = [times("host wait", meaning, lambda r: r.host_wait_seconds, epoch)] if report.shows_host_wait() else []
@@ -236,6 +242,36 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                     "overlap",
                     "the longer of ETL alone and compute alone, over wall: at 1.00 the shorter is completely hidden",
                     lambda r: ratio(r.overlap),
+                ),
+            ],
+        ),
+        MetricGroup(
+            "Lost, as a share of wall time",
+            [
+                lost(
+                    "all that is lost",
+                    "the device does not compute; the sum of the six rows below",
+                    lambda r: r.losses.lost_seconds,
+                ),
+                lost("start-up", "the stall before the first batch", lambda r: r.losses.start_up_seconds),
+                lost(
+                    "storage",
+                    "later stalls in which no thread that loads used a CPU or was ready to: data were waited for",
+                    lambda r: r.losses.storage_seconds,
+                ),
+                lost("CPU", "all other stalls: decoding and the like took too long", lambda r: r.losses.cpu_seconds),
+                lost("transfer", "copies to the device", lambda r: r.losses.transfer_seconds),
+                lost("interference", "as above", lambda r: r.parts.interference_seconds),
+                lost(
+                    "harness and unexplained",
+                    "as above",
+                    lambda r: r.parts.harness_seconds + r.parts.unexplained_seconds,
+                ),
+                words(
+                    "storage is measured by",
+                    "cpu-time: of the threads that load. psi: where several load, also the kernel's pressure stall "
+                    "information",
+                    lambda r: r.losses.storage_method or NOT_MEASURED,
                 ),
             ],
         ),

@@ -31,6 +31,7 @@ from etl.comparison.results import (
     central_estimate,
     etl_alone_seconds,
     host_wait_seconds,
+    losses_of,
     noise_of,
     parts_of,
     presaving_of,
@@ -132,6 +133,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         host_wait_seconds=host_wait_seconds(samples, scale),
         first_batch_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
         stall_tails=stall_tails_of(samples),
+        losses=losses_of(samples, scale),
         etl_alone_seconds=etl_alone_seconds(samples, scale),
         cpu_seconds_per_1000=1000
         * central_estimate(samples, scale, lambda sample: sample.cpu_seconds / sample.epoch.samples),
@@ -285,9 +287,15 @@ def contradictions(report: Report) -> Iterator[str]:
 
 
 def _time_contradictions(result: StrategyResult) -> Iterator[str]:
-    for timed in (result, result.parts, result.presaving, result.prediction, *result.splits, *result.rounds):
+    parts = (result, result.parts, result.losses, result.presaving, result.prediction)
+    for timed in (*parts, *result.splits, *result.rounds):
         if timed is not None:
             yield from _impossible_times(timed)
+    losses = result.losses
+    if losses.start_up_seconds + (losses.storage_seconds or 0.0) > result.parts.stall_seconds * (1 + TOLERANCE):
+        yield "start-up and storage are longer than the stall"
+    if (losses.storage_seconds is None) != (losses.storage_method is None):
+        yield f"storage is {losses.storage_seconds}, but it was measured by {losses.storage_method}"
     for measured in result.rounds:
         if measured.compute_seconds + measured.stall_seconds > measured.wall_seconds * (1 + TOLERANCE):
             yield f"round {measured.round}: compute and stall are longer than the wall time"

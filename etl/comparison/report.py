@@ -112,6 +112,48 @@ class Parts(Section["StrategyResult"]):
 
 
 @dataclass(frozen=True)
+class Losses(Section["StrategyResult"]):
+    """Seconds of an epoch in which the device does not compute, by cause.
+
+    Compute alone is measured on batches in host memory, so it includes their copies to a device. They are lost, too.
+    Start-up, storage, CPU and transfer add up to what is lost with the interference, harness and unexplained rest of
+    `Parts`.
+
+    Attributes
+    ----------
+    start_up_seconds : float
+        Stall before the first batch.
+    storage_seconds : float or None
+        Later stalls in which data were waited for, from a disk or a network: no thread that loads used a CPU, or was
+        ready to. None if it is unknown.
+    transfer_seconds : float or None
+        Time in which steps waited for their batch's copy to the device; 0 on a CPU. None if it is unknown, since a step
+        of the user copies its batch itself.
+    storage_method : str or None
+        How storage was measured. "cpu-time" for the CPU times of threads. "psi" if several load at the same time, where
+        the kernel's pressure stall information decides within the limits that CPU times leave. None if it is unknown.
+    """
+
+    start_up_seconds: float
+    storage_seconds: float | None
+    transfer_seconds: float | None
+    storage_method: str | None
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """Later stalls in which no data were waited for: decoding and the like took too long. None if unknown."""
+        if self.storage_seconds is None:
+            return None
+        return self.parent.parts.stall_seconds - self.start_up_seconds - self.storage_seconds
+
+    @property
+    def lost_seconds(self) -> float:
+        """Wall time without that of computing: wall minus compute alone, plus the transfer that this includes."""
+        parts = self.parent.parts
+        return parts.wall_seconds - parts.compute_alone_seconds + (self.transfer_seconds or 0.0)
+
+
+@dataclass(frozen=True)
 class StallTails:
     """Stalls before a batch, in seconds, over the batches of all rounds without the first of each epoch.
 
@@ -339,6 +381,8 @@ class StrategyResult(Section["Report"]):
         Stall before the first batch, which is part of the stall of the epoch.
     stall_tails : StallTails
         Stalls before single batches.
+    losses : Losses
+        What the epoch loses, by cause.
     etl_alone_seconds : float
         Loading with nothing else running.
     cpu_seconds_per_1000 : float
@@ -380,6 +424,7 @@ class StrategyResult(Section["Report"]):
     host_wait_seconds: float
     first_batch_seconds: float
     stall_tails: StallTails
+    losses: Losses
     etl_alone_seconds: float
     cpu_seconds_per_1000: float
     peak_memory_nbytes: int

@@ -12,6 +12,7 @@ from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.epoch_content import may_hold
 from etl.comparison.prediction import slowdowns, wall_seconds
 from etl.comparison.report import (
+    Losses,
     Noise,
     Parts,
     Presaving,
@@ -238,6 +239,26 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
     return central_estimate(samples, scale, lambda sample: scale.of(sample, lambda epoch: epoch.host_wait))
+
+
+def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
+    """Return what an epoch of the whole source loses, as far as all rounds know it."""
+
+    def seconds(get: Callable[[Sample], Split | None]) -> float | None:
+        if any(get(each) is None for each in samples.values()):
+            return None
+        return central_estimate(
+            samples, scale, lambda sample: scale.epoch_seconds(get(sample) or NO_TIME, sample.epoch.samples)
+        )
+
+    storage = seconds(lambda sample: sample.storage)
+    methods = {each.loading_waits.method for each in samples.values() if each.loading_waits is not None}
+    return Losses(
+        start_up_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
+        storage_seconds=storage,
+        transfer_seconds=seconds(lambda sample: sample.transfer),
+        storage_method=None if storage is None else max(methods),  # "psi" if a round needed it
+    )
 
 
 def stall_tails_of(samples: Mapping[int, Sample]) -> StallTails:

@@ -11,6 +11,7 @@ from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.sameness import EpochContent
 from etl.measuring.clock import EpochMetrics, Split
 from etl.measuring.values import JsonValues
+from etl.measuring.waiting import WaitTimes
 from etl.runtime.audit import Audit
 
 
@@ -334,6 +335,10 @@ class Sample(JsonValues):
         The ranks, if this is a sample of several.
     etl_cpu_seconds : float or None
         CPU time of the epoch of loading alone; None if it was not measured.
+    loading_waits : WaitTimes or None
+        What loading did while the training loop waited, without the first batch; None if that is unknown.
+    transfer : Split or None
+        The part of its steps in which they waited for the copy of their batch to the device. None if that is unknown.
     """
 
     epoch: EpochMetrics
@@ -357,3 +362,16 @@ class Sample(JsonValues):
     steps: StepTimes | None = None
     ranks: list[RankSample] = field(default_factory=list)
     etl_cpu_seconds: float | None = None
+    loading_waits: WaitTimes | None = None
+    transfer: Split | None = None
+
+    @property
+    def storage(self) -> Split | None:
+        """The part of the stall in which data were waited for, without that before the first batch; None if unknown.
+
+        A loop beside a device may wait without a stall, so this is a share of the stall.
+        """
+        waits, stall = self.loading_waits, self.epoch.stall.rest
+        if waits is None:
+            return None
+        return Split(0.0, stall * waits.storage / waits.waited if waits.waited else 0.0)

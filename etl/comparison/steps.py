@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import random
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -38,6 +38,13 @@ class Compute(Protocol):
         """A step of the same kind that does nothing."""
 
     @property
+    def transfers(self) -> Sequence[float] | None:
+        """Seconds that each step of the last epoch waited for the copy of its batch to the device.
+
+        Empty if there is nothing to copy; None if that is unknown.
+        """
+
+    @property
     def score(self) -> float | None:
         """Number that equal compute has in common: the loss of the last batch, or the mean square of its outputs.
 
@@ -51,6 +58,7 @@ class Simulated(SimulatedDevice):
     score: float | None = None
     weights: str | None = ""
     device = "none"
+    transfers: Sequence[float] | None = ()
 
     @property
     def step(self) -> Step:
@@ -101,9 +109,11 @@ class UserStep:
         self.step: Step = self._step
         self.no_op: Step = _do_nothing
         self.device = "cpu"
+        self.transfers: Sequence[float] | None = ()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self.device = f"cuda:{torch.cuda.current_device()}"
+            self.transfers = None  # the step copies its batch itself
             self.step, self.no_op = (
                 OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
                 for each in (self._step, _do_nothing)

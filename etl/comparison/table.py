@@ -18,6 +18,8 @@ COMPUTE, INTERFERENCE, STALL = ("█", "green"), ("▒", "yellow"), ("░", "red
 BAR_LEGEND = f"parts of wall: {COMPUTE[0]} compute alone, {INTERFERENCE[0]} interference, {STALL[0]} stall"
 # Columns of a report as text, which a notebook shows without wrapping.
 TEXT_WIDTH = 120
+# Smaller losses are not listed.
+MIN_LOSS = 0.01
 STAGE_LEGEND = f"{COMPUTE[0]} samples/s, {INTERFERENCE[0]} disk"
 RANKS_LEGEND = "waits: in steps, for ranks whose batch came later. MB: peak memory, with what ranks share"
 WHAT_IF_LEGEND = "utilisation: compute alone over wall"
@@ -54,6 +56,10 @@ def show_report(report: Report, console: Console) -> None:
     for result in report.strategies:
         for reason in result.disqualified:
             console.print(f"{result.name} is disqualified: {reason}", style="red", highlight=False)
+    reference, valid = report.strategies[0], [each for each in report.strategies if not each.disqualified]
+    fastest = min(valid, key=lambda each: each.parts.wall_seconds, default=reference)
+    for result in (reference,) if fastest is reference else (reference, fastest):
+        console.print(_losses(result), highlight=False, style="dim")
     if any(each.ranks for each in report.strategies):
         print_table(_ranks(report, epoch), console, keys=2)
         for each in report.strategies:
@@ -208,6 +214,23 @@ def _verdict(result: StrategyResult) -> str:
 
 def _prediction(prediction: Prediction, epoch: Scale) -> str:
     return f"{epoch.number(prediction.wall_seconds)} ({prediction.error:+.0%}, {prediction.at_speed_error:+.0%})"
+
+
+def _losses(result: StrategyResult) -> str:
+    """Return what an epoch loses, as shares of its wall time: the sum, and each cause of at least 1%."""
+    losses, wall = result.losses, result.parts.wall_seconds
+    causes = {
+        "start-up": losses.start_up_seconds,
+        "storage": losses.storage_seconds,
+        "CPU": losses.cpu_seconds,
+        "transfer": losses.transfer_seconds,
+        "interference": result.parts.interference_seconds,
+    }
+    if losses.storage_seconds is None:
+        causes["storage or CPU"] = result.parts.stall_seconds - losses.start_up_seconds
+    shares = {name: seconds / wall for name, seconds in causes.items() if seconds is not None}
+    parts = [f"{name} {share:.0%}" for name, share in shares.items() if share >= MIN_LOSS]
+    return f"{result.name} loses {losses.lost_seconds / wall:.0%}{': ' if parts else ''}{', '.join(parts)}"
 
 
 def _bar(result: StrategyResult, longest: float) -> Bar:

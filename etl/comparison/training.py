@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,21 +62,24 @@ class ModelCompute(ABC):
     """
 
     def __init__(self, model: torch.nn.Module, backend: Backend, dtype: str, waits: bool) -> None:
-        self._backend = backend
         backend.place(model, dtype)
         self.weights = _digest(model)
         self.device = str(backend.device)
-        self.step: Step = self._run
+        self.step: Step = lambda batch: self._run(backend.put(batch))
         self.no_op: Step = _do_nothing
+        self._on_device: OneInFlight | None = None
         if backend.device.type != "cpu":
-            self.step, self.no_op = (
-                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True), waits)
-                for each in (self._run, _do_nothing)
-            )
+            self.step = self._on_device = OneInFlight(self._run, _make_event, waits, backend.put)
+            self.no_op = OneInFlight(_do_nothing, _make_event, waits)
+
+    @property
+    def transfers(self) -> Sequence[float]:
+        """Seconds that each step of the last epoch waited for the copy of its batch; empty on a CPU."""
+        return () if self._on_device is None else self._on_device.transfers
 
     @abstractmethod
-    def _run(self, batch: Any) -> None:
-        """Compute on a batch."""
+    def _run(self, batch: Batch) -> None:
+        """Compute on a batch of tensors on the device."""
 
     @property
     @abstractmethod
@@ -113,8 +116,8 @@ class Training(ModelCompute):
         self._step = TrainingStep(module, optimizer, loss)
         self._loss: Any = None
 
-    def _run(self, batch: Any) -> None:
-        self._loss = self._step(self._backend.put(batch))
+    def _run(self, batch: Batch) -> None:
+        self._loss = self._step(batch)
 
     @property
     def score(self) -> float | None:
@@ -136,9 +139,9 @@ class Inference(ModelCompute):
         self._forward = ForwardPass(model.eval())
         self._output: Any = None
 
-    def _run(self, batch: Any) -> None:
+    def _run(self, batch: Batch) -> None:
         with torch.inference_mode():
-            self._output = self._forward(self._backend.put(batch))
+            self._output = self._forward(batch)
 
     @property
     def score(self) -> float | None:
@@ -149,6 +152,10 @@ class Inference(ModelCompute):
         leaves, _ = tree_flatten(self._output)
         outputs = [each.detach().double().flatten() for each in leaves if isinstance(each, torch.Tensor)]
         return float(torch.cat(outputs).square().mean()) if outputs else None
+
+
+def _make_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
 
 
 def _do_nothing(batch: Batch) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from .arrays import touch
 from .structure import record_count
 from .values import JsonValues
+from .waiting import WaitWatch
 
 _END = object()
 # Called with each batch.
@@ -170,7 +171,7 @@ class EpochTimes:
         return EpochMetrics(self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait)
 
 
-def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
+def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | None = None) -> EpochTimes:
     """Run one epoch of `iterable` through `step`, and time it.
 
     One byte of every page of a batch is read, which counts as loading: a batch that is only mapped is not loaded yet.
@@ -181,6 +182,8 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
         Each iteration is an epoch. Batches may have any structure, see `etl.measuring.structure`.
     step : callable, DeviceStep or None
         Called with each batch. Unless it is a `DeviceStep`, it is done when it returns. None loads without computing.
+    waits : WaitWatch, optional
+        Measures what loading does during the waits, which costs a few microseconds each.
 
     Raises
     ------
@@ -196,12 +199,16 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
     if finish is not None:
         finish()
     started = request = now()
+    if waits is not None:
+        waits.begin()
     batches = iter(iterable)
     while True:
         batch = next(batches, _END)
         if batch is _END:
             break
         touch(batch)
+        if waits is not None:
+            waits.end()
         arrived = now()
         if step is not None:
             step(batch)
@@ -213,7 +220,11 @@ def run_epoch(iterable: Iterable[Any], step: Step | None) -> EpochTimes:
         # Released before the next batch is loaded, as in a training script, so that its memory can be reused. To unmap
         # it may take long, which belongs to the wait for the next batch.
         request = now()
+        if waits is not None:
+            waits.begin()
         del batch
+    if waits is not None:
+        waits.end()
     exhausted = ended = now()
     if finish is not None:
         spans = finish()

@@ -37,13 +37,29 @@ class OneInFlight:
         Returns a new `Event` of the device.
     waits : bool
         Wait until each step is done, like a loop that reads its loss after every step.
+    put : callable, optional
+        Copies a batch to the device, and returns what `step` is called with: by default the batch itself.
+
+    Attributes
+    ----------
+    transfers : list of float
+        Seconds that each step waited for the copy of its batch, of those whose spans `finish` returned last.
     """
 
-    def __init__(self, step: Step, make_event: Callable[[], Event], waits: bool = False) -> None:
+    def __init__(
+        self,
+        step: Step,
+        make_event: Callable[[], Event],
+        waits: bool = False,
+        put: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.transfers: list[float] = []
         self._step = step
         self._make_event = make_event
         self._waits = waits
-        self._marks: list[tuple[Event, Event]] = []
+        self._put = put
+        # When each step began, had its batch on the device, and ended.
+        self._marks: list[tuple[Event, Event, Event]] = []
         # When each step was known to be done.
         self._known: list[float] = []
         # A mark of the device, and the time of this process's clock when the device reached it.
@@ -58,19 +74,27 @@ class OneInFlight:
         self._wait()
         began, ended = self._make_event(), self._make_event()
         began.record()
+        copied = began
+        if self._put is not None:
+            batch = self._put(batch)
+            copied = self._make_event()
+            copied.record()
         self._step(batch)
         ended.record()
-        self._marks.append((began, ended))
+        self._marks.append((began, copied, ended))
         if self._waits:
             self._wait()
 
     def finish(self) -> list[Span]:
         """Wait until the last step is done, and return the spans of all steps since `finish` was last called."""
         self._wait()
+        self.transfers = [
+            0.0 if copied is began else began.elapsed_time(copied) / 1e3 for began, copied, _ in self._marks
+        ]
         if self._zero is None:
             return []
         zero, at = self._zero
-        marks = [(zero.elapsed_time(began) / 1e3, zero.elapsed_time(ended) / 1e3) for began, ended in self._marks]
+        marks = [(zero.elapsed_time(began) / 1e3, zero.elapsed_time(ended) / 1e3) for began, _, ended in self._marks]
         # This process learns of each mark, the zero included, a little after the device has reached it. So the zero was
         # reached at the earliest time that any mark implies.
         at = min([at, *(known - ended for known, (_, ended) in zip(self._known, marks, strict=True))])
@@ -79,7 +103,7 @@ class OneInFlight:
 
     def _wait(self) -> None:
         if len(self._known) < len(self._marks):
-            self._marks[-1][1].synchronize()
+            self._marks[-1][2].synchronize()
             self._known.append(time.perf_counter())
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from benchmarks.workload import DATA_VARIABLE, Compute, Data, compute_threads, m
 
 PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
-EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 1, "a", 2.3, [])
+EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 0.0, 1, "a", 2.3, [])
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +202,8 @@ def test_metrics_of_unequal_work_are_refused(other: CellMetrics, said: str) -> N
 
 def test_cells_whose_work_differs_by_their_axes_are_not_compared() -> None:
     check_same_work({Cell(batch_size=1): [EQUAL], Cell(batch_size=32): [dataclasses.replace(EQUAL, digest="b")]})
+
+
+def test_utilisation_is_compute_alone_over_wall() -> None:
+    epoch = replace(EQUAL.epoch, wall=Split(1.0, 3.0))
+    assert replace(EQUAL, epoch=epoch, compute_alone=3.0).utilisation == 0.75

@@ -59,7 +59,7 @@ PROFILE = Profile(
 )
 NOTHING = Split(0.0, 0.0)
 LAYOUTS: list[Any] = [("float32", (3, 64, 64)), ("int64", ())]
-EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 1, "a", 2.3, LAYOUTS)
+EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 0.0, 1, "a", 2.3, LAYOUTS)
 
 
 @pytest.fixture(scope="module")

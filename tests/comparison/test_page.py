@@ -349,3 +349,27 @@ def test_a_browser_shows_the_page_without_errors_or_requests_in_the_colours_that
 @NEEDS_CHROMIUM
 def test_no_page_scrolls_sideways_or_clips_a_chart_on_a_phone(tmp_path: Path) -> None:
     assert_fit_on_a_phone({name: render_page(make()) for name, make in REPORTS.items()}, tmp_path)
+
+
+def test_what_is_lost_is_on_the_page_and_in_one_line_for_the_reference_and_the_fastest() -> None:
+    report = comparison_reports.photographs()
+    html = render_page(report)
+    raw = report.strategies[0]
+    wall = raw.parts.wall_seconds
+    assert row_of(html, "all that is lost")[0] == percent(raw.losses.lost_seconds / wall)
+    assert row_of(html, "storage")[0] == percent(raw.losses.storage_seconds / wall)
+    assert row_of(html, "storage is measured by") == ["cpu-time", "psi", "cpu-time", "psi"]
+    console = Console(file=io.StringIO(), width=250)
+    show_report(report, console)
+    lines = [line for line in console.file.getvalue().splitlines() if " loses " in line]
+    assert [line.partition(" ")[0] for line in lines] == ["raw", "async-presaved"]
+    assert lines[0].startswith(f"raw loses {raw.losses.lost_seconds / wall:.0%}: ")
+
+
+def test_if_storage_is_unknown_its_row_is_empty_and_the_line_names_both() -> None:
+    report = comparison_reports.one_strategy()
+    losses = replace(report.strategies[0].losses, storage_seconds=None, storage_method=None)
+    unknown = replace(report, strategies=[replace(report.strategies[0], losses=losses)])
+    assert row_of(render_page(unknown), "storage") == ["–"]  # noqa: RUF001
+    assert row_of(render_page(unknown), "CPU") == ["–"]  # noqa: RUF001
+    assert "storage or CPU " in str(unknown)

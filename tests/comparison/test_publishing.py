@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etl.comparison.publishing import ContradictionError, check_report, contradictions
-from etl.comparison.report import Check, Prediction, Presaving, Report, SplitTrial
+from etl.comparison.report import Check, Losses, Prediction, Presaving, Report, SplitTrial
 from etl.comparison.rules import RULES
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
@@ -96,6 +96,14 @@ def test_one_batch_that_was_measured_may_be_scaled_to_the_whole_source() -> None
 CHANGES: dict[str, tuple[Callable[[], Report], str]] = {
     "a part below 0": (lambda: changed_parts(0, stall_seconds=-0.1), "raw: stall_seconds is -0.1"),
     "a host wait below 0": (lambda: changed(1, host_wait_seconds=-2.0), "async-raw: host_wait_seconds is -2.0"),
+    "storage longer than the stall": (
+        lambda: changed(1, losses=Losses(0.01, 90.0, 0.0, "psi")),
+        "async-raw: start-up and storage are longer than the stall",
+    ),
+    "storage that was measured in no way": (
+        lambda: changed(1, losses=Losses(0.01, 0.0, 0.0, None)),
+        "async-raw: storage is 0.0, but it was measured by None",
+    ),
     "a time that is no number": (
         lambda: changed_parts(1, interference_seconds=float("nan")),
         "async-raw: interference_seconds is nan",

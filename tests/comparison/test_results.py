@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from etl.comparison.report import Noise, Presaving
+from etl.comparison.report import Losses, Noise, Presaving
 from etl.comparison.results import (
     EpochScale,
     central_estimate,
     etl_alone_seconds,
     host_wait_seconds,
+    losses_of,
     noise_of,
     parts_of,
     presaving_of,
@@ -23,6 +25,7 @@ from etl.comparison.results import (
 from etl.comparison.samples import LoadingSample, Sample, WrittenStore
 from etl.measuring.clock import Split
 from etl.measuring.statistics import central_mean
+from etl.measuring.waiting import WaitTimes
 from tests.comparison_reports import photographs
 from tests.comparison_workloads import make_sample
 
@@ -209,3 +212,66 @@ def test_stalls_of_all_rounds_are_pooled_without_the_first_of_each_epoch() -> No
 def test_utilisation_is_compute_alone_over_wall() -> None:
     result = photographs().strategies[0]
     assert result.accelerator_utilisation == result.parts.compute_alone_seconds / result.parts.wall_seconds
+
+
+# Of a wait of 10 s, 2.5 s were for data.
+A_QUARTER = WaitTimes(waited=10.0, loop_busy=7.5, loaders_busy=0.0, loaders=0, pressure=None)
+
+
+@pytest.mark.parametrize("rounds", range(1, 8))
+def test_what_is_lost_adds_up(rounds: int) -> None:
+    random = np.random.default_rng(rounds)
+    samples = {
+        number: sample(
+            wall,
+            wall * random.uniform(0.1, 0.4),
+            wall * random.uniform(0.3, 0.5),
+            loading_waits=replace(A_QUARTER, loop_busy=random.uniform(5, 10)),
+            transfer=Split(0.01, wall * random.uniform(0.01, 0.1)),
+        )
+        for number, wall in enumerate(random.uniform(1, 3, rounds).tolist())
+    }
+    scale = EpochScale(2000, 512, 64)
+    result = replace(photographs().strategies[0], parts=parts_of(samples, scale), losses=losses_of(samples, scale))
+    losses, parts = result.losses, result.parts
+    assert losses.storage_seconds
+    assert losses.cpu_seconds
+    assert losses.transfer_seconds
+    assert losses.start_up_seconds + losses.storage_seconds + losses.cpu_seconds + losses.transfer_seconds + (
+        parts.interference_seconds + parts.harness_seconds + parts.unexplained_seconds
+    ) == pytest.approx(losses.lost_seconds)
+    # Compute alone includes the copies of its batches.
+    computing = parts.compute_alone_seconds - losses.transfer_seconds
+    assert losses.lost_seconds == pytest.approx(parts.wall_seconds - computing)
+
+
+def test_storage_is_its_share_of_the_stalls_after_the_first_batch() -> None:
+    waited = {0: sample(1.0, stall=0.4, host_wait=Split(0.1, 0.6), loading_waits=A_QUARTER)}
+    found = losses_of(waited, WHOLE)
+    assert found == Losses(0.1, pytest.approx(0.075), 0.0, "cpu-time")
+
+
+def test_storage_is_unknown_if_it_is_in_one_round() -> None:
+    losses = losses_of({0: sample(1.0, loading_waits=A_QUARTER), 1: sample(1.0, loading_waits=None)}, WHOLE)
+    assert (losses.storage_seconds, losses.storage_method) == (None, None)
+    assert replace(photographs().strategies[0], losses=losses).losses.cpu_seconds is None
+
+
+def test_the_transfer_is_unknown_if_a_step_of_the_user_copies_its_batches() -> None:
+    losses = losses_of({0: sample(1.0, transfer=None)}, WHOLE)
+    assert losses.transfer_seconds is None
+    result = replace(photographs().strategies[0], losses=losses)
+    assert result.losses.lost_seconds == result.parts.wall_seconds - result.parts.compute_alone_seconds
+
+
+def test_pressure_is_named_if_a_round_needed_it() -> None:
+    rounds = {
+        0: sample(1.0, loading_waits=A_QUARTER),
+        1: sample(1.0, loading_waits=replace(A_QUARTER, loaders=2, pressure=1.0)),
+    }
+    assert losses_of(rounds, WHOLE).storage_method == "psi"
+
+
+def test_an_epoch_that_never_waited_loses_nothing_to_storage() -> None:
+    never = replace(A_QUARTER, waited=0.0, loop_busy=0.0)
+    assert losses_of({0: sample(1.0, loading_waits=never)}, WHOLE).storage_seconds == 0.0

@@ -210,3 +210,44 @@ def test_a_first_step_that_failed_leaves_nothing_to_finish() -> None:
 def test_without_a_device_stall_and_host_wait_are_the_same() -> None:
     times = run_epoch([Batch(), Batch()], lambda _: None)
     assert times.stall == times.host_wait
+
+
+class Clocked:
+    """Events of a device whose clock moves by one second with each of them."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        """Note the time."""
+        Clocked.now += 1.0
+        self.at = Clocked.now
+
+    def synchronize(self) -> None:
+        """Do nothing: the device is done at once."""
+
+    def elapsed_time(self, end_event: Clocked) -> float:
+        """Return the milliseconds between two events."""
+        return (end_event.at - self.at) * 1e3
+
+
+def test_a_step_gets_its_batch_from_put_and_the_time_until_it_is_there_is_its_transfer() -> None:
+    given: list[str] = []
+    step = OneInFlight(given.append, Clocked, put=lambda batch: f"{batch} on the device")
+    step("a")
+    step("b")
+    spans = step.finish()
+    assert given == ["a on the device", "b on the device"]
+    assert step.transfers == [1.0, 1.0]
+    assert [ended - began for began, ended in spans] == pytest.approx([2.0, 2.0])  # a transfer is a part of its step
+    assert step.finish() == []
+    assert step.transfers == []
+
+
+def test_a_step_that_gets_its_batch_as_it_is_has_no_transfer() -> None:
+    step = OneInFlight(lambda _: None, Clocked)
+    step("a")
+    step.finish()
+    assert step.transfers == [0.0]

@@ -1,0 +1,206 @@
+"""Waits are divided into time in which loading used a CPU, or was ready to, and time in which data were waited for."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etl.measuring import waiting
+from etl.measuring.clock import run_epoch
+from etl.measuring.waiting import BusyThreads, WaitTimes, WaitWatch
+
+
+def times(loop: float, loaders: float = 0.0, count: int = 0, pressure: float | None = None) -> WaitTimes:
+    """Return the times of waits of ten seconds."""
+    return WaitTimes(waited=10.0, loop_busy=loop, loaders_busy=loaders, loaders=count, pressure=pressure)
+
+
+def test_a_loop_that_loads_waits_for_data_while_it_is_not_busy() -> None:
+    assert times(loop=7.0).storage == 3.0
+    assert times(loop=10.1).storage == 0.0  # clocks differ a little
+
+
+def test_one_loader_waits_for_data_while_neither_it_nor_the_loop_is_busy() -> None:
+    assert times(loop=1.0, loaders=6.0, count=1).storage == 3.0
+
+
+def test_two_busy_loaders_leave_no_time_for_storage_whatever_the_machine_waits_for() -> None:
+    assert times(loop=0.0, loaders=20.0, count=2, pressure=9.0).storage == 0.0
+
+
+def test_two_loaders_that_sleep_wait_for_data_although_the_kernel_counts_no_io() -> None:
+    assert times(loop=0.0, loaders=1.0, count=2, pressure=0.0).storage == 9.0
+
+
+def test_pressure_tells_waiting_for_data_from_waiting_for_a_lock() -> None:
+    # Two loaders that are busy for half of the time each: one holds the lock of the other, or both wait for the disk.
+    assert times(loop=0.0, loaders=10.0, count=2, pressure=0.0).storage == 0.0
+    assert times(loop=0.0, loaders=10.0, count=2, pressure=4.0).storage == 4.0
+    assert times(loop=0.0, loaders=10.0, count=2, pressure=8.0).storage == 5.0  # the rest is that of other processes
+
+
+def test_without_pressure_several_loaders_have_waited_only_while_none_was_busy() -> None:
+    assert times(loop=0.0, loaders=8.0, count=2).storage == 2.0
+
+
+def test_the_method_says_whether_pressure_decided() -> None:
+    assert times(loop=0.0).method == "cpu-time"
+    assert times(loop=0.0, loaders=1.0, count=2, pressure=0.0).method == "psi"
+
+
+class Clocks:
+    """A /proc of one process with its loop and one loader, whose times are set by the test."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.loop_seconds = 0.0
+        self.now = 0.0
+        (folder / "thread-self").symlink_to("7/task/7")
+        (folder / "pressure").mkdir()
+        for name in ("7/task/7", "7/task/8", "7/task/9"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "children").write_text("")
+            self.set(name, 0, 0)
+        monkeypatch.setattr(waiting, "PROC", folder)
+        monkeypatch.setattr(waiting.os, "getpid", lambda: 7)
+        monkeypatch.setattr(waiting.time, "thread_time", lambda: self.loop_seconds)
+        monkeypatch.setattr(waiting.time, "perf_counter", lambda: self.now)
+
+    def set(self, name: str, used: float, queued: float) -> None:
+        """Set the seconds of a thread."""
+        (self.folder / name / "schedstat").write_text(f"{used * 1e9:.0f} {queued * 1e9:.0f} 1\n")
+
+
+@pytest.fixture
+def clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(tmp_path, monkeypatch)
+
+
+def test_only_waits_after_the_first_count_and_only_threads_that_were_busy_in_it_load(clocks: Clocks) -> None:
+    with WaitWatch() as watch:
+        watch.begin()
+        clocks.now = 5.0
+        clocks.set("7/task/8", 3, 0)
+        watch.end()
+        clocks.set("7/task/8", 4, 0)  # while the loop computes
+        watch.begin()
+        clocks.now, clocks.loop_seconds = 15.0, 0.5
+        clocks.set("7/task/7", 0, 1)  # ready, but without a CPU
+        clocks.set("7/task/8", 6, 1)
+        watch.end()
+    assert watch.times() == WaitTimes(waited=10.0, loop_busy=1.5, loaders_busy=3.0, loaders=1, pressure=None)
+
+
+def test_a_thread_that_computes_does_not_load_although_it_spins_while_the_loop_waits(clocks: Clocks) -> None:
+    with WaitWatch() as watch:
+        watch.begin()
+        clocks.set("7/task/8", 3, 0)
+        clocks.set("7/task/9", 1, 0)
+        (clocks.folder / "pressure/io").write_text("some avg10=0.00 total=5\nfull avg10=0.00 total=3\n")
+        watch.end()
+        watch.begin()
+        clocks.now = 10.0
+        clocks.set("7/task/9", 8, 0)
+        watch.end()
+    found = watch.times(computing=["7/task/9"])
+    assert found == WaitTimes(waited=10.0, loop_busy=0.0, loaders_busy=0.0, loaders=1, pressure=None)
+    both = watch.times()
+    assert both is not None
+    assert (both.loaders, both.pressure) == (2, 0.0)
+
+
+def test_pressure_is_counted_within_waits(clocks: Clocks) -> None:
+    file = clocks.folder / "pressure/io"
+
+    def press(microseconds: int) -> None:
+        file.write_text(f"some avg10=0.00 total=99999999\nfull avg10=0.00 total={microseconds}\n")
+
+    press(1_000_000)
+    with WaitWatch() as watch:
+        watch.begin()
+        clocks.set("7/task/8", 3, 0)
+        clocks.set("7/task/9", 3, 0)
+        watch.end()
+        for began, ended in ((2_000_000, 2_500_000), (4_000_000, 5_000_000)):
+            press(began)
+            watch.begin()
+            clocks.now += 1
+            press(ended)
+            watch.end()
+    found = watch.times()
+    assert found is not None
+    assert found.pressure == pytest.approx(1.5)
+
+
+def test_nothing_is_known_if_threads_that_were_not_seen_in_the_first_wait_were_busy(clocks: Clocks) -> None:
+    with WaitWatch() as watch:
+        watch.begin()
+        watch.end()
+        watch.begin()
+        clocks.now = 10.0
+        clocks.set("7/task/8", 5, 0)
+        watch.end()
+    assert watch.times() is None
+    assert watch.times(computing=["7/task/8"]) is not None
+
+
+@pytest.mark.parametrize("missing", ["schedstat", "children"])
+def test_nothing_is_known_of_a_kernel_that_does_not_tell(clocks: Clocks, missing: str) -> None:
+    for name in ("7/task/7", "7/task/8", "7/task/9"):
+        (clocks.folder / name / missing).unlink()
+    with WaitWatch() as watch:
+        watch.begin()
+        watch.end()
+        watch.begin()
+        watch.end()
+    assert watch.times() is None
+
+
+def test_an_epoch_is_watched_by_the_clock() -> None:
+    with WaitWatch() as watch:
+        epoch = run_epoch([np.ones(4)] * 5, lambda _: None, watch)
+    found = watch.times()
+    assert found is not None
+    # The first wait is left out, and the request that finds the end is included.
+    assert 0 < found.waited <= epoch.host_wait.rest
+
+
+def burn(done: threading.Event | None = None) -> None:
+    """Use a CPU until `done` is set, or for ever."""
+    while done is None or not done.is_set():
+        sum(range(1000))
+
+
+@pytest.fixture
+def burning_child() -> Iterator[int]:
+    child = multiprocessing.get_context("fork").Process(target=burn, daemon=True)
+    child.start()
+    yield int(child.pid or 0)
+    child.kill()
+    child.join()
+
+
+def test_busy_threads_are_those_of_this_process_and_of_its_children(burning_child: int) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=burn, args=(done,))
+    idle = threading.Thread(target=done.wait)
+    thread.start()
+    idle.start()
+    try:
+        with BusyThreads() as busy:
+            for _ in range(200_000):
+                if len(busy.names) == 0:
+                    sum(range(100))
+    finally:
+        done.set()
+        thread.join()
+        idle.join()
+    found = {int(name.rpartition("/")[2]) for name in busy.names}
+    assert thread.native_id in found
+    assert burning_child in found
+    assert idle.native_id not in found
