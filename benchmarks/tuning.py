@@ -1,0 +1,321 @@
+"""How far what `etl.tune` chooses is from the best of an exhaustive grid: `python -m benchmarks.tuning [--json FILE]`.
+
+For each workload, a strategy is tuned. Then every combination of a grid of at least 24 settings is measured. Last, the
+choice and the best three of the grid are measured again together, in fresh rounds: the best of many noisy measurements
+would look better than it is. The regret is the time of the choice over that of the best of the three, minus 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import etl
+from benchmarks.console import comma_separated, print_table, say, say_failure, wide_console
+from benchmarks.measuring.values import JsonValues
+from benchmarks.workload import find_photographs
+
+TUNE_SECONDS, GRID_ROUNDS, FINAL_ROUNDS, BEST = 240.0, 2, 8, 3
+PHOTOGRAPHS, ROWS, FILES = 512, 20_000, 600
+WANTED = 0.05
+# Iterations of a loop in Python for each record of `python_dataloader`, about a millisecond.
+LOOPS = 15_000
+
+
+def python_records() -> Any:
+    """Return a data set whose items are computed in Python, which holds the GIL."""
+    from torch.utils.data import Dataset
+
+    class Computed(Dataset):
+        def __len__(self) -> int:
+            return 1_024
+
+        def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+            value = index
+            for _ in range(LOOPS):
+                value = (value * 31 + 7) % 65_537
+            return np.full(64, value, np.float32), index % 5
+
+    return Computed()
+
+
+def python_dataloader(source: Any, batch_size: int) -> Any:
+    """Return a DataLoader as most begin with it."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(source, batch_size, shuffle=True)
+
+
+def tables(folder: Path) -> Path:
+    """Return a CSV file of numbers with a label, made if it is missing."""
+    path = folder / "rows.csv"
+    if not path.exists():
+        rows = np.random.default_rng(0).normal(size=(ROWS, 32))
+        lines = [",".join([*(f"{value:.6f}" for value in row), str(number % 7)]) for number, row in enumerate(rows)]
+        header = ",".join([*(f"x{number}" for number in range(32)), "kind"])
+        path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def sequences(folder: Path) -> Path:
+    """Return a folder of CSV files, sequences of different lengths, made if it is missing."""
+    path = folder / "sequences"
+    if not path.exists():
+        unfinished = folder / "sequences.unfinished"
+        drawn = np.random.default_rng(0)
+        for number in range(FILES):
+            target = unfinished / f"{number % 3}" / f"{number:05d}.csv"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            rows = drawn.normal(size=(int(drawn.integers(50, 150)), 8))
+            lines = ["a,b,c,d,e,f,g,h", *(",".join(f"{value:.5f}" for value in row) for row in rows)]
+            target.write_text("\n".join(lines) + "\n")
+        unfinished.rename(path)
+    return path
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload to tune.
+
+    Attributes
+    ----------
+    source : str
+        Source, or the kind of data that `_source` makes.
+    strategy : str
+        Strategy that is tuned.
+    settings : dict
+        Settings of the comparison.
+    grid : dict
+        Values of each setting, every combination of which is measured. Names with a comma are settings that are varied
+        together.
+    """
+
+    source: str
+    strategy: str
+    settings: Mapping[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """Yield all configurations of the grid."""
+        for values in itertools.product(*self.grid.values()):
+            chosen: dict[str, Any] = {}
+            for names, value in zip(self.grid, values, strict=True):
+                together = names.split(",")
+                chosen |= dict(zip(together, value if len(together) > 1 else (value,), strict=True))
+            yield chosen
+
+
+AHEAD: Mapping[str, Sequence[Any]] = {
+    "compute_threads,loading_threads": ((1, 1), (2, 1), (2, 2)),
+    "workers": ("thread", "process"),
+    "prefetch_size": (1, 2, 4, 8),
+}
+DECODED = {**AHEAD, "prefetch_size": (2, 8), "decoder": ("pillow", "turbo")}
+STORED = {**AHEAD, "prefetch_size": (2, 8), "format": ("npy", "hdf5")}
+TORCH: Mapping[str, Sequence[Any]] = {
+    "num_workers": (1, 2, 4),
+    "prefetch_factor": (2, 8),
+    "persistent_workers": (False, True),
+    "compute_threads": (1, 2),
+}
+WORKLOADS = {
+    "photographs, heavy": Workload("photographs", "async-raw", {"model": "residual", "size": 160}, DECODED),
+    "photographs, light": Workload("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED),
+    "photographs, device": Workload("photographs", "async-raw", {"compute": "simulated:60ms"}, DECODED),
+    "digits": Workload("digits", "async-presaved", {"batch_size": 128}, STORED),
+    "table": Workload("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED),
+    "sequences": Workload("sequences", "async-raw", {}, AHEAD),
+    "DataLoader, Python": Workload(
+        "benchmarks.tuning:python_records", "benchmarks.tuning:python_dataloader", {"model": "mlp"}, TORCH
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Outcome(JsonValues):
+    """What tuning of a workload was worth.
+
+    Attributes
+    ----------
+    workload : str
+        Name of the workload.
+    strategy : str
+        The strategy.
+    combinations : int
+        Configurations of the grid.
+    tune_seconds, grid_seconds : float
+        How long tuning took, and measuring the grid.
+    chosen, best : dict
+        The chosen settings, and the best of the grid.
+    regret : float
+        Time of the choice over that of the best, minus 1.
+    regret_low, regret_high : float or None
+        Its interval.
+    gain : float
+        Time of the choice over that of the settings as given.
+    rounds : dict of str to list of float
+        Seconds of an epoch in each of the last rounds, by configuration.
+    """
+
+    workload: str
+    strategy: str
+    combinations: int
+    tune_seconds: float
+    grid_seconds: float
+    chosen: Mapping[str, Any]
+    best: Mapping[str, Any]
+    regret: float
+    regret_low: float | None
+    regret_high: float | None
+    gain: float
+    rounds: Mapping[str, list[float]] = field(default_factory=dict)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tune, measure the grids, print the regrets, and return 2 if the call was wrong."""
+    options = parse(arguments)
+    console, errors = wide_console(), Console(stderr=True)
+    known = _read(options.json)
+    try:
+        for name in options.only:
+            if name in known:
+                continue
+            with errors.status(name):
+                known[name] = measure(name, WORKLOADS[name], options)
+            if options.json is not None:
+                options.json.write_text(json.dumps([each.to_json() for each in known.values()], indent=1) + "\n")
+    except (ValueError, RuntimeError) as error:
+        say_failure(error, errors)
+        return 2
+    print_table(table(known.values()), console)
+    within = sum(each.regret_high is not None and each.regret_high <= WANTED for each in known.values())
+    say(f"{within} of {len(known)} regrets are at most {WANTED:.0%}, the upper end of the interval included.", console)
+    return 0
+
+
+def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outcome:
+    """Tune a workload, measure its grid, and compare the choice with the best of it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the workload.
+    workload : Workload
+        The workload.
+    options : Namespace
+        The options of the command line.
+    """
+    source = _source(workload.source, options.folder)
+    started = time.monotonic()
+    tuning = etl.tune(source, {"tuned": workload.strategy}, budget=options.budget, tuning_cache="", **workload.settings)
+    tuned, tune_seconds = tuning.strategies[0], time.monotonic() - started
+    started = time.monotonic()
+    grid = list(workload.combinations())
+    ranked = _compare(source, workload, {f"{number}": each for number, each in enumerate(grid)}, options.grid_rounds)
+    by_speed = sorted(ranked.strategies, key=lambda each: each.parts.wall_seconds)
+    grid_seconds = time.monotonic() - started
+    complete = {**tuned.given, **tuned.chosen} if not tuned.is_foreign else dict(tuned.chosen)
+    best = {f"best {place}": grid[int(each.name)] for place, each in enumerate(by_speed[:BEST], 1)}
+    as_given = {} if tuned.is_foreign else dict(tuned.given)
+    final = _compare(source, workload, {"choice": complete, **best, "given": as_given}, options.rounds)
+    results = {each.name: each for each in final.strategies}
+    ratios = {label: results[label].ratio for label in best}
+    fastest = min(ratios, key=lambda label: ratios[label].estimate)
+    ratio, given = ratios[fastest], results["given"].ratio
+    return Outcome(
+        workload=name,
+        strategy=workload.strategy,
+        combinations=len(grid),
+        tune_seconds=tune_seconds,
+        grid_seconds=grid_seconds,
+        chosen=tuned.chosen,
+        best=best[fastest],
+        regret=1 / ratio.estimate - 1,
+        regret_low=None if ratio.high is None else 1 / ratio.high - 1,
+        regret_high=None if ratio.low is None else 1 / ratio.low - 1,
+        gain=math.nan if given is None else 1 / given.estimate,
+        rounds={label: [each.wall_seconds for each in result.rounds] for label, result in results.items()},
+    )
+
+
+def _compare(source: str, workload: Workload, configured: Mapping[str, Mapping[str, Any]], rounds: int) -> Any:
+    """Return the report of all configurations of the workload's strategy."""
+    return etl.compare(
+        source,
+        dict.fromkeys(configured, workload.strategy),
+        configured=configured,
+        rounds=rounds,
+        budget=120.0,
+        etl_alone_rounds=1,
+        **workload.settings,
+    )
+
+
+def _source(kind: str, folder: Path) -> str:
+    """Return the source of a workload, which is made in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind == "photographs":
+        return str(find_photographs(PHOTOGRAPHS))
+    if kind == "digits":
+        etl.demonstration.digits(folder / "digits")
+        return str(folder / "digits")
+    if kind == "table":
+        return str(tables(folder))
+    return str(sequences(folder)) if kind == "sequences" else kind
+
+
+def table(outcomes: Sequence[Outcome] | Any) -> Table:
+    """Return the outcomes as a table."""
+    made = Table(title="regret of the choice against the best of an exhaustive grid")
+    made.add_column("workload")
+    for heading in ("grid", "tuned, s", "grid, s", "regret", "95% interval", "choice / given"):
+        made.add_column(heading, justify="right")
+    for each in outcomes:
+        interval = "" if each.regret_high is None else f"{each.regret_low:+.1%} to {each.regret_high:+.1%}"
+        made.add_row(
+            f"{each.workload}: {each.strategy.rpartition(':')[2]}",
+            f"{each.combinations}",
+            f"{each.tune_seconds:.0f}",
+            f"{each.grid_seconds:.0f}",
+            f"{each.regret:+.1%}",
+            interval,
+            f"{each.gain:.2f}",
+        )
+    return made
+
+
+def _read(path: Path | None) -> dict[str, Outcome]:
+    """Return the outcomes of an interrupted run."""
+    if path is None or not path.exists():
+        return {}
+    return {each["workload"]: Outcome.from_json(each) for each in json.loads(path.read_text())}
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--only", type=comma_separated(WORKLOADS, "workload"), default=tuple(WORKLOADS), metavar="NAME,NAME"
+    )
+    parser.add_argument("--budget", type=float, default=TUNE_SECONDS, metavar="SECONDS", help="for tuning a workload")
+    parser.add_argument("--grid-rounds", type=int, default=GRID_ROUNDS, metavar="N", help="rounds of the grid")
+    parser.add_argument("--rounds", type=int, default=FINAL_ROUNDS, metavar="N", help="rounds of choice and best")
+    parser.add_argument("--folder", type=Path, default=Path(".asv/tuning"), help="for data that are made")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="results; an interrupted run goes on")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

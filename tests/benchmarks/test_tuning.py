@@ -1,0 +1,50 @@
+"""The study of how good tuning is: its grids, and one real workload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tuning
+from benchmarks.tuning import WORKLOADS, Outcome, Workload, main, sequences, tables
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_grid_has_24_combinations_of_three_dimensions(name: str) -> None:
+    workload = WORKLOADS[name]
+    combinations = list(workload.combinations())
+    assert len(combinations) >= 24
+    assert len(workload.grid) >= 3
+    assert len({tuple(sorted(each.items())) for each in combinations}) == len(combinations)
+
+
+def test_data_are_made_once(tmp_path: Path) -> None:
+    made = tables(tmp_path), sequences(tmp_path)
+    times = [each.stat().st_mtime_ns for each in made]
+    assert [each.stat().st_mtime_ns for each in (tables(tmp_path), sequences(tmp_path))] == times
+
+
+def test_a_study_is_measured_printed_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = Workload(
+        "table",
+        "async-raw",
+        {"batch_size": 64, "compute": "simulated:1ms", "records": 256, "table_options": {"label": "kind"}},
+        {"prefetch_size": (1, 2, 4)},
+    )
+    monkeypatch.setattr(tuning, "WORKLOADS", {"small": small})
+    monkeypatch.setattr(tuning, "ROWS", 512)
+    call = ["--budget", "12", "--grid-rounds", "1", "--rounds", "1", "--folder", str(tmp_path)]
+    call += ["--json", str(tmp_path / "study.json")]
+    assert main(call) == 0
+    (outcome,) = [Outcome.from_json(each) for each in json.loads((tmp_path / "study.json").read_text())]
+    assert outcome.combinations == 3
+    assert set(outcome.rounds) == {"choice", "best 1", "best 2", "best 3", "given"}
+    assert outcome.regret_high is None  # one round
+    printed = capsys.readouterr().out
+    assert "small: async-raw" in printed
+    monkeypatch.setattr(tuning, "measure", lambda *_: pytest.fail("it is known"))
+    assert main(call) == 0
