@@ -90,6 +90,8 @@ class Search:
         Samples by configuration.
     failed : dict
         Reasons why configurations could not be measured.
+    was_interrupted : bool
+        True if the rounds were interrupted after the first.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Search:
         self._sample_seconds = 0.0
         self.measured: dict[Candidate, Measured] = {}
         self.failed: dict[Candidate, str] = {}
+        self.was_interrupted = False
 
     def measure_given(self) -> int:
         """Measure the given configuration, and return how many configurations there is time for.
@@ -211,6 +214,7 @@ class Search:
             rounds.drop_unfinished()
             if not rounds.finished:
                 raise
+            self.was_interrupted = True
         given = rounds.samples[self._given]
         ratios: dict[Candidate, Interval] = {}
         for each in rounds.variants:

@@ -122,14 +122,15 @@ class _Tuner:
         stopped_early = False
         # Formats are settings of a strategy.
         candidates = list({each.origin: each for each in reversed(self._workload.candidates())}.values())[::-1]
-        self._total *= len(candidates)
         kept = {each: self._cache.path(self._workload, each, self._affinity) for each in candidates}
         loaded = {} if self._settings.retune else {each: self._cache.load(path) for each, path in kept.items()}
         known = {each: replace(found, is_cached=True) for each, found in loaded.items() if found is not None}
-        if len(known) < len(candidates):
+        new = [each for each in candidates if each not in known]
+        self._total *= len(new)
+        if new:
             with Processes(self._workload, self._affinity) as processes:
                 try:
-                    self._tune_all([each for each in candidates if each not in known], processes, known, kept)
+                    self._tune_all(new, processes, known, kept)
                 except KeyboardInterrupt:
                     if not known:
                         raise
@@ -200,6 +201,8 @@ class _Tuner:
                 self._failed[name] = error.reason
                 continue
             known[candidate] = replace(result, name=name, seconds=time.monotonic() - began)
+            if tuning.was_interrupted:
+                raise KeyboardInterrupt
             self._cache.save(kept[candidate], known[candidate])
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
@@ -226,6 +229,11 @@ class _OneStrategy:
         What a configuration may cost.
     progress : callable
         Called with a phase, the steps that are done, and all steps.
+
+    Attributes
+    ----------
+    was_interrupted : bool
+        True if the last rounds were interrupted, so that there is a result of fewer rounds.
     """
 
     def __init__(
@@ -249,6 +257,7 @@ class _OneStrategy:
         self._changes: dict[Candidate, dict[str, Any]] = {}
         self._dropped: dict[Candidate, str] = {}
         self._contents: dict[Candidate, CheckedEpoch] = {}
+        self.was_interrupted = False
 
     def run(self, deadline: float) -> TunedStrategy:
         """Tune until `deadline`, a time of `time.monotonic`, and return the result."""
@@ -275,6 +284,7 @@ class _OneStrategy:
         finalists = search.look_around(finalists, lambda each: self._near(each, search))
         finalists = [each for each in finalists if self._is_allowed(each, search) and self._is_same(each, given)]
         ratios = search.confirm(finalists)
+        self.was_interrupted = search.was_interrupted
         ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each, search)}
         best = choose(given, ratios, self._simplicity, may_keep=self._is_allowed(given, search))
         tried = {

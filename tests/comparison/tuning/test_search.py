@@ -156,6 +156,7 @@ def test_an_interruption_keeps_the_complete_rounds() -> None:
     search.measure_given()
     ratios = search.confirm([configuration(1)])
     assert ratios[configuration(1)].count == 5
+    assert search.was_interrupted
 
 
 def test_the_given_configuration_stays_unless_another_is_shown_to_be_faster() -> None:
