@@ -57,9 +57,10 @@ class Candidate(JsonValues):
         return cls(found.name, label=label or None)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Candidate:
-        """Return the candidate with other settings; `settings` may have a "format" and a "stage", too."""
+        """Return the candidate with other settings; those of a store may have a "format" and a "stage", too."""
         others = dict(settings)
-        kept = {name: others.pop(name) for name in ("format", "stage") if name in others}
+        stored = () if self.is_foreign else ("format", "stage")
+        kept = {name: others.pop(name) for name in stored if name in others}
         return replace(self, **kept, settings=tuple(sorted(others.items())))
 
     def setting(self, name: str, default: Any = None) -> Any:

@@ -265,7 +265,8 @@ def answer(
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
         if action == "tune":
             batches = min(arguments["batches"], loading.batches or arguments["batches"])
-            return take_tuning_sample(replace(loading, batches=batches, records=None), None)
+            may_end = loading.batches is None
+            return take_tuning_sample(replace(loading, batches=batches, records=None), None, may_end)
         return take_sample(loading, policies, **arguments)
     finally:
         end_processes()

@@ -293,7 +293,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
     )
 
 
-def take_tuning_sample(loading: Loading, read_ahead: int | None) -> TuningSample:
+def take_tuning_sample(loading: Loading, read_ahead: int | None, may_end: bool = False) -> TuningSample:
     """Train on the batches of an epoch, for tuning: nothing but its time and memory is measured.
 
     Parameters
@@ -302,11 +302,17 @@ def take_tuning_sample(loading: Loading, read_ahead: int | None) -> TuningSample
         The way to load.
     read_ahead : int or None
         Batches that it loads ahead; None for as many as the loader says.
+    may_end : bool
+        True if an untimed epoch may be loaded to its end.
     """
     with Epochs(loading) as epochs:
         epochs.prepare()
         with PeakMemory() as memory:
             compute, _ = warm_up(epochs, loading)
+        if may_end and getattr(epochs.loader, "persistent_workers", False):
+            # The next epoch of a DataLoader would first wait for all that its workers still load of this one.
+            for _ in epochs.loader:
+                pass
         epochs.begin()
         times = run_epoch(epochs, compute.step)
         ahead = _read_ahead(epochs.loader) if read_ahead is None else read_ahead

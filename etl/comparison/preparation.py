@@ -163,14 +163,16 @@ class Preparation:
             of_rank = tried.samples if tried.has_ended else batches * batch_size
             source.count = source.count or of_rank * self._settings.ranks
 
-    def prepare(self) -> None:
-        """Let the loaders of the user prepare their files for the selected records, unless they have them."""
+    def prepare(self, only: Candidate | None = None) -> None:
+        """Let the loaders of the user, or one of them, prepare their files for the selected records.
+
+        They have them already if as many records were selected when they were tried.
+        """
         workload = self._workload
         workload.link_records()
         if self._tried_records == len(workload.records):
             return
-        self._tried_records = len(workload.records)
-        for number, origin in enumerate(workload.tried):
+        for number, origin in enumerate(workload.tried if only is None else [only]):
             self._progress("write", number, len(workload.tried))
             restricted, prepared = workload.restrict(origin), self.prepared.get(origin)
             if restricted and prepared is not None:

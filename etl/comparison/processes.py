@@ -180,9 +180,19 @@ class Processes:
         join = partial(join_samples, are_together=steps_wait(self._workload.settings))
         return self._ask_ranks("measure", Sample, candidate, join, with_etl_alone=with_etl_alone)
 
-    def tune(self, candidate: Candidate, batches: int) -> TuningSample:
-        """Return one sample of training on `batches` of an epoch, or on all of its batches if it has fewer."""
-        return self._ask("tune", TuningSample, candidate, batches=batches)
+    def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
+        """Return one sample of training on some batches of an epoch.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The way to load.
+        batches : int
+            Batches; all of the epoch if it has fewer.
+        limit_seconds : float, optional
+            Time after which it is given up.
+        """
+        return self._ask("tune", TuningSample, candidate, limit_seconds, batches=batches)
 
     def decoding(self, decoder: str) -> Decoding:
         """Return the time of each stage of the pipeline with another decoder."""
@@ -205,15 +215,35 @@ class Processes:
         for each in (self._servers, *self._alone.values()):
             each.close()
 
-    def _ask(self, action: str, kind: type[Result], candidate: Candidate | None = None, **arguments: Any) -> Result:
-        """Return the answer of the first rank alone, which prepares files on the CPUs of all."""
+    def _ask(
+        self,
+        action: str,
+        kind: type[Result],
+        candidate: Candidate | None = None,
+        limit_seconds: float | None = None,
+        **arguments: Any,
+    ) -> Result:
+        """Return the answer of the first rank alone, which prepares files on the CPUs of all.
+
+        Parameters
+        ----------
+        action : str
+            What it is asked to do.
+        kind : type
+            Class of the answer.
+        candidate : Candidate, optional
+            The way to load.
+        limit_seconds : float, optional
+            Seconds that the answer may take; by default those for the kind of loader.
+        **arguments
+            Arguments of the action.
+        """
         rank = self._rank(0)
         affinity = self._affinity if action in ("write", "first_try") else rank.cpus
         request = self._request(action, candidate, affinity, rank, arguments)
         with self._errors_of(candidate):
-            return kind.from_json(
-                self._servers_of(candidate).sample(self._name(action, candidate), request, self._seconds(candidate))
-            )
+            seconds = self._seconds(candidate) if limit_seconds is None else limit_seconds
+            return kind.from_json(self._servers_of(candidate).sample(self._name(action, candidate), request, seconds))
 
     def _ask_ranks(
         self,

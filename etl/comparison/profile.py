@@ -44,7 +44,9 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)
         usual = workload.splits(Candidate("async-raw"), on_device)
-        configured = [workload.threads(each, on_device) for each in workload.candidates() if each.settings]
+        configured = [
+            split for each in workload.candidates() if each.settings for split in workload.splits(each, on_device)
+        ]
         splits = [_SplitTimes(each) for each in dict.fromkeys((*usual, *(each for each in configured if each.loading)))]
         counts = [workload.cpus, *(each.compute for each in (*usual, *configured))]
         alone: dict[int, list[float]] = {threads: [] for threads in dict.fromkeys(counts)}
@@ -87,7 +89,8 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
 def profile_decoding(workload: Workload, decoder: str) -> Decoding:
     """Measure each stage of the pipeline with another decoder, in one thread."""
     workload.select(min(PROFILED_RECORDS, len(workload.source)))
-    read_into_page_cache(source_files(workload.settings.source, workload.records))
+    prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
+    prepare(source_files(workload.settings.source, workload.records))
     workload.pipeline = workload.decoded_by(decoder)
     with workload.raw() as raw:
         records, clock = RecordRun(workload, raw.loader), StageClock(workload.stages)

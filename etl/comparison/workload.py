@@ -188,7 +188,7 @@ class Workload:
 
         The list is empty if no strategy reads a store.
         """
-        presaved = [each for each in self._requested() if each.is_presaved and not each.settings][-1:]
+        presaved = [each.origin for each in self._requested() if each.is_presaved][-1:]
         return [
             replace(each, format=self.settings.formats[0], stage=stage) for each in presaved for stage in self.stages
         ]

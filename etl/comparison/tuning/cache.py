@@ -101,7 +101,7 @@ def _default_folder() -> Path:
 def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> dict[str, Any] | None:
     """Return all that decides which configuration is the best; None if some of it cannot be known."""
     settings = workload.settings
-    functions = [candidate.strategy, settings.step, settings.model, settings.pipeline, settings.source]
+    functions = [candidate.kind.function, settings.step, settings.model, settings.pipeline, settings.source]
     named = [each for each in functions if each is not None and (is_function_name(each) or is_carried(each))]
     codes = {each: _code(each) for each in named}
     if None in codes.values():
@@ -117,7 +117,7 @@ def _identity(workload: Workload, candidate: Candidate, affinity: list[int]) -> 
         "source": str(Path(settings.source).absolute()),
         "files": _files(workload),
         "records": len(workload.source),
-        "strategy": candidate.origin.strategy,
+        "strategy": str(candidate.kind.function or candidate.strategy),
         "given": candidate.to_json(),
         "python": settings.pythons.get(workload.name(candidate)),
         "functions": codes,
@@ -141,5 +141,5 @@ def _code(name: str) -> str | None:
 
 def _files(workload: Workload) -> list[tuple[str, int, int]]:
     files = source_files(workload.settings.source, workload.records)
-    chosen = files[:: max(1, len(files) // STAT_FILES)]
+    chosen = files[:: max(1, -(-len(files) // STAT_FILES))]
     return [(str(each), status.st_size, status.st_mtime_ns) for each in chosen if (status := each.stat())]

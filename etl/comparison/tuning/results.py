@@ -11,7 +11,7 @@ from etl.comparison.units import bounds, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 
-# A smaller gain is not worth a change of settings.
+# A smaller difference is not worth a change of settings.
 NEGLIGIBLE = 0.02
 
 
@@ -37,9 +37,11 @@ class Costs(JsonValues):
     memory_nbytes: int
 
     def dominates(self, other: Costs) -> bool:
-        """Return True if no cost is higher than those of `other`, and one is lower."""
+        """Return True if no cost is higher than those of `other`, and one is lower, by more than `NEGLIGIBLE`."""
         own, others = vars(self), vars(other)
-        return self != other and all(own[name] <= others[name] for name in own)
+        return all(own[name] <= others[name] * (1 + NEGLIGIBLE) for name in own) and any(
+            own[name] * (1 + NEGLIGIBLE) < others[name] for name in own
+        )
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from etl.comparison.candidates import Candidate
 from etl.comparison.samples import TuningSample
+from etl.comparison.tuning.results import NEGLIGIBLE
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Rounds
-from etl.measuring.statistics import MIN_ROUNDS, Interval, paired_ratios, ratio_interval
+from etl.measuring.statistics import Interval, paired_ratios, ratio_interval
 
 # Configurations that are measured in rounds, besides the given one.
 FINALISTS = 3
@@ -24,8 +25,6 @@ HALVING_SHARE, NEIGHBOURS_SHARE = 0.4, 0.5
 MAX_CONFIGURATIONS, MIN_CONFIGURATIONS = 32, 4
 # A configuration this much slower than the last that is kept is kept, too: one sample of each may be off by as much.
 TIED = 1.03
-# A slower configuration that is simpler is chosen if no more than this is lost.
-NEGLIGIBLE = 0.02
 
 
 @dataclass
@@ -81,6 +80,8 @@ class Search:
         Decides the order in each turn.
     progress : callable
         Called before each sample with "tune" or "confirm", the samples that were taken, and all that are known of.
+    is_allowed : callable
+        Called with a candidate and what was measured of it; returns False if it may not be chosen.
     now : callable
         Clock, in seconds.
 
@@ -105,6 +106,7 @@ class Search:
         deadline: float,
         seed: int,
         progress: Callable[[str, int, int | None], None],
+        is_allowed: Callable[[Candidate, Measured], bool] = lambda *_: True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._given = given
@@ -116,6 +118,7 @@ class Search:
         self._began = now()
         self._seed = seed
         self._progress = progress
+        self._is_allowed = is_allowed
         self._now = now
         self._turns = 0
         self._sample_seconds = 0.0
@@ -186,7 +189,7 @@ class Search:
                 break
             random.Random(self._seed).shuffle(near)
             measured = self._take_turn([*best, *near[:with_room]], deadline, self._max_batches)
-            best = self._best(measured or best, FINALISTS)
+            best = self._best(list(dict.fromkeys([*measured, *best])), FINALISTS)
         return best
 
     def confirm(self, finalists: Iterable[Candidate]) -> Mapping[Candidate, Interval]:
@@ -198,6 +201,7 @@ class Search:
         the rounds that are complete.
         """
         chosen = [self._given, *(each for each in finalists if each != self._given)]
+        chosen = chosen[: self._fit_round(len(chosen))]
         rounds: Rounds[Candidate, float] = Rounds(
             chosen, self._take_round, seed=self._seed, on_failure=self._note_failure
         )
@@ -224,6 +228,14 @@ class Search:
                 ratios[each] = ratio_interval(pairs)
         return ratios
 
+    def _fit_round(self, candidates: int) -> int:
+        """Return how many of the candidates a round has time for, at least two; take fewer batches if need be."""
+        per_batch = self.measured[self._given].samples[-1].seconds_per_batch
+        left = self._deadline - self._now()
+        while candidates * self._max_batches * per_batch > left and self._max_batches > self._batches:
+            self._max_batches = max(self._batches, self._max_batches // 2)
+        return max(2, min(candidates, int(left / (self._max_batches * per_batch))))
+
     def _in_the_race(self, rounds: Rounds[Candidate, float]) -> list[Candidate]:
         """Return the given configuration, and the finalists that may still be the best."""
         finalists = [each for each in rounds.variants if each != self._given]
@@ -234,7 +246,7 @@ class Search:
         return [self._given, *(each for each in finalists if medians[each] <= limit)]
 
     def _take_round(self, candidate: Candidate, number: int) -> float:
-        self._progress("confirm", number, MIN_ROUNDS)
+        self._progress("confirm", number, None)
         sample = self._take_sample(candidate, self._max_batches)
         self.measured.setdefault(candidate, Measured()).samples.append(sample)
         return sample.epoch_seconds(self._epoch_batches)
@@ -271,7 +283,10 @@ class Search:
 
     def _best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
         """Return the `count` best of `candidates`, the best first, and those that are as good as the last of them."""
-        ranked = sorted(candidates, key=lambda each: self.measured[each].score)
+        allowed = [
+            each for each in candidates if each not in self.failed and self._is_allowed(each, self.measured[each])
+        ]
+        ranked = sorted(allowed, key=lambda each: self.measured[each].score)
         if len(ranked) <= count:
             return ranked
         limit = self.measured[ranked[count - 1]].score + math.log(TIED)

@@ -93,12 +93,12 @@ class Space:
         """Return the candidate with these changes."""
         if self._candidate.is_foreign:
             return self._candidate.with_settings({**dict(self._candidate.settings), **changes})
-        values = {**self.given, **changes}
+        own = dict(self._candidate.settings)
+        values = {**own, **self.given, **changes}
         # Without them the store has the name of the comparison's own.
-        for name in ("compression", "decoder"):
-            if name in values and (values[name] is None or (name == "decoder" and name not in changes)):
-                del values[name]
-        return self._candidate.with_settings(values)
+        if "decoder" not in own and "decoder" not in changes:
+            values.pop("decoder", None)
+        return self._candidate.with_settings({name: value for name, value in values.items() if value is not None})
 
     def __len__(self) -> int:
         """Return the number of different configurations, or an upper bound if there are very many."""
@@ -223,7 +223,7 @@ def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_p
     """Yield the settings of a strategy of this package."""
     given = workload.threads(candidate, profile.is_on_device)
     if candidate.is_ahead:
-        splits = dict.fromkeys((given, *workload.splits(candidate, profile.is_on_device)))
+        splits = dict.fromkeys((given, *workload.splits(candidate.origin, profile.is_on_device)))
         yield Dimension(
             ("compute_threads", "loading_threads"),
             tuple((each.compute, each.loading) for each in splits),
@@ -231,7 +231,7 @@ def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_p
         )
         yield _single("workers", candidate.kind.ahead, ("thread", "process"))
         yield _single("prefetch_size", workload.prefetch_size(candidate), PREFETCH_SIZES)
-    else:
+    elif workload.settings.simulated_seconds is None:
         yield _single("compute_threads", given.compute, map(int, profile.compute_seconds), is_predicted=True)
     if not same_pixels:
         own = candidate.setting("decoder", workload.settings.decoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -12,12 +13,12 @@ from typing import Any
 from etl.comparison.candidates import Candidate
 from etl.comparison.prediction import predict_wall, stage_seconds
 from etl.comparison.preparation import Preparation, opened_workload
-from etl.comparison.processes import Processes
+from etl.comparison.processes import InputError, Processes
 from etl.comparison.progress import ComparisonProgress
 from etl.comparison.publishing import describe_machine, describe_versions
 from etl.comparison.results import EpochScale
 from etl.comparison.sameness import compare_epochs
-from etl.comparison.samples import CheckedEpoch, Profile
+from etl.comparison.samples import CheckedEpoch, Profile, TuningSample
 from etl.comparison.settings import Settings
 from etl.comparison.tuning.cache import Cache
 from etl.comparison.tuning.results import (
@@ -40,6 +41,8 @@ EPOCH_SECONDS, FIRST_SECONDS = 2.0, 0.4
 MIN_EPOCH_BATCHES, MIN_FIRST_BATCHES = 16, 4
 # Share of a strategy's time for writing stores besides that of the given configuration.
 WRITING_SHARE = 0.2
+# A configuration is given up after this many times the time of the given one, and this many seconds.
+SLOWEST, MARGIN = 5.0, 20.0
 # Levels of sameness at which a configuration does the same work as the given one.
 SAME = ("identical", "same records", "close")
 
@@ -89,9 +92,11 @@ def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
         strategies.append(given)
         if tuned is None:
             continue
+        if not tuned.chosen:  # then `etl compare` finds the split of the CPUs
+            continue
         if not tuned.is_foreign:
-            configured[name] = {**tuned.given, **tuned.chosen}
-        elif tuned.chosen:
+            configured[name] = {**settings.configured.get(name, {}), **tuned.given, **tuned.chosen}
+        else:
             label = f"{name} (tuned)"
             strategies.append(f"{label}={candidate.strategy}")
             configured[label] = {**settings.configured.get(name, {}), **tuned.chosen}
@@ -137,7 +142,7 @@ class _Tuner:
                     stopped_early = True
         for each in candidates:
             if each in known:
-                self._tuned.append(replace(known[each], name=self._workload.name(each.origin)))
+                self._tuned.append(replace(known[each], name=_name(each)))
         if not self._tuned:
             name, reason = next(iter(self._failed.items()))
             raise MeasurementError(f"no strategy could be tuned; {name}: {reason}", reason)
@@ -185,7 +190,7 @@ class _Tuner:
         preparation.try_loaders()
         deadline = self._began + preparation.lost + self._total
         for number, candidate in enumerate(candidates):
-            name = self._workload.name(candidate.origin)
+            name = _name(candidate)
             reason = preparation.failed.get(candidate)
             if reason is not None:
                 self._failed[name] = reason
@@ -208,6 +213,11 @@ class _Tuner:
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = min(1.0, (time.monotonic() - self._began) / self._total)
         self._show(ComparisonProgress(phase, done, total, share))
+
+
+def _name(candidate: Candidate) -> str:
+    """Return the name of a strategy in reports, without a format."""
+    return candidate.label or candidate.strategy
 
 
 class _OneStrategy:
@@ -256,7 +266,11 @@ class _OneStrategy:
         self._space = space_of(workload, candidate, profile, workload.settings.same_pixels)
         self._changes: dict[Candidate, dict[str, Any]] = {}
         self._dropped: dict[Candidate, str] = {}
-        self._contents: dict[Candidate, CheckedEpoch] = {}
+        self._contents: dict[Candidate, CheckedEpoch | None] = {}
+        # Duration and batches of the first sample, which is of the given configuration.
+        self._first_seconds: float | None = None
+        self._first_batches = 1
+        self._given_measured = Measured()
         self.was_interrupted = False
 
     def run(self, deadline: float) -> TunedStrategy:
@@ -265,28 +279,31 @@ class _OneStrategy:
         self._select(deadline - began)
         given = self._configured({})
         self._write([given], deadline)
+        self._processes.renew()  # its start is no part of the first sample
         search = Search(
             given,
-            self._processes.tune,
+            self._take,
             renew=self._processes.renew,
             epoch_batches=self._scale.batches,
             batches=self._first_and_last_batches(),
             deadline=deadline,
             seed=self._workload.settings.seed,
             progress=self._progress,
+            is_allowed=self._is_allowed,
         )
         count = search.measure_given()
         predict = None if self._given.is_foreign else self._predict
         if self._given.is_presaved:
             self._write(self._worth_writing(), began + WRITING_SHARE * (deadline - began))
-        changes = self._space.first_choice(count, self._seed, predict, lambda each: self._is_allowed(each, search))
+        changes = self._space.first_choice(count, self._seed, predict, self._is_allowed)
         finalists = search.halve([self._configured(each) for each in changes])
-        finalists = search.look_around(finalists, lambda each: self._near(each, search))
-        finalists = [each for each in finalists if self._is_allowed(each, search) and self._is_same(each, given)]
+        finalists = search.look_around(finalists, self._near)
+        finalists = [each for each in finalists if self._is_same(each, given)]
         ratios = search.confirm(finalists)
         self.was_interrupted = search.was_interrupted
-        ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each, search)}
-        best = choose(given, ratios, self._simplicity, may_keep=self._is_allowed(given, search))
+        ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each, search.measured[each])}
+        best = choose(given, ratios, self._simplicity, may_keep=self._is_allowed(given, search.measured[given]))
+        self._given_measured = search.measured[given]
         tried = {
             each: self._configuration(each, measured, ratios.get(each), each in ratios or each == given)
             for each, measured in search.measured.items()
@@ -298,7 +315,7 @@ class _OneStrategy:
             given=self._space.given,
             chosen=self._changes[best],
             configurations=with_front(tried.values()),
-            untried=max(0, len(self._space) - len(tried) - len(search.failed)),
+            untried=max(0, len(self._space) - len(tried.keys() | search.failed.keys())),
             failed={describe_settings(self._changes[each]): reason for each, reason in search.failed.items()},
             limits=self._limits.as_dict(),
             measured_records=len(self._workload.records),
@@ -329,7 +346,24 @@ class _OneStrategy:
         if count != len(workload.records):
             self._preparation.remove_stores()
             workload.select(count)
-        self._preparation.prepare()
+        if self._given.is_foreign:
+            self._preparation.prepare(self._given.origin)
+
+    def _take(self, candidate: Candidate, batches: int) -> TuningSample:
+        """Take a sample. What is wrong with another than the given configuration is no error of the input."""
+        limit = None
+        if self._first_seconds is not None:
+            limit = SLOWEST * self._first_seconds / self._first_batches * max(batches, self._first_batches) + MARGIN
+        started = time.monotonic()
+        try:
+            sample = self._processes.tune(candidate, batches, limit)
+        except InputError as error:
+            if self._first_seconds is None:
+                raise
+            raise MeasurementError(str(error), reason=str(error)) from error
+        if self._first_seconds is None:
+            self._first_seconds, self._first_batches = time.monotonic() - started, batches
+        return sample
 
     def _batch_seconds(self) -> float:
         """Return the expected seconds of a batch."""
@@ -363,26 +397,29 @@ class _OneStrategy:
     def _write(self, candidates: list[Candidate], deadline: float) -> None:
         """Write the stores of `candidates` in their order, none after the deadline."""
         for each in candidates:
-            if each.is_presaved and each.store not in self._preparation.writing and time.monotonic() < deadline:
+            if not each.is_presaved or each.store in self._preparation.writing:
+                continue
+            if time.monotonic() >= deadline:
+                break
+            try:
                 self._preparation.write_stores([each])
+            except (MeasurementError, InputError) as error:
+                if each == self._configured({}):
+                    raise
+                self._dropped[each] = f"its store could not be written: {error}"
 
-    def _is_allowed(self, candidate: Candidate, search: Search) -> bool:
+    def _is_allowed(self, candidate: Candidate, measured: Measured | None = None) -> bool:
         """Return True if `candidate` has its files, and exceeds no limit as far as that is known."""
         if candidate.is_presaved and candidate.store not in self._preparation.writing:
             return False
-        measured = search.measured.get(candidate)
         reason = self._limits.exceeded_by(self._costs(candidate, measured))
         if reason:
             self._dropped[candidate] = reason
         return candidate not in self._dropped
 
-    def _near(self, candidate: Candidate, search: Search) -> list[Candidate]:
+    def _near(self, candidate: Candidate) -> list[Candidate]:
         near = [self._configured(each) for each in self._space.neighbours(self._changes[candidate])]
-        return [
-            each
-            for each in near
-            if not each.is_presaved or (each.store in self._preparation.writing and self._is_allowed(each, search))
-        ]
+        return [each for each in near if self._is_allowed(each)]
 
     def _is_same(self, candidate: Candidate, given: Candidate) -> bool:
         """Return True if `candidate` loads the same records as `given`."""
@@ -395,9 +432,12 @@ class _OneStrategy:
             self._dropped[candidate] = "its epoch could not be checked"
             return False
         same = compare_epochs(epoch.content, expected.content, "the given configuration", None)
-        if same.level not in SAME:
+        # Of random transforms that are drawn anew whenever they are read, only the amount can be the same.
+        is_random = self._preparation.randomness is not None or (self._given.is_foreign and expected.reshuffles is None)
+        allowed = (*SAME, "same amount") if is_random else SAME
+        if same.level not in allowed:
             self._dropped[candidate] = f"it loads other records: {same.reason}"
-        return same.level in SAME
+        return same.level in allowed
 
     def _is_partly_read(self, candidate: Candidate) -> bool:
         return candidate.is_foreign and not self._workload.gets_selected(candidate)
@@ -407,8 +447,8 @@ class _OneStrategy:
             threads = self._workload.threads(given, self._profile.is_on_device).compute
             try:
                 self._contents[candidate] = self._processes.check(candidate, threads, trains=False)
-            except MeasurementError:
-                return None
+            except (MeasurementError, InputError):
+                self._contents[candidate] = None
         return self._contents[candidate]
 
     def _simplicity(self, candidate: Candidate) -> tuple[int, int]:
@@ -426,15 +466,26 @@ class _OneStrategy:
         seconds = memory = 0.0
         if measured is not None:
             memory = measured.memory_nbytes
-            # The last samples had the most batches.
-            rounds = list(measured.rounds.values()) or [measured.samples[-1].epoch_seconds(scale.batches)]
-            seconds = statistics.median(rounds)
+            seconds = self._epoch_seconds(measured, scale.batches)
         return Costs(
             seconds=seconds,
             prepare_seconds=0.0 if written is None else scale.amount(written.seconds, written.records),
             disk_nbytes=0 if written is None else round(scale.amount(written.nbytes, written.records)),
             memory_nbytes=round(memory),
         )
+
+    def _epoch_seconds(self, measured: Measured, batches: float) -> float:
+        """Return the median of the rounds.
+
+        For others than finalists it is that of the given configuration times the ratio of their scores: single samples
+        of different minutes cannot be compared.
+        """
+        given = self._given_measured
+        if measured.rounds:
+            return statistics.median(measured.rounds.values())
+        if given.rounds and given.scores and measured.scores:
+            return statistics.median(given.rounds.values()) * math.exp(measured.score - given.score)
+        return measured.samples[-1].epoch_seconds(batches)
 
     def _configuration(
         self, candidate: Candidate, measured: Measured, ratio: Interval | None, is_finalist: bool
