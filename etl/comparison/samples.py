@@ -372,6 +372,7 @@ class Sample(JsonValues):
         A loop beside a device may wait without a stall, so this is a share of the stall.
         """
         waits, stall = self.loading_waits, self.epoch.stall.rest
-        if waits is None:
+        storage = None if waits is None else waits.storage
+        if waits is None or storage is None:
             return None
-        return Split(0.0, stall * waits.storage / waits.waited if waits.waited else 0.0)
+        return Split(0.0, stall * storage / waits.waited if waits.waited else 0.0)

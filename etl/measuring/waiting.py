@@ -32,6 +32,10 @@ PROC = Path("/proc")
 BUSY_SHARE = 0.05
 # The times are unknown if threads that are not watched used a CPU for more than this share of the epoch.
 MAX_UNSEEN_SHARE = 0.1
+# Waits are left out if watching them all would take more than this share of the epoch.
+MAX_COST_SHARE = 0.003
+# PSI knows local disks only. It decides if it has at least this share of the time that is in question.
+MIN_PRESSURE_SHARE = 0.05
 LINE_NBYTES = 512
 FULL_MICROSECONDS = re.compile(rb"full .*total=(\d+)")
 
@@ -43,7 +47,7 @@ class WaitTimes(JsonValues):
     Attributes
     ----------
     waited : float
-        All waits.
+        All waits that were watched.
     loop_busy : float
         The part in which the loop itself used a CPU, or was ready to.
     loaders_busy : float
@@ -62,13 +66,21 @@ class WaitTimes(JsonValues):
     pressure: float | None
 
     @property
-    def storage(self) -> float:
-        """Seconds in which data were waited for: from a disk, a network or another process."""
+    def storage(self) -> float | None:
+        """Seconds in which data were waited for: from a disk, a network or another process.
+
+        None if it is unknown: several loaders were idle in turns, and not because of a local disk, so they may have
+        waited for a network or for each other.
+        """
         # Each loader's own share at most, as if no lock was ever waited for; at least while nothing was busy at all.
         busy_each = self.loaders_busy / max(1, self.loaders)
         most = max(0.0, self.waited - max(self.loop_busy, busy_each))
         least = min(most, max(0.0, self.waited - self.loop_busy - self.loaders_busy))
-        return least if self.pressure is None else min(most, max(least, self.pressure))
+        if self.pressure is None or most - least <= MIN_PRESSURE_SHARE * self.waited:
+            return least
+        if self.pressure < MIN_PRESSURE_SHARE * (most - least):
+            return None
+        return min(most, max(least, self.pressure))
 
     @property
     def method(self) -> str:
@@ -80,17 +92,19 @@ class WaitWatch:
     """A context manager that measures the waits of one epoch; `begin` and `end` are called around each of them.
 
     The first wait is not measured. At its end, the threads of this process and of its children that were busy meanwhile
-    are taken for those that load.
+    are taken for those that load. Of short waits only some are watched, so that this takes little time.
     """
 
     def __init__(self) -> None:
         self._is_first = True
+        self._is_unknown = False
         self._loop: _Task | None = None
         self._others: list[_Task] = []
         self._pressure: int | None = None
         self._before: dict[str, int] = {}
         self._unseen: dict[str, float] = {}
-        self._began = self._cpu = self._seconds = 0.0
+        self._is_watching = False
+        self._cost = self._began = self._cpu = self._seconds = 0.0
         self._waited = self._loop_busy = self._stalled = 0.0
 
     def __enter__(self) -> Self:
@@ -98,7 +112,9 @@ class WaitWatch:
             (PROC / "thread-self/children").read_bytes()
             self._before = _cpu_times()
             self._seconds = -time.perf_counter()
-            self._loop = _Task(str((PROC / "thread-self").readlink()))
+            loop = _Task(str((PROC / "thread-self").readlink()))
+            if any(loop.times):  # some kernels have the file and leave it at 0
+                self._loop = loop
         return self
 
     def __exit__(
@@ -108,7 +124,11 @@ class WaitWatch:
             return
         self._seconds += time.perf_counter()
         watched = [self._loop, *self._others]
-        used = _growth(self._before, _cpu_times())
+        used: dict[str, float] = {}
+        try:
+            used = _growth(self._before, _cpu_times())
+        except OSError:
+            self._is_unknown = True
         self._unseen = {name: seconds for name, seconds in used.items() if name not in {each.name for each in watched}}
         for task in watched:
             task.close()
@@ -119,30 +139,37 @@ class WaitWatch:
         """Begin to wait for a batch."""
         if self._loop is None or self._is_first:
             return
-        self._began = time.perf_counter()
+        asked = time.perf_counter()
+        self._is_watching = self._cost <= MAX_COST_SHARE * (asked + self._seconds)
+        if not self._is_watching:
+            return
         if self._pressure is not None:
             self._stalled -= _seconds_of_pressure(self._pressure)
         for task in self._others:
             task.begin()
         self._loop.begin()
-        self._cpu = time.thread_time()
+        self._cpu, self._began = time.thread_time(), time.perf_counter()
+        self._cost += self._began - asked
 
     def end(self) -> None:
         """End to wait, since the batch is there or the epoch has ended."""
-        if self._loop is None:
+        ended, used = time.perf_counter(), time.thread_time()
+        if self._loop is None or not (self._is_first or self._is_watching):
             return
         if self._is_first:
             self._is_first = False
             self._find_loaders()
+            self._cost += time.perf_counter() - ended
             return
         # The kernel updates what it tells of a running thread with every tick, but the clock of this one at once.
-        self._loop_busy += time.thread_time() - self._cpu
+        self._loop_busy += used - self._cpu
+        self._waited += ended - self._began
         self._loop.end()
         for task in self._others:
             task.end()
         if self._pressure is not None:
             self._stalled += _seconds_of_pressure(self._pressure)
-        self._waited += time.perf_counter() - self._began
+        self._cost += time.perf_counter() - ended
 
     def times(self, computing: Collection[str] = ()) -> WaitTimes | None:
         """Return the times of all waits, or None if they are unknown.
@@ -153,7 +180,7 @@ class WaitWatch:
             `BusyThreads.names` while nothing loads: these threads spin for a while after a step, which is not loading.
         """
         unseen = sum(seconds for name, seconds in self._unseen.items() if name not in computing)
-        if self._loop is None or unseen > MAX_UNSEEN_SHARE * self._seconds:
+        if self._loop is None or self._is_unknown or unseen > MAX_UNSEEN_SHARE * self._seconds:
             return None
         loaders = [each for each in self._others if each.name not in computing]
         return WaitTimes(
@@ -166,13 +193,24 @@ class WaitWatch:
 
     def _find_loaders(self) -> None:
         loop = "" if self._loop is None else self._loop.name
-        for name in _busiest(self._before, _cpu_times()):
+        try:
+            names = _busiest(self._before, _cpu_times())
+        except OSError:
+            self._is_unknown = True
+            return
+        for name in names:
             if name != loop:
                 with contextlib.suppress(OSError):  # it has ended
                     self._others.append(_Task(name))
         if len(self._others) > 1:
-            with contextlib.suppress(OSError):  # a kernel without it, or with it switched off
-                self._pressure = os.open(PROC / "pressure/io", os.O_RDONLY)
+            with contextlib.suppress(OSError):  # a kernel without it
+                file = os.open(PROC / "pressure/io", os.O_RDONLY)
+                try:
+                    _seconds_of_pressure(file)
+                except OSError:  # it is switched off
+                    os.close(file)
+                else:
+                    self._pressure = file
 
 
 class BusyThreads:
@@ -206,8 +244,9 @@ class _Task:
     def __init__(self, name: str) -> None:
         self.name = name
         self.used = self.queued = 0.0
+        self._last = (0, 0)
         self._file = os.open(PROC / name / "schedstat", os.O_RDONLY)
-        self._began = self._last = self._read()
+        self._began = self.times = self._read()
 
     def begin(self) -> None:
         self._began = self._read()
