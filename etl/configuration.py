@@ -16,7 +16,7 @@ from typing import Any
 
 import presave
 from etl import strategies
-from etl.arguments import whole_number
+from etl.arguments import printable, whole_number
 from etl.configuration_file import (
     KEYS,
     facts_lines,
@@ -353,13 +353,15 @@ class Configuration:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         cpus, given = available_cpus(), self.source if source is None else source
+        prepare = getattr(function, "prepare", None)
+        functions = [function] if prepare is None else [function, prepare]
         opened = functools.cache(lambda: self.open_source(source))
         return Task(
             batch_size=self.batch_size,
             dtype=self.dtype or "float32",
             seed=self.seed,
             epoch=0,
-            records=_count(opened, given) if _asks_for(function, "records") else 0,
+            records=_count(opened, given) if any(_asks_for(each, "records") for each in functions) else 0,
             cpus=cpus,
             workers=cpus,
             folder="" if folder is None else str(folder.absolute()),
@@ -484,7 +486,7 @@ class Configuration:
 
     def _text_for(self, target: Path, title: str) -> str:
         """Return the content of a file at `target`."""
-        lines = [f"# {line}" for line in title.splitlines()]
+        lines = [f"# {printable(line)}" for line in title.splitlines()]
         lines += ["#", f'# In a training script:  train = etl.from_config("{target.name}")']
         if self.store is not None:
             lines.append(f"# Once, before that:      etl presave --config {target.name}")

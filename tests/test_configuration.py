@@ -381,7 +381,7 @@ def test_a_missing_loader_is_an_error_that_names_the_file(folder: Path) -> None:
 def test_the_guide_works(folder: Path) -> None:
     (file, _) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
     ((name, script),) = re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL)
-    (command,) = re.findall(r"```console\netl (.*?)\n```", GUIDE)
+    (command,) = re.findall(r"```console\netl (presave .*?)\n```", GUIDE)
     (folder / "photos.toml").write_text(file)
     (folder / name).write_text(script)
     for program in (["-m", "etl", *command.split()], [name]):

@@ -93,7 +93,7 @@ def _describe_run(results: PeerResults) -> str:
     rounds = max(len(each.rounds) for each in results.rows)
     tuned = "" if results.tune_seconds is None else f", each loader tuned for {results.tune_seconds:g} s"
     return (
-        f"Measured on {results.started_at[:10]} with `{results.command}` at commit {results.commit[:12]} on "
+        f"Measured on {results.started_at[:10]} with `{results.command}` at commit {results.commit} on "
         f"{results.threads} CPUs{processor}: {results.records:,} photographs, batch {results.batch_size}, "
         f"medians of {rounds} rounds{tuned}."
     )

@@ -160,10 +160,11 @@ class PeerResults(JsonValues):
 
         They are paired within rounds. None for this project's loader, and if there is no common round.
         """
-        ours = next((each for each in self.rows if each.name == OURS and each.is_tuned == row.is_tuned), None)
-        if ours is None or row.name == OURS:
+        # If no other settings were better for this project's loader, it is as documented when it is tuned, too.
+        mine = [each for each in self.rows if each.name == OURS and each.is_tuned in (row.is_tuned, False)]
+        if not mine or row.name == OURS:
             return None
-        return loading_ratio(row, ours)
+        return loading_ratio(row, max(mine, key=lambda each: each.is_tuned))
 
 
 def loading_ratio(theirs: RawRow, ours: RawRow) -> Interval | None:

@@ -55,7 +55,7 @@ def show(results: PeerResults, notes: Sequence[str], console: Console) -> None:
         table.add_column(column, justify="right")
     table.add_column("note")
     for row in sorted(results.rows, key=lambda each: -each.images_per_second):
-        described = [*row.disqualified, describe_settings(row), row.note]
+        described = [*row.disqualified, describe_settings(row) or row.note]
         name = f"{row.name} (tuned)" if row.is_tuned else row.name
         table.add_row(name, *_cells(row, results), "; ".join(filter(None, described)))
     for name, reason in results.missing.items():

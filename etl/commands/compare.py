@@ -37,6 +37,8 @@ from etl.comparison.trace import trace_events
 from etl.configuration import PREFETCH_SIZE, Configuration
 from etl.measuring.processes import MeasurementError
 
+# Said after Ctrl-C.
+INTERRUPTED = "nothing was left but what --tune had found, which is kept"
 # Name of the strategy of `--config` in reports.
 CONFIGURED = "configured"
 

@@ -30,7 +30,10 @@ from etl.comparison.tuning.results import TunedStrategy, Tuning
 from etl.comparison.tuning.table import show_tuning
 from etl.comparison.tuning.tuner import run_tuning
 from etl.configuration import Configuration
+from etl.functions import find_function, parameters_of
 from etl.measuring.processes import MeasurementError
+from etl.sources.named import is_source_name
+from etl.strategies import canonical, find_prepare
 
 # Said after Ctrl-C.
 INTERRUPTED = "strategies that were finished are kept, and the same command goes on with the others"
@@ -112,8 +115,19 @@ def run(arguments: argparse.Namespace) -> int:
     if fastest is None:
         return 1
     if arguments.toml is not None:
-        configuration_of(settings, fastest, tuning, arguments.toml).write(arguments.toml, f"{fastest.advice()}")
+        if fastest.name in settings.pythons:
+            raise ValueError(f"--toml: {fastest.name}, the fastest, runs in another Python, which no file can say")
+        configuration_of(settings, fastest, tuning, arguments.toml).write(arguments.toml, fastest.advice())
     return 0
+
+
+def _needs_store(strategy: TunedStrategy) -> bool:
+    """Return True if a strategy reads a store, or a loader of the user has files of its own."""
+    kind = strategies.find(strategy.strategy)
+    if kind.function is None:
+        return kind.reads_store
+    function = find_function(kind.function, "--strategy")
+    return find_prepare(function) is not None or any(each.name == "folder" for each in parameters_of(function))
 
 
 def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning, path: Path) -> Configuration:
@@ -130,23 +144,23 @@ def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning
     path : Path
         The file that the configuration is for. A store would be beside it, with the same name.
     """
-    values = {**strategy.given, **strategy.chosen}
+    values = {name: value for name, value in {**strategy.given, **strategy.chosen}.items() if value is not None}
     decoder = str(values.pop("decoder", settings.decoder))
-    reads_store = not strategy.is_foreign and strategies.find(strategy.strategy).reads_store
     ratio = strategy.best.ratio
+    keeps_dtypes = settings.step is not None and is_source_name(settings.source)
     return Configuration(
         source=settings.source,
         strategy=strategy.strategy,
-        store=str(path.with_suffix(".store")) if reads_store else None,
+        store=str(path.with_suffix(".store")) if _needs_store(strategy) else None,
         split=settings.split,
         pipeline=settings.pipeline,
         size=settings.size,
         decoder=decoder,
         table_options=settings.table_options,
         batch_size=settings.batch_size,
-        dtype=settings.dtype,
+        dtype=None if keeps_dtypes else settings.dtype,
         seed=settings.seed,
-        settings=strategy.chosen if strategy.is_foreign else values,
+        settings=canonical(values),
         result={
             "epoch_seconds": strategy.best.costs.seconds,
             "ratio": None if ratio is None else ratio.estimate,

@@ -93,14 +93,15 @@ class Costs:
     def loading(self, threads: int, cpus: int) -> float:
         """Return the seconds to load a batch with `threads` threads on `cpus` CPUs, with nothing else running."""
         if not self.is_ahead:
-            return self.adjustment * (self.load_seconds + self.disk_seconds)
+            return self.adjustment * self.load_seconds + self.disk_seconds
         contention = self.contention
         if threads > self.threads.loading:
             # If more threads were even faster than proportional, that was noise, which must not be extrapolated.
             contention = max(0.0, contention)
         shared = self.one_thread_seconds * (contention + (1 - contention) / threads)
         # Waiting for the disk is shared by threads, too, until the disk is always busy.
-        return self.adjustment * max(shared + self.disk_seconds / threads, self.cpu_seconds / cpus, self.disk_seconds)
+        cpu_bound = self.adjustment * max(shared + self.disk_seconds / threads, self.cpu_seconds / cpus)
+        return max(cpu_bound, self.disk_seconds)
 
     def computing(self, threads: int) -> float:
         """Return the seconds of compute alone with `threads` threads; by Amdahl's law if that was not measured."""
@@ -259,7 +260,12 @@ def _is_used(found: Outcome) -> bool:
 
 
 def _splits(costs: Costs, cpus: int) -> list[Threads]:
-    """Return the CPU splits that a comparison tries on `cpus` CPUs, see `Workload.splits`."""
+    """Return the CPU splits that a comparison tries on `cpus` CPUs; on as many as were measured, the measured one.
+
+    See `Workload.splits`.
+    """
+    if cpus == costs.cpus:
+        return [costs.threads]
     if not costs.is_ahead:
         return [Threads(threads, 0) for threads in {1, cpus}]
     if costs.is_on_device:

@@ -37,6 +37,7 @@ MAX_COST_SHARE = 0.003
 # PSI knows local disks only. It decides if it has at least this share of the time that is in question.
 MIN_PRESSURE_SHARE = 0.05
 LINE_NBYTES = 512
+_ENDED = "threads that have ended"
 FULL_MICROSECONDS = re.compile(rb"full .*total=(\d+)")
 
 
@@ -104,14 +105,14 @@ class WaitWatch:
         self._before: dict[str, int] = {}
         self._unseen: dict[str, float] = {}
         self._is_watching = False
-        self._cost = self._began = self._cpu = self._seconds = 0.0
+        self._cost = self._began = self._cpu = self._seconds = self._process = 0.0
         self._waited = self._loop_busy = self._stalled = 0.0
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):  # a kernel that does not tell these times, or children
             (PROC / "thread-self/children").read_bytes()
             self._before = _cpu_times()
-            self._seconds = -time.perf_counter()
+            self._seconds, self._process = -time.perf_counter(), time.process_time()
             loop = _Task(str((PROC / "thread-self").readlink()))
             if any(loop.times):  # some kernels have the file and leave it at 0
                 self._loop = loop
@@ -130,6 +131,9 @@ class WaitWatch:
         except OSError:
             self._is_unknown = True
         self._unseen = {name: seconds for name, seconds in used.items() if name not in {each.name for each in watched}}
+        # Threads that have ended are in the time of the process only.
+        own = sum(seconds for name, seconds in used.items() if name.startswith(f"{os.getpid()}/"))
+        self._unseen[_ENDED] = max(0.0, time.process_time() - self._process - own)
         for task in watched:
             task.close()
         if self._pressure is not None:

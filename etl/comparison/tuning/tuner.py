@@ -19,7 +19,7 @@ from etl.comparison.publishing import describe_machine, describe_versions
 from etl.comparison.results import EpochScale
 from etl.comparison.sameness import compare_epochs
 from etl.comparison.samples import CheckedEpoch, Profile, TuningSample
-from etl.comparison.settings import Settings
+from etl.comparison.settings import Settings, label_of
 from etl.comparison.tuning.cache import Cache
 from etl.comparison.tuning.results import (
     Costs,
@@ -66,6 +66,9 @@ def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None
     MeasurementError
         If no strategy can be measured.
     """
+    labels = [label_of(each) for each in settings.strategies]
+    if any(tuned_label(each) in labels for each in labels):
+        raise ValueError(f"--tune: {', '.join(labels)}: a name with (tuned) is that of a tuned strategy; rename it")
     if settings.ranks > 1:
         raise ValueError("--tune and --ranks: settings are tuned for one rank; tune without --ranks first")
     with opened_workload(settings) as (workload, affinity):
@@ -74,6 +77,11 @@ def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None
 
 def _show_nothing(progress: ComparisonProgress) -> None:
     pass
+
+
+def tuned_label(name: str) -> str:
+    """Return the name of a loader of the user with the settings that were best for it."""
+    return f"{name} (tuned)"
 
 
 def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
@@ -97,7 +105,7 @@ def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
         if not tuned.is_foreign:
             configured[name] = {**settings.configured.get(name, {}), **tuned.given, **tuned.chosen}
         else:
-            label = f"{name} (tuned)"
+            label = tuned_label(name)
             strategies.append(f"{label}={candidate.strategy}")
             configured[label] = {**settings.configured.get(name, {}), **tuned.chosen}
             if name in pythons:
