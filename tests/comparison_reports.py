@@ -280,7 +280,11 @@ def on_ranks() -> Report:
         RankResult(number, [2 * number, 2 * number + 1], 6.3, 1.2 + number, 1.3, 0.2, 3.4, wait, share, 812_000_000)
         for number, wait, share in ((0, 1.1, 0.02), (1, 0.03, 0.98))
     ]
-    return replace(report, strategies=[replace(each, ranks=ranks) for each in report.strategies])
+    return replace(
+        report,
+        settings={**report.settings, "ranks": len(ranks)},
+        strategies=[replace(each, ranks=ranks) for each in report.strategies],
+    )
 
 
 def elsewhere() -> Report:

@@ -23,6 +23,7 @@ from benchmarks.compare_commits import commits
 from benchmarks.compare_commits import table as commits_table
 from benchmarks.console import wide_console
 from benchmarks.peers import table as peers_table
+from benchmarks.peers.results import collect
 from benchmarks.peers.rows import PRESAVED, ROWS
 from benchmarks.publish import table as publish_table
 from benchmarks.settings import table as settings_table
@@ -96,7 +97,9 @@ def show_peers() -> None:
     note = f"{rows[4].name} failed: ModuleNotFoundError: No module named 'grain'"
     reason = "error: command 'pkg-config' failed: No such file or directory"
     missing = {row.name: reason for row in rows[5:7]}
-    peers_table.show(replace(report, strategies=strategies, notes=[note]), rows[:7], missing, console)
+    settings = {"threads": 2, "compute": "simulated:50ms", **report.settings}
+    results = collect(replace(report, strategies=strategies, settings=settings), rows[:7], missing, None)
+    peers_table.show(results, [note], console)
 
 
 def show_history() -> None:

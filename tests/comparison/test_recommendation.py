@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etl.comparison.candidates import Candidate
+from etl.comparison.candidates import Candidate, StoreKind
 from etl.comparison.recommendation import make_notes, recommend
 from etl.comparison.report import Check, Presaving, StrategyResult
 from etl.comparison.results import Measurements
@@ -205,7 +205,7 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurem
         profile=make_profile(),
         predictions={},
         trials={},
-        writing={("npy", "read"): WrittenStore(1.0, int(nbytes), 200)},
+        writing={StoreKind("npy", "read"): WrittenStore(1.0, int(nbytes), 200)},
         prepared={},
         checks={},
         failed={},
