@@ -1,4 +1,4 @@
-"""How far what `etl.tune` chooses is from the best of an exhaustive grid: `python -m benchmarks.tuning [--json FILE]`.
+"""The regret of what `etl.tune` chooses, against an exhaustive grid: `python -m benchmarks.tuning [--json FILE]`.
 
 For each workload, a strategy is tuned. Then every combination of a grid of at least 24 settings is measured. Last, the
 choice and the best three of the grid are measured again together, in fresh rounds: the best of many noisy measurements
@@ -145,7 +145,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Outcome(JsonValues):
-    """What tuning of a workload was worth.
+    """The regret and the gain of tuning a workload.
 
     Attributes
     ----------

@@ -183,8 +183,8 @@ def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | Non
     step : callable, DeviceStep or None
         Called with each batch. Unless it is a `DeviceStep`, it is done when it returns. None loads without computing.
     waits : WaitWatch, optional
-        Measures what loading does during the waits, or during some of them. The time that this takes is neither part
-        of a wait nor of a step.
+        Measures what loading does during the waits, or during so many of them that it takes less than
+        `waiting.MAX_COST_SHARE` of the epoch. That time is part of the waits.
 
     Raises
     ------
@@ -199,35 +199,34 @@ def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | Non
     finish = step.finish if isinstance(step, DeviceStep) else None
     if finish is not None:
         finish()
+    started = request = now()
     if waits is not None:
         waits.begin()
-    started = request = now()
     batches = iter(iterable)
     while True:
         batch = next(batches, _END)
         if batch is _END:
             break
         touch(batch)
-        arrived = begins = now()
         if waits is not None:
             waits.end()
-            begins = now()
+        arrived = now()
         if step is not None:
             step(batch)
         if finish is None:
-            spans.append((begins, now()))
+            spans.append((arrived, now()))
         samples += record_count(batch)
         asked.append(request)
         loaded.append(arrived)
         # Released before the next batch is loaded, as in a training script, so that its memory can be reused. To unmap
         # it may take long, which belongs to the wait for the next batch.
+        request = now()
         if waits is not None:
             waits.begin()
-        request = now()
         del batch
-    exhausted = ended = now()
     if waits is not None:
         waits.end()
+    exhausted = ended = now()
     if finish is not None:
         spans = finish()
         ended = now()
