@@ -155,6 +155,8 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
         The scenario.
     """
     if scenario.compute_seconds is not None:
+        if costs.is_ahead and not costs.is_on_device:  # then all CPUs are free to load
+            costs = replace(costs, threads=Threads(1, costs.cpus), contention=max(0.0, costs.contention))
         costs = replace(costs, compute_seconds={1: scenario.compute_seconds}, is_on_device=True)
     if scenario.compute_factor is not None:
         factor = scenario.compute_factor
