@@ -16,6 +16,7 @@ from benchmarks.peers.lines import count_lines
 from benchmarks.peers.rows import OURS, Row
 from benchmarks.servers import ROOT
 from etl.comparison.report import Report, StrategyResult
+from etl.comparison.tuning.tuner import tuned_label
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
@@ -176,7 +177,7 @@ def loading_ratio(theirs: RawRow, ours: RawRow) -> Interval | None:
 
 def tuned_name(row: Row) -> str:
     """Return what a comparison calls the tuned version of `row`."""
-    return f"{row.name} (tuned)"
+    return tuned_label(row.name)
 
 
 def collect(report: Report, rows: Sequence[Row], missing: Mapping[str, str], tune_seconds: float | None) -> PeerResults:

@@ -11,6 +11,7 @@ from benchmarks.console import print_table, say
 from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers.results import PeerResults, RawRow
 from benchmarks.peers.rows import OURS, PRESAVED, RAW
+from etl.comparison.tuning.tuner import tuned_label
 
 TITLES = {
     RAW: "Photographs decoded in every epoch",
@@ -56,7 +57,7 @@ def show(results: PeerResults, notes: Sequence[str], console: Console) -> None:
     table.add_column("note")
     for row in sorted(results.rows, key=lambda each: -each.images_per_second):
         described = [*row.disqualified, describe_settings(row) or row.note]
-        name = f"{row.name} (tuned)" if row.is_tuned else row.name
+        name = tuned_label(row.name) if row.is_tuned else row.name
         table.add_row(name, *_cells(row, results), "; ".join(filter(None, described)))
     for name, reason in results.missing.items():
         table.add_row(name, *["n/a"] * len(COLUMNS), reason)

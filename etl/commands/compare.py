@@ -23,7 +23,7 @@ from etl.commands.comparison_arguments import (
     shared_settings,
     size_in_bytes,
 )
-from etl.commands.comparison_progress import exit_on_sigterm, show_progress
+from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.output import check_file_path, output_console, save_json, save_text, show_error
 from etl.commands.source_arguments import add_source_arguments
@@ -35,7 +35,6 @@ from etl.comparison.settings import Settings
 from etl.comparison.table import show_report
 from etl.comparison.trace import trace_events
 from etl.configuration import PREFETCH_SIZE, Configuration
-from etl.measuring.processes import MeasurementError
 
 # Said after Ctrl-C.
 INTERRUPTED = "nothing was left but what --tune had found, which is kept"
@@ -164,19 +163,15 @@ def run(arguments: argparse.Namespace) -> int:
         check_epoch=arguments.check_epoch,
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
         what_if=tuple(dict.fromkeys(arguments.what_if)),
-        tune_seconds=arguments.tune_budget / len(arguments.strategies) if arguments.tune else None,
+        tune_seconds=arguments.tune_budget / max(1, len(arguments.strategies)) if arguments.tune else None,
         **given,
     )
     try:
-        with exit_on_sigterm(), show_progress() as show:
+        with measuring(arguments.debug) as show:
             report = replace(run_comparison(settings, show), command=shlex.join(["etl", *sys.argv[1:]]))
     except ContradictionError as error:
         show_error(str(error))
         return 1
-    except MeasurementError as error:
-        if arguments.debug:
-            print(error.text, file=sys.stderr)
-        raise
     show_report(report, output_console())
     save_json(arguments.json, report.as_dict())
     if arguments.html is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from etl.commands.output import PlainConsole
 from etl.comparison.progress import ComparisonProgress
+from etl.measuring.processes import MeasurementError
 
 PHASES = {
     "profile": "profiling the raw pipeline",
@@ -23,6 +25,18 @@ PHASES = {
     "tune": "trying settings",
     "confirm": "measuring the best settings again",
 }
+
+
+@contextmanager
+def measuring(debug: bool) -> Iterator[_Show]:
+    """Yield a function that shows progress; with `debug`, print all details of a measurement that fails."""
+    try:
+        with exit_on_sigterm(), show_progress() as show:
+            yield show
+    except MeasurementError as error:
+        if debug:
+            print(error.text, file=sys.stderr)
+        raise
 
 
 @contextmanager

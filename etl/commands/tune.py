@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from etl import strategies
@@ -19,7 +18,7 @@ from etl.commands.comparison_arguments import (
     shared_settings,
     size_in_bytes,
 )
-from etl.commands.comparison_progress import exit_on_sigterm, show_progress
+from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import fill
 from etl.commands.output import check_file_path, output_console, save_json, save_text
 from etl.commands.source_arguments import add_source_arguments
@@ -31,7 +30,6 @@ from etl.comparison.tuning.table import show_tuning
 from etl.comparison.tuning.tuner import run_tuning
 from etl.configuration import Configuration
 from etl.functions import find_function, parameters_of
-from etl.measuring.processes import MeasurementError
 from etl.sources.named import is_source_name
 from etl.strategies import canonical, find_prepare
 
@@ -100,13 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings(
         strategies=chosen, tune_seconds=arguments.budget / max(1, len(chosen)), **shared_settings(arguments)
     )
-    try:
-        with exit_on_sigterm(), show_progress() as show:
-            tuning = run_tuning(settings, show)
-    except MeasurementError as error:
-        if arguments.debug:
-            print(error.text, file=sys.stderr)
-        raise
+    with measuring(arguments.debug) as show:
+        tuning = run_tuning(settings, show)
     show_tuning(tuning, output_console())
     save_json(arguments.json, tuning_json(tuning))
     if arguments.html is not None:

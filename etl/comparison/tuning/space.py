@@ -152,11 +152,12 @@ class Space:
         if predict is None:
             starts = list(self.neighbours({}))
             drawn.shuffle(starts)
-            cores: list[dict[str, Any]] = [{}]
         else:
-            starts = cores = [each for each in self.promising(predict) if is_allowed(self.candidate(each))] or [{}]
+            starts = self.promising(predict)
+        starts = [each for each in starts if is_allowed(self.candidate(each))]
+        cores = [{}] if predict is None else starts or [{}]
         found = {_key({}): dict[str, Any]()}
-        for changes in [each for each in starts if is_allowed(self.candidate(each))][: max(1, count // 2)]:
+        for changes in starts[: max(1, count // 2)]:
             found.setdefault(_key(changes), changes)
         others = [each for each in self.dimensions if not (each.is_predicted and predict is not None)]
         for _ in range(20 * count):
@@ -166,7 +167,7 @@ class Space:
             core = cores[min(int(drawn.expovariate(0.7)), len(cores) - 1)]
             values = {**self.given, **core}
             for dimension in others:
-                values |= dict(zip(dimension.names, drawn.choice(dimension.values), strict=True))
+                values |= drawn.choice(list(dimension.choices()))
             changes = self.changes(values)
             if is_allowed(self.candidate(changes)):
                 found.setdefault(_key(changes), changes)

@@ -98,9 +98,7 @@ def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
         name = candidate.label or candidate.strategy
         tuned = found.get(name)
         strategies.append(given)
-        if tuned is None:
-            continue
-        if not tuned.chosen:  # then `etl compare` finds the split of the CPUs
+        if tuned is None or not tuned.chosen:  # then `etl compare` finds the split of the CPUs
             continue
         if not tuned.is_foreign:
             configured[name] = {**settings.configured.get(name, {}), **tuned.given, **tuned.chosen}
