@@ -8,14 +8,16 @@ and files of which half are in the page cache. All take turns, and errors are th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import mmap
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +27,19 @@ from rich.table import Table
 
 import etl
 from benchmarks.console import print_table, say, wide_console
-from benchmarks.measuring.clock import run_epoch
-from benchmarks.measuring.device import SimulatedDevice
-from benchmarks.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from benchmarks.measuring.values import JsonValues
 from benchmarks.workload import find_photographs
 
 # Stores after every stage are written for strategies that read one, which takes long.
 STRATEGIES, TRAINED_STRATEGIES = ("raw", "async-raw"), ("raw", "async-raw", "presaved", "async-presaved")
 FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
-PHOTOGRAPHS, BATCH_SIZE, SIZE = 256, 16, 64
-# Starting a comparison takes longer than a round.
-TURNS, ROUNDS = 2, 2
+PHOTOGRAPHS, BATCH_SIZE, SIZE = 768, 16, 64
+TURNS, ROUNDS = 2, 3
 # Compute of the references: about as long as two CPUs take to load a batch of photographs.
 COMPUTE_MS = 20.0
-WAITING_SECONDS, WAITING_RECORDS, WAITING_COMPUTE_MS = 2e-3, 256, 16.0
+WAITING_SECONDS, WAITING_RECORDS, WAITING_COMPUTE_MS = 2e-3, 512, 16.0
 # Images that take longer to read from a disk than to decode.
-LARGE_IMAGES, LARGE_SIDE, LARGE_BATCH, LARGE_COMPUTE_MS, CACHED_SHARE = 128, 700, 8, 10.0, 0.5
+LARGE_IMAGES, LARGE_SIDE, LARGE_BATCH, LARGE_COMPUTE_MS, CACHED_SHARE = 256, 700, 8, 10.0, 0.5
 CLOSE, WANTED_MEDIAN, WANTED_SHARE = 0.1, 0.05, 0.9
 
 
@@ -73,16 +71,22 @@ class Case:
         Settings of `etl.compare`.
     predicts : dict of str to str
         Scenario by name of the case that it predicts.
+    cached : sequence of Path
+        Files that stay in the page cache even if the comparison is cold.
     """
 
     name: str
     settings: dict[str, Any]
     predicts: dict[str, str] = field(default_factory=dict)
+    cached: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
 class Predicted(JsonValues):
-    """One prediction with what was measured: wall seconds of an epoch, and utilisation; medians of all turns."""
+    """One prediction with what was measured: wall seconds of an epoch, and utilisation; medians of all turns.
+
+    `extrapolated` has the reasons for which the report calls the prediction so; none if it is interpolated.
+    """
 
     group: str
     reference: str
@@ -92,6 +96,7 @@ class Predicted(JsonValues):
     measured_seconds: float
     predicted_utilisation: float
     measured_utilisation: float
+    extrapolated: list[str] = field(default_factory=list)
 
     @property
     def error(self) -> float:
@@ -127,29 +132,21 @@ class Study:
     def __init__(self) -> None:
         self.measured: dict[str, Measured] = {}
         self.predicted: dict[tuple[str, str], Measured] = {}
+        self.extrapolated: dict[tuple[str, str, str], list[str]] = {}
 
     def run(self, case: Case) -> None:
         """Make the comparison of a case, and keep its metrics and predictions."""
-        report = etl.compare(what_if=tuple(case.predicts.values()), **case.settings)
+        with held_in_page_cache(case.cached):
+            report = etl.compare(what_if=tuple(case.predicts.values()), **case.settings)
         for each in report.strategies:
-            self.add(case.name, each.name, each.parts.wall_seconds, each.accelerator_utilisation)
+            found = each.parts.wall_seconds, each.accelerator_utilisation
+            self.measured.setdefault(case.name, {}).setdefault(each.name, []).append(found)
         for name, scenario in zip(case.predicts, report.scenarios, strict=True):
             kept = self.predicted.setdefault((case.name, name), {})
             for one in scenario.strategies:
                 if one.wall_seconds is not None and one.accelerator_utilisation is not None:
                     kept.setdefault(one.strategy, []).append((one.wall_seconds, one.accelerator_utilisation))
-
-    def add(self, case: str, strategy: str, wall_seconds: float, utilisation: float) -> None:
-        """Keep what was measured of a strategy.
-
-        Parameters
-        ----------
-        case, strategy : str
-            Names.
-        wall_seconds, utilisation : float
-            Its metrics.
-        """
-        self.measured.setdefault(case, {}).setdefault(strategy, []).append((wall_seconds, utilisation))
+                    self.extrapolated[case.name, name, one.strategy] = list(one.extrapolated)
 
     def results(self, groups: dict[str, str]) -> list[Predicted]:
         """Return every prediction that was measured; `groups` has the group of each reference."""
@@ -159,8 +156,10 @@ class Study:
                 if strategy in self.measured.get(case, {}):
                     walls, used = zip(*pairs, strict=True)
                     real_walls, really_used = zip(*self.measured[case][strategy], strict=True)
-                    medians = map(statistics.median, (walls, real_walls, used, really_used))
-                    found.append(Predicted(groups[reference], reference, case, strategy, *medians))
+                    wall, real_wall, use, real_use = map(statistics.median, (walls, real_walls, used, really_used))
+                    reasons = self.extrapolated[reference, case, strategy]
+                    names = groups[reference], reference, case, strategy
+                    found.append(Predicted(*names, wall, real_wall, use, real_use, reasons))
         return found
 
 
@@ -212,8 +211,8 @@ def waiting_cases() -> list[Case]:
     ]
 
 
-def cold_case(folder: Path) -> Case:
-    """Return a comparison of large images that are read from the disk, which predicts files half in the page cache."""
+def storage_cases(folder: Path) -> list[Case]:
+    """Return comparisons of large images: read from the disk, half in the page cache, and all in it."""
     settings = {
         "source": str(folder),
         "cache": "cold",
@@ -224,7 +223,23 @@ def cold_case(folder: Path) -> Case:
         "threads": 2,
         "rounds": ROUNDS,
     }
-    return Case("cold", settings, {"half cached": f"cache={CACHED_SHARE:.0%}", "warm": "cache=100%"})
+    files = np.random.default_rng(0).permutation(np.array(sorted(folder.rglob("*.bmp"))))
+    return [
+        Case("cold", settings, {"half cached": f"cache={CACHED_SHARE:.0%}", "warm": "cache=100%"}),
+        Case("half cached", settings, cached=files[: round(CACHED_SHARE * len(files))].tolist()),
+        Case("warm", {**settings, "cache": "warm"}),
+    ]
+
+
+@contextlib.contextmanager
+def held_in_page_cache(files: Sequence[Path]) -> Iterator[None]:
+    """Keep files in the page cache: pages that a process maps cannot be dropped from it."""
+    with contextlib.ExitStack() as held:
+        for path in files:
+            with path.open("rb") as file:
+                flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+                held.enter_context(mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ))
+        yield
 
 
 def write_large_images(folder: Path) -> None:
@@ -236,28 +251,6 @@ def write_large_images(folder: Path) -> None:
         path = folder / f"class{number % 2}" / f"{number}.bmp"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(256, size=(LARGE_SIDE, LARGE_SIDE, 3), dtype=np.uint8)).save(path)
-
-
-def measure_part_cached(study: Study, folder: Path) -> None:
-    """Measure epochs with half of the files, and with all of them, in the page cache."""
-    source = etl.ImageFolder(folder)
-    files = sorted(folder.rglob("*.bmp"))
-    random = np.random.default_rng(0)
-    for case, share in (("half cached", CACHED_SHARE), ("warm", 1.0)):
-        for strategy in STRATEGIES:
-            raw = etl.RawIterator(source, etl.image_pipeline(SIZE), LARGE_BATCH, shuffle=True, dtype="float32")
-            loader = raw if strategy == "raw" else etl.AsyncIterator(raw, 2, threads=2)
-            with loader:
-                for batch in loader:  # starts the threads
-                    del batch
-                    break
-                loader.set_epoch(0)
-                read_into_page_cache(files)
-                missing = random.permutation(len(files))[: round((1 - share) * len(files))]
-                drop_from_page_cache([files[each] for each in missing])
-                step = SimulatedDevice(LARGE_COMPUTE_MS / 1e3)
-                wall = run_epoch(loader, step).wall.total
-            study.add(case, strategy, wall, len(source) / LARGE_BATCH * LARGE_COMPUTE_MS / 1e3 / wall)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -273,14 +266,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_large_images(images)
         cases = photograph_cases(options.source or str(find_photographs(PHOTOGRAPHS)))
         cases["waiting"] = waiting_cases()
-        cases["storage"] = [cold_case(images)]
+        cases["storage"] = storage_cases(images)
         groups = {case.name: group for group, each in cases.items() for case in each}
         for turn in range(options.turns):
             for case in _shuffled([case for each in cases.values() for case in each], turn):
                 say(f"turn {turn + 1} of {options.turns}: {case.name}", Console(stderr=True))
                 budget = {"budget": options.budget, "records": PHOTOGRAPHS}
-                study.run(Case(case.name, {**case.settings, **budget}, case.predicts))
-            measure_part_cached(study, images)
+                study.run(replace(case, settings={**case.settings, **budget}))
     found = study.results(groups)
     show(found, wide_console())
     say(f"{options.turns} turns in {(time.monotonic() - began) / 60:.0f} minutes", wide_console(), "dim")
@@ -301,6 +293,7 @@ def show(found: Sequence[Predicted], console: Console) -> None:
         table.add_column(column)
     for column in ("predicted", "measured", "error", "utilisation", "measured utilisation"):
         table.add_column(column, justify="right")
+    table.add_column("")
     for each in found:
         table.add_row(
             each.reference,
@@ -311,14 +304,20 @@ def show(found: Sequence[Predicted], console: Console) -> None:
             f"{each.error:+.1%}",
             f"{each.predicted_utilisation:.0%}",
             f"{each.measured_utilisation:.0%}",
+            "extrapolated" if each.extrapolated else "",
         )
     print_table(table, console, keys=3)
     errors = Table(title=f"Errors: aim {WANTED_MEDIAN:.0%} in the median, {WANTED_SHARE:.0%} within {CLOSE:.0%}")
     errors.add_column("group")
     for column in ("predictions", "median", "within 10%", "largest"):
         errors.add_column(column, justify="right")
-    for group in (*dict.fromkeys(each.group for each in found), "all"):
-        of_group = Errors.of([each for each in found if group in ("all", each.group)])
+    interpolated = [each for each in found if not each.extrapolated]
+    groups = {name: [each for each in interpolated if each.group == name] for name in _groups(interpolated)}
+    groups |= {"all interpolated": interpolated, "extrapolated": [each for each in found if each.extrapolated]}
+    for group, predictions in groups.items():
+        if not predictions:
+            continue
+        of_group = Errors.of(predictions)
         errors.add_row(
             group,
             str(of_group.count),
@@ -329,6 +328,10 @@ def show(found: Sequence[Predicted], console: Console) -> None:
     print_table(errors, console)
 
 
+def _groups(found: Sequence[Predicted]) -> list[str]:
+    return list(dict.fromkeys(each.group for each in found))
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
@@ -336,7 +339,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("source", nargs="?", help=f"a folder of photographs (default: {PHOTOGRAPHS}, made once)")
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"of all comparisons (default: {TURNS})")
-    parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="of each comparison (default: 6)")
+    parser.add_argument(
+        "--budget", type=float, default=20.0, metavar="SECONDS", help="of each comparison (default: 20)"
+    )
     parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for images on the disk (default: temporary)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every prediction, for programs")
     return parser.parse_args(arguments)

@@ -23,6 +23,8 @@ COMPUTE_VALIDATED, DISK_VALIDATED = (0.1, 4.0), (0.25, 4.0)
 PARALLEL_COMPUTE = 0.9
 # Loading beside compute is at most this many times slower or faster than loading alone, apart from `Slowdowns`.
 MAX_ADJUSTMENT = 1.25
+# Two threads on one CPU have half of it each; with more CPUs, threads that wait for each other lose more.
+ONE_CPU: Slowdowns = (2.0, 2.0)
 # The adjustment is known if loading that takes 10% longer makes the wall time longer by at least this share.
 MIN_EFFECT, FLAT = 0.03, 1e-3
 
@@ -155,8 +157,9 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
         The scenario.
     """
     if scenario.compute_seconds is not None:
-        if costs.is_ahead and not costs.is_on_device:  # then all CPUs are free to load
-            costs = replace(costs, threads=Threads(1, costs.cpus), contention=max(0.0, costs.contention))
+        if costs.is_ahead and not costs.is_on_device:  # then all CPUs are free to load, and compute disturbs nothing
+            contention = max(0.0, costs.contention)
+            costs = replace(costs, threads=Threads(1, costs.cpus), contention=contention, adjustment=1.0)
         costs = replace(costs, compute_seconds={1: scenario.compute_seconds}, is_on_device=True)
     if scenario.compute_factor is not None:
         factor = scenario.compute_factor
@@ -283,6 +286,8 @@ def _of_split(costs: Costs, split: Threads, cpus: int) -> Outcome:
         factors = (1.0, 1.0)
         if not costs.is_on_device:
             factors = costs.apart if split.compute + split.loading <= cpus else costs.shared
+            if cpus == 1:
+                factors = ONE_CPU
         both = overlapped_seconds(load, compute, *factors)
         slow_load, slow_compute = load * factors[0], compute * factors[1]
         # Compute that takes longer than loading takes all of the time.
