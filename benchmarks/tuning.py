@@ -27,7 +27,10 @@ from benchmarks.console import comma_separated, print_table, say, say_failure, w
 from benchmarks.measuring.values import JsonValues
 from benchmarks.workload import find_photographs
 
-TUNE_SECONDS, GRID_ROUNDS, FINAL_ROUNDS, BEST = 240.0, 2, 8, 3
+TUNE_SECONDS, BEST = 240.0, 3
+# Rounds and seconds of the grid, and of the choice beside the best: the time decides how long an epoch is.
+GRID_ROUNDS, GRID_SECONDS = 2, 180.0
+FINAL_ROUNDS, FINAL_SECONDS = 12, 300.0
 PHOTOGRAPHS, ROWS, FILES = 512, 20_000, 600
 WANTED = 0.05
 # Iterations of a loop in Python for each record of `python_dataloader`, about a millisecond.
@@ -223,13 +226,15 @@ def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outco
     tuned, tune_seconds = tuning.strategies[0], time.monotonic() - started
     started = time.monotonic()
     grid = list(workload.combinations())
-    ranked = _compare(source, workload, {f"{number}": each for number, each in enumerate(grid)}, options.grid_rounds)
+    ranked = _compare(
+        source, workload, {f"{number}": each for number, each in enumerate(grid)}, options.grid_rounds, GRID_SECONDS
+    )
     by_speed = sorted(ranked.strategies, key=lambda each: each.parts.wall_seconds)
     grid_seconds = time.monotonic() - started
     complete = {**tuned.given, **tuned.chosen} if not tuned.is_foreign else dict(tuned.chosen)
     best = {f"best {place}": grid[int(each.name)] for place, each in enumerate(by_speed[:BEST], 1)}
     as_given = {} if tuned.is_foreign else dict(tuned.given)
-    final = _compare(source, workload, {"choice": complete, **best, "given": as_given}, options.rounds)
+    final = _compare(source, workload, {"choice": complete, **best, "given": as_given}, options.rounds, FINAL_SECONDS)
     results = {each.name: each for each in final.strategies}
     ratios = {label: results[label].ratio for label in best}
     fastest = min(ratios, key=lambda label: ratios[label].estimate)
@@ -250,14 +255,30 @@ def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outco
     )
 
 
-def _compare(source: str, workload: Workload, configured: Mapping[str, Mapping[str, Any]], rounds: int) -> Any:
-    """Return the report of all configurations of the workload's strategy."""
+def _compare(
+    source: str, workload: Workload, configured: Mapping[str, Mapping[str, Any]], rounds: int, seconds: float
+) -> Any:
+    """Return the report of all configurations of the workload's strategy, which takes about `seconds`.
+
+    Parameters
+    ----------
+    source : str
+        What is loaded.
+    workload : Workload
+        The workload.
+    configured : dict of str to dict
+        Settings by name of the configuration.
+    rounds : int
+        Rounds in which they take turns.
+    seconds : float
+        Time budget.
+    """
     return etl.compare(
         source,
         dict.fromkeys(configured, workload.strategy),
         configured=configured,
         rounds=rounds,
-        budget=120.0,
+        budget=seconds,
         etl_alone_rounds=1,
         **workload.settings,
     )
