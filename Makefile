@@ -47,7 +47,7 @@ test: .venv/test
 	$(BIN)/python -m pytest $(LONG) $(NOTE_SKIPS) -m slow
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
-# Every promise under kills, full disks, bad files and hostile input, as often as the README's table says.
+# Every promise under kills, full disks, bad files and hostile input, as often as docs/results.md says.
 torture: .venv/test
 	$(BIN)/python -m pytest tests/torture --torture $(WORKERS) $(LONG) --counts .asv/torture.json $(TORTURE)
 

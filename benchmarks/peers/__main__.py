@@ -242,7 +242,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         const=RESULTS,
         metavar="FOLDER",
         help="write the raw rounds of each task to a file of FOLDER, by default the one that is committed; "
-        "`python -m benchmarks.peers.readme` makes the README's tables of them",
+        "`python -m benchmarks.peers.documents` makes the tables of the documents of them",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports to FILE, by task")
     return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Raw results of the peers, as a file of JSON that is committed: all that the README's tables are computed from."""
+"""Raw results of the peers, as a file of JSON that is committed: the tables of the documents come from it alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's tables of peers are computed from raw rounds alone, and show where a peer is ahead."""
+"""The tables of peers in the documents are computed from raw rounds alone, and show where a peer is ahead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import readme
-from benchmarks.peers.readme import BEGIN, END, main, render, replace_tables
+from benchmarks.peers.documents import BEGIN, DOCUMENTS, END, main, render, replace_tables, summarise
 from benchmarks.peers.results import (
     RESULTS,
     PeerResults,
@@ -135,33 +134,56 @@ def test_without_tuning_there_is_one_row_each_and_no_interval_for_few_rounds() -
 
 def test_the_tables_between_the_marks_are_replaced_and_checked(tmp_path: Path) -> None:
     (tmp_path / "raw-2026-01-02.json").write_text(to_text(SAMPLE))
-    page = tmp_path / "README.md"
-    page.write_text(TEXT)
-    options = ["--results", str(tmp_path), "--readme", str(page)]
+    for name in DOCUMENTS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(TEXT)
+    options = ["--results", str(tmp_path), "--root", str(tmp_path)]
     assert main([*options, "--check"]) == 1
     assert main(options) == 0
-    assert page.read_text() == f"before\n\n{BEGIN}\n\n{render([SAMPLE])}\n\n{END}\n\nafter\n"
+    for name, make in DOCUMENTS.items():
+        assert (tmp_path / name).read_text() == f"before\n\n{BEGIN}\n\n{make([SAMPLE])}\n\n{END}\n\nafter\n"
     assert main([*options, "--check"]) == 0
 
 
+def test_the_summary_has_a_line_for_each_peer_with_its_fastest_row_of_each_task() -> None:
+    presaved = replace(
+        results(
+            row(OURS, [0.1] * 6),
+            row("SPDL, memmap", [0.2] * 6),
+            row("FFCV, channels last", [0.4] * 6),
+            row("h5py", [1.0] * 6),
+        ),
+        task=PRESAVED,
+    )
+    assert [line for line in summarise([SAMPLE, presaved]).splitlines() if line.startswith("|")] == [
+        "| loader | decoded in every epoch | of ours | kept as pixels, normalised | of ours |",
+        "| --- | --- | --- | --- | --- |",
+        "| SPDL | 4,000 | **2.00 (2.00 to 2.00)** | 5,000 | 0.50 (0.50 to 0.50) |",
+        f"| {OURS} | 2,000 | 1 | 10,000 | 1 |",
+        "| FFCV |  |  | 2,500 | 0.25 (0.25 to 0.25) |",
+        "| h5py |  |  | 1,000 | 0.10 (0.10 to 0.10) |",
+    ]
+
+
 @pytest.mark.parametrize("text", ["no marks", f"{END}{BEGIN}", TEXT + BEGIN])
-def test_a_readme_without_both_marks_is_refused(text: str) -> None:
+def test_a_document_without_both_marks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="needs the lines"):
         replace_tables(text, "tables")
 
 
 def test_without_results_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--results", str(tmp_path), "--readme", str(ROOT / "README.md")]) == 2
+    assert main(["--results", str(tmp_path), "--root", str(tmp_path)]) == 2
     assert "there are no results" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_the_readme_has_the_marks() -> None:
-    replace_tables((ROOT / "README.md").read_text(), "tables")
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_document_has_the_marks(name: str) -> None:
+    replace_tables((ROOT / name).read_text(), "tables")
 
 
 @pytest.mark.skipif(not list(RESULTS.glob("*.json")), reason="no results are committed")
-def test_the_tables_of_the_readme_are_those_of_the_committed_results() -> None:
-    assert readme.main(["--check"]) == 0
+def test_the_tables_of_the_documents_are_those_of_the_committed_results() -> None:
+    assert main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.name)

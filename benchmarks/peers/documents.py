@@ -1,6 +1,7 @@
-"""Write the README's tables of peers from the committed results: `python -m benchmarks.peers.readme`.
+"""Write the tables of peers in docs/results.md and the README from the committed results.
 
-All numbers are computed here from the raw rounds, so anyone can compute them again, or in another way.
+`python -m benchmarks.peers.documents`. All numbers are computed here from the raw rounds, so anyone can compute them
+again, or in another way.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,39 +17,42 @@ from rich.console import Console
 from benchmarks.console import say, say_failure
 from benchmarks.measuring.statistics import Interval
 from benchmarks.peers.results import RESULTS, PeerResults, RawRow, find_latest
-from benchmarks.peers.rows import OURS, PRESAVED, RAW, TASKS
+from benchmarks.peers.rows import OURS, PRESAVED, RAW, ROWS, TASKS
 from benchmarks.peers.table import describe_settings
 from benchmarks.servers import ROOT
 
-BEGIN = "<!-- Tables of peers: written by python -m benchmarks.peers.readme -->"
+BEGIN = "<!-- Tables of peers: written by python -m benchmarks.peers.documents -->"
 END = "<!-- End of the tables of peers -->"
 HEADINGS = {RAW: "decoded in every epoch", PRESAVED: "kept as pixels, normalised"}
 WIDTH = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the tables; return 1 if the README is to be checked and has others, 2 if there are no results."""
+    """Write the tables; return 1 if the documents are to be checked and have others, 2 if there are no results."""
     options = parse(arguments)
     console, errors = Console(), Console(stderr=True)
-    readme = options.readme.read_text()
     latest = [found for task in TASKS if (found := find_latest(task, options.results)) is not None]
     if not latest:
         say_failure(
             f"there are no results in {options.results}; `python -m benchmarks.peers --save` writes them", errors
         )
         return 2
-    try:
-        written = replace_tables(readme, render(latest))
-    except ValueError as error:
-        say_failure(error, errors)
-        return 2
-    if options.check:
-        if written != readme:
-            say_failure(f"{options.readme.name} has other tables than the results", errors)
-        return int(written != readme)
-    options.readme.write_text(written)
-    say(f"{options.readme.name}: tables of {', '.join(each.task for each in latest)}", console)
-    return 0
+    exit_code = 0
+    for name, make in DOCUMENTS.items():
+        document = options.root / name
+        text = document.read_text()
+        try:
+            written = replace_tables(text, make(latest))
+        except ValueError as error:
+            say_failure(f"{name} {error}", errors)
+            return 2
+        if not options.check:
+            document.write_text(written)
+            say(f"{name}: tables of {', '.join(each.task for each in latest)}", console)
+        elif written != text:
+            say_failure(f"{name} has other tables than the results", errors)
+            exit_code = 1
+    return exit_code
 
 
 def render(latest: Iterable[PeerResults]) -> str:
@@ -56,18 +60,56 @@ def render(latest: Iterable[PeerResults]) -> str:
     return "\n\n".join(part for results in latest for part in _parts(results))
 
 
-def replace_tables(readme: str, tables: str) -> str:
-    """Return `readme` with `tables` between the two marks.
+def summarise(latest: Sequence[PeerResults]) -> str:
+    """Return one table of all tasks, with the fastest row of each peer, as Markdown."""
+    headings = [part for results in latest for part in (HEADINGS[results.task], "of ours")]
+    lines = [["loader", *headings], ["---"] * (1 + len(headings))]
+    best = [_best_rows(results) for results in latest]
+    peers = dict.fromkeys(peer for found in best for peer in found)
+    for peer in peers:
+        names = {found[peer].name for found in best if peer in found}
+        cells = []
+        for results, found in zip(latest, best, strict=True):
+            row = found.get(peer)
+            if row is None:
+                cells += ["", ""]
+            else:
+                ratio = "1" if row.name == OURS else _ratio(results.ratio(row))
+                cells += [f"{row.images_per_second:,.0f}", ratio]
+        lines.append([min((name.partition(",")[0] for name in names), key=len), *cells])
+    measured = _wrapped(
+        f"{_describe_run(latest[0])} Images a second of loading alone; of each loader the fastest of its rows in "
+        "[all results](docs/results.md#against-other-loaders), divided by this project's with its 95% interval."
+    )
+    return f"{measured}\n\n{_as_table(lines)}"
+
+
+def _best_rows(results: PeerResults) -> dict[str, RawRow]:
+    """Return the fastest row of each peer that broke no rule, the fastest peer first."""
+    peers = {row.name: row.peer for row in ROWS}
+    found: dict[str, RawRow] = {}
+    allowed = [each for each in results.rows if not each.disqualified]
+    for row in sorted(allowed, key=lambda each: -each.images_per_second):
+        found.setdefault(peers.get(row.name, row.name) if row.name != OURS else OURS, row)
+    return found
+
+
+# What is written into each document.
+DOCUMENTS: dict[str, Callable[[Sequence[PeerResults]], str]] = {"docs/results.md": render, "README.md": summarise}
+
+
+def replace_tables(text: str, tables: str) -> str:
+    """Return `text` with `tables` between the two marks.
 
     Raises
     ------
     ValueError
         If it does not have both marks, once each and in this order.
     """
-    before, begin, rest = readme.partition(BEGIN)
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end) or BEGIN in rest or END in after:
-        raise ValueError(f"the README needs the lines {BEGIN!r} and {END!r}, once each")
+        raise ValueError(f"needs the lines {BEGIN!r} and {END!r}, once each")
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
 
 
@@ -120,6 +162,10 @@ def _table(results: PeerResults, rows: Sequence[RawRow]) -> str:
             f"{row.peak_memory_nbytes / 1e6:,.0f}",
         ]
         lines.append([name, *settings, *cells])
+    return _as_table(lines)
+
+
+def _as_table(lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -156,11 +202,11 @@ def _wrapped(text: str) -> str:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers.readme", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m benchmarks.peers.documents", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--check", action="store_true", help="only say whether the README has these tables")
+    parser.add_argument("--check", action="store_true", help="only say whether the documents have these tables")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="the folder of the results")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", metavar="FILE", help="default: README.md")
+    parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the folder of README.md")
     return parser.parse_args(arguments)
 
 

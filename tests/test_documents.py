@@ -1,0 +1,79 @@
+"""What the README and the guides say works, and all that they point to exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import etl
+import presave
+from etl.commands import COMMANDS
+from etl.sources.randomness import FILE_SOURCES
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+
+
+def test_the_readme_is_one_page_and_points_to_every_guide() -> None:
+    assert len(README.splitlines()) <= 150
+    for name in DOCUMENTS[1:]:
+        assert f"]({name})" in README, name
+
+
+def test_the_training_script_trains(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "photos").symlink_to(photographs)
+    monkeypatch.chdir(tmp_path)
+    with etl.runtime.ThreadPolicy(1):
+        names: dict[str, object] = {}
+        exec(script, names)  # noqa: S102 - the very text that users copy
+    assert (tmp_path / "checkpoint.pt").is_file()
+    assert names["train"].epoch == 2
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_public_name_that_it_mentions_exists(name: str) -> None:
+    text = (ROOT / name).read_text()
+    groups = {"sources", "strategies"}  # of entry points
+    for package in (etl, presave):
+        for path in set(re.findall(rf"\b{package.__name__}\.([A-Za-z_]\w*)", text)) - groups:
+            module = ROOT / package.__name__ / path
+            exists = path in package.__all__ or module.is_dir() or module.with_suffix(".py").is_file()
+            assert exists, f"{package.__name__}.{path}"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_path_that_it_links_to_exists(name: str) -> None:
+    document = ROOT / name
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", document.read_text()):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.is_file(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}, link
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_make_target_that_it_names_exists(name: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    text = (ROOT / name).read_text()
+    commands = "\n".join(re.findall(r"```console\n(.*?)```", text, re.DOTALL))
+    for target in {*re.findall(r"`make ([\w-]+)", text), *re.findall(r"^make ([\w-]+)", commands, re.MULTILINE)}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_command_is_in_the_table_and_no_other() -> None:
+    table = (ROOT / "docs" / "commands.md").read_text()
+    assert set(re.findall(r"^\| `etl (\w+)", table, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_the_sources_of_the_command_line_are_the_first_six_rows_of_loading() -> None:
+    guide = (ROOT / "docs" / "comparing.md").read_text()
+    assert "the first six rows of the table in [Loading](loading.md)" in " ".join(guide.split())
+    table = (ROOT / "docs" / "loading.md").read_text().partition("| --- | --- |\n")[2]
+    first = [re.findall(r"etl\.([A-Z]\w+)", row)[0] for row in table.splitlines()[:6]]
+    assert sorted(first) == sorted(each.__name__ for each in FILE_SOURCES)
