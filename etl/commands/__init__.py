@@ -7,13 +7,14 @@ Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wr
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
-from etl.commands.output import check_file_path, show_error, show_warning
+from etl.commands.output import check_file_path, output_console, show_error, show_warning
 
 COMMANDS = {
     "dataset": dataset,
@@ -26,13 +27,29 @@ COMMANDS = {
     "doctor": doctor,
 }
 
+# Shown by `etl` alone.
+FIRST_STEPS = """\
+etl loads training data, and measures what that costs in training time.
+
+  etl compare photos/               the fastest way to load, in about a minute
+  etl tune photos/                  the best settings of each way
+  etl presave photos/ photos.store  decode once, and train from the store
+  etl doctor photos/                what slows training down
+  etl dataset photos/               photographs to try it on, if you have none
+
+photos/ has a folder of images for each class. Tables, sequences, tar files and
+data sets of your own are sources, too. `etl --help` lists all commands, and
+`etl COMMAND --help` the options of one.
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments`, by default those of this program, and return the exit code."""
     parser = argparse.ArgumentParser(prog="etl", description="Load training data, and measure what it costs.")
     debug_help = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=debug_help)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"fair-etl {importlib.metadata.version('fair-etl')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").split(":", 1)[-1].strip().split("\n")[0]
         subparser = commands.add_parser(name, help=summary, description=summary)
@@ -40,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
         command.add_arguments(subparser)
     parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        output_console().print(FIRST_STEPS, end="", highlight=False)
+        return 0
     try:
         check_file_path(getattr(parsed, "json", None), "--json")
         with warnings.catch_warnings():

@@ -25,7 +25,14 @@ from etl.commands.comparison_arguments import (
 )
 from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
-from etl.commands.output import check_file_path, output_console, save_json, save_text, show_error
+from etl.commands.output import (
+    add_page_arguments,
+    check_file_path,
+    output_console,
+    save_json,
+    save_page,
+    show_error,
+)
 from etl.commands.source_arguments import add_source_arguments
 from etl.comparison.page import render_page
 from etl.comparison.phases import run_comparison
@@ -133,7 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_tuning_arguments(tuning)
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
-    output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
+    add_page_arguments(output)
     output.add_argument("--trace", type=Path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing")
     add_source_arguments(parser)
 
@@ -174,8 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     show_report(report, output_console())
     save_json(arguments.json, report.as_dict())
-    if arguments.html is not None:
-        save_text(arguments.html, render_page(report))
+    save_page(arguments.html, arguments.open, lambda: render_page(report))
     save_json(arguments.trace, trace_events(report))
     return 0
 

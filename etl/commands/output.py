@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+import tempfile
+import webbrowser
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +67,12 @@ def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     print_table(table, output_console())
 
 
+def add_page_arguments(group: argparse._ActionsContainer) -> None:
+    """Declare the options of a page, which `save_page` takes."""
+    group.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
+    group.add_argument("--open", action="store_true", help="show that page in the browser")
+
+
 def check_file_path(path: Path | None, option: str) -> None:
     """Check, before any work is done, that a file can be written to `path`, the value of `option`.
 
@@ -99,6 +108,28 @@ def save_text(path: Path, text: str) -> None:
             write_atomically(target, data, mode=usual_mode(target))
     except OSError as error:
         raise explain_disk_error(error, path, f"{len(data):,} bytes were being written to {path}") from error
+
+
+def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None:
+    """Write a page to `path`, and open it in the user's browser.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file. Without it, a page that is to be opened is written to a new temporary folder, where it stays.
+    opens : bool
+        Open the page.
+    render : callable
+        Returns the page.
+    """
+    if path is None and not opens:
+        return
+    page = Path(tempfile.mkdtemp(prefix="etl-")) / "report.html" if path is None else path
+    save_text(page, render())
+    if opens and not webbrowser.open(page.resolve().as_uri()):
+        show_error(f"no browser could be opened; the page is {page}")
+    elif path is None:
+        output_console().print(f"The page is {page}", soft_wrap=True, highlight=False)
 
 
 def show_error(text: str) -> None:

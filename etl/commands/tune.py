@@ -20,7 +20,7 @@ from etl.commands.comparison_arguments import (
 )
 from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import fill
-from etl.commands.output import check_file_path, output_console, save_json, save_text
+from etl.commands.output import add_page_arguments, check_file_path, output_console, save_json, save_page
 from etl.commands.source_arguments import add_source_arguments
 from etl.comparison.settings import Settings
 from etl.comparison.tuning.document import tuning_json
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`etl.from_config`",
     )
     output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
-    output.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
+    add_page_arguments(output)
     add_source_arguments(parser)
 
 
@@ -102,8 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         tuning = run_tuning(settings, show)
     show_tuning(tuning, output_console())
     save_json(arguments.json, tuning_json(tuning))
-    if arguments.html is not None:
-        save_text(arguments.html, render_tuning_page(tuning))
+    save_page(arguments.html, arguments.open, lambda: render_tuning_page(tuning))
     fastest = tuning.fastest
     if fastest is None:
         return 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
+import tempfile
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import etl
 import presave
 from etl.commands import main
+from etl.commands.output import save_page
 
 LIMIT_SECONDS = 120
 
@@ -32,6 +36,61 @@ def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=LIMIT_SECONDS,
     )
+
+
+def test_etl_alone_says_what_to_do_first_in_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    for name in ("compare", "tune", "presave", "doctor", "dataset"):
+        assert f"\n  etl {name} photos/" in shown
+    assert all(len(line) < 80 for line in shown.splitlines())
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"fair-etl {importlib.metadata.version('fair-etl')}\n"
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A browser that writes the address that it is to show into the file that is returned."""
+    program, shown = tmp_path / "browser", tmp_path / "shown"
+    program.write_text(f'#!/bin/sh\necho "$1" > {shown}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(webbrowser, "_tryorder", [])
+    monkeypatch.setattr(webbrowser, "_browsers", {})
+    webbrowser.register("test", None, webbrowser.GenericBrowser(str(program)))
+    return shown
+
+
+def test_a_page_is_opened_from_its_file_or_from_a_temporary_one(
+    browser: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    save_page(tmp_path / "page.html", opens=True, render=lambda: "<p>one")
+    assert browser.read_text() == f"file://{tmp_path}/page.html\n"
+    save_page(None, opens=True, render=lambda: "<p>two")
+    temporary = Path(browser.read_text().removeprefix("file://").strip())
+    assert temporary.read_text() == "<p>two"
+    assert f"The page is {temporary}" in capsys.readouterr().out
+
+
+def test_without_a_browser_the_page_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webbrowser, "_tryorder", [])
+    page = tmp_path / "page.html"
+    save_page(page, opens=True, render=lambda: "<p>")
+    assert capsys.readouterr().err == f"etl: no browser could be opened; the page is {page}\n"
+
+
+def test_a_page_that_nobody_asked_for_is_not_made() -> None:
+    def render() -> str:
+        raise AssertionError
+
+    save_page(None, opens=False, render=render)
 
 
 @pytest.mark.parametrize(

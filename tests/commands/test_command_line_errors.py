@@ -191,7 +191,7 @@ def test_an_existing_target_is_refused_and_kept(
 
 @pytest.mark.parametrize(
     "call",
-    [["convert", "s", "t", "--format", "zip"], ["presave", "s", "t", "--decoder", "magic"], ["fly"], []],
+    [["convert", "s", "t", "--format", "zip"], ["presave", "s", "t", "--decoder", "magic"], ["fly"]],
     ids=str,
 )
 def test_a_call_that_argparse_refuses_exits_with_2_too(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
