@@ -134,13 +134,13 @@ TORCH: Mapping[str, Sequence[Any]] = {
     "compute_threads": (1, 2),
 }
 WORKLOADS = {
-    "photographs, heavy": Workload("photographs", "async-raw", {"model": "residual", "size": 160}, DECODED),
-    "photographs, light": Workload("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED),
-    "photographs, device": Workload("photographs", "async-raw", {"compute": "simulated:60ms"}, DECODED),
+    "photographs-heavy": Workload("photographs", "async-raw", {"model": "residual", "size": 160}, DECODED),
+    "photographs-light": Workload("photographs", "async-presaved", {"model": "lenet", "size": 64}, STORED),
+    "photographs-device": Workload("photographs", "async-raw", {"compute": "simulated:60ms"}, DECODED),
     "digits": Workload("digits", "async-presaved", {"batch_size": 128}, STORED),
     "table": Workload("table", "async-presaved", {"batch_size": 256, "table_options": {"label": "kind"}}, STORED),
     "sequences": Workload("sequences", "async-raw", {}, AHEAD),
-    "DataLoader, Python": Workload(
+    "dataloader-python": Workload(
         "benchmarks.tuning:python_records", "benchmarks.tuning:python_dataloader", {"model": "mlp"}, TORCH
     ),
 }
