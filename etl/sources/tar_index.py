@@ -222,7 +222,7 @@ def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
     last = "its beginning"
     try:
         with tarfile.open(fileobj=cast("BinaryIO", _BoundedFile(file)), mode="r:") as tar:
-            if tar.firstmember is None:  # empty: before Python 3.11, `next` would seek to -1
+            if tar.firstmember is None:  # type: ignore[attr-defined]  # empty: `next` of Python 3.10 would seek to -1
                 return
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all in memory
