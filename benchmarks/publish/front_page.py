@@ -40,8 +40,9 @@ class FrontPage(OutputPublisher):  # type: ignore[misc]  # asv has no types
     order = 98
 
     @classmethod
-    def publish(cls, conf: Any, _repo: Any, benchmarks: Any, _graphs: Any, revisions: Mapping[str, int]) -> None:
+    def publish(cls, conf: Any, *others: Any) -> None:
         """Write the page into `conf.html_dir`; asv calls it."""
+        _, benchmarks, _, revisions = others
         html_dir, profile = Path(conf.html_dir), chosen_profile()
         history = read_history(Path(conf.results_dir), profile, revisions)
         write(html_dir, render(history, profile, dict(benchmarks), conf.project))
