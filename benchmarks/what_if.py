@@ -312,7 +312,10 @@ def show(found: Sequence[Predicted], console: Console) -> None:
     for column in ("predictions", "median", "within 10%", "largest"):
         errors.add_column(column, justify="right")
     interpolated = [each for each in found if not each.extrapolated]
-    groups = {name: [each for each in interpolated if each.group == name] for name in _groups(interpolated)}
+    groups = {
+        name: [each for each in interpolated if each.group == name]
+        for name in dict.fromkeys(each.group for each in interpolated)
+    }
     groups |= {"all interpolated": interpolated, "extrapolated": [each for each in found if each.extrapolated]}
     for group, predictions in groups.items():
         if not predictions:
@@ -326,10 +329,6 @@ def show(found: Sequence[Predicted], console: Console) -> None:
             f"{of_group.largest:.0%}",
         )
     print_table(errors, console)
-
-
-def _groups(found: Sequence[Predicted]) -> list[str]:
-    return list(dict.fromkeys(each.group for each in found))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

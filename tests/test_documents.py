@@ -1,4 +1,4 @@
-"""What the README and the guides say works, and all that they point to exists."""
+"""The README and the guides work as they say, and all that they point to exists."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _best_rows(results: PeerResults) -> dict[str, RawRow]:
     found: dict[str, RawRow] = {}
     allowed = [each for each in results.rows if not each.disqualified]
     for row in sorted(allowed, key=lambda each: -each.images_per_second):
-        found.setdefault(peers.get(row.name, row.name) if row.name != OURS else OURS, row)
+        found.setdefault(peers.get(row.name, row.name), row)
     return found
 
 

@@ -18,14 +18,13 @@ from typing import Any
 import jinja2
 from asv.console import log
 from asv.publishing import OutputPublisher
-from asv.results import iter_results
 
 from benchmarks.cells import Profile, chosen_profile
 from benchmarks.measuring.statistics import Interval, ratio_interval
+from benchmarks.publish.table import SUITE, WALL, results_of, samples_of
 
 FOLDER = Path(__file__).parent
-SUITE = "end_to_end.Strategy"
-METRICS = ("wall", "compute", "stall", "etl", "utilisation")
+METRICS = ("wall", "compute", "stall", "utilisation")
 BASE = "raw"
 # Changes that are listed.
 CHANGES = 8
@@ -148,15 +147,9 @@ def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, in
     revisions : mapping of str to int
         Position of each commit in the history, by hash.
     """
-    wall = f"{SUITE}.track_wall"
-    found = [
-        result
-        for result in iter_results(str(results_dir))
-        if result.commit_hash in revisions and result.benchmark_version.get(wall) == profile.version
-    ]
+    found = [each for each in results_of(results_dir, profile) if each.commit_hash in revisions]
     if not found:
         return History([], [])
-    found.sort(key=lambda each: each.started_at[wall])
     machine = found[-1].params["machine"]
     newest = {each.commit_hash: each for each in found if each.params["machine"] == machine}
     commits = []
@@ -170,16 +163,12 @@ def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, in
 
 def _epochs(result: Any) -> dict[str, Epoch]:
     """Return the strategies of a result that have samples of the parts of the wall time."""
-    (names,) = result.get_result_params(f"{SUITE}.track_wall")
+    (names,) = result.get_result_params(WALL)
+    # Older commits have no utilisation.
+    metrics = [each for each in METRICS if f"{SUITE}.track_{each}" in result.get_all_result_keys()]
     found = {}
     for name in names:
-        samples = {}
-        for metric in METRICS:
-            key = f"{SUITE}.track_{metric}"
-            if key in result.get_all_result_keys():
-                (values,) = result.get_result_samples(key, [[name]])
-                if values:
-                    samples[metric] = [float(each) for each in values]
+        samples = {metric: values for metric in metrics if (values := samples_of(result, metric, name))}
         if {"wall", "compute", "stall"} <= samples.keys():
             found[name.strip("'\"")] = Epoch(samples)
     return found
@@ -271,6 +260,8 @@ def render(history: History, profile: Profile, benchmarks: Mapping[str, Any], pr
         machine={name: params[name] for name in MACHINE if params.get(name)},
         versions={name: value for name, value in sorted(params.items()) if name not in MACHINE and value},
         other_machines=history.other_machines,
+        width=WIDTH,
+        height=HEIGHT,
     )
 
 
@@ -287,7 +278,7 @@ def _curve(commits: Sequence[Commit], name: str) -> dict[str, Any]:
         }
         for number, wall in walls
     ]
-    return {"name": name, "points": points, "first": walls[0][1], "last": walls[-1][1], "top": top}
+    return {"name": name, "points": points, "first": walls[0][1], "last": walls[-1][1]}
 
 
 def write(html_dir: Path, page: str) -> None:

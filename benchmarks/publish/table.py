@@ -20,6 +20,7 @@ from benchmarks.cells import Cell, Profile, chosen_profile
 from benchmarks.console import print_table, say, tables, wide_console
 
 SUITE = "end_to_end.Strategy"
+WALL = f"{SUITE}.track_wall"
 PRESAVING = "end_to_end.PresavingByFormat"
 METRICS = ("etl", "compute", "wall", "stall")
 # Pairs whose wall times are divided: the gain of presaving, and of prefetching with and without it.
@@ -75,17 +76,12 @@ def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySa
     profile : Profile
         The profile that the commit was measured in.
     """
-    wall = f"{SUITE}.track_wall"
-    found = [
-        result
-        for result in iter_results(str(results_dir))
-        if result.commit_hash == commit and result.benchmark_version.get(wall) == profile.version
-    ]
+    found = [each for each in results_of(results_dir, profile) if each.commit_hash == commit]
     if not found:
         return None
-    result = max(found, key=lambda each: each.started_at[wall])
+    result = found[-1]
     samples = {
-        strategy: {metric: _samples(result, metric, strategy) for metric in METRICS}
+        strategy: {metric: samples_of(result, metric, repr(strategy)) for metric in METRICS}
         for strategy in (*profile.strategies, *profile.functions)
     }
     measured = {strategy: metrics for strategy, metrics in samples.items() if all(metrics.values())}
@@ -139,10 +135,25 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
         say(_presaving_cost(*measured.presaving, medians), console)
 
 
-def _samples(result: Any, metric: str, strategy: str) -> list[float]:
-    name = f"{SUITE}.track_{metric}"
-    # asv keeps parameters as their repr.
-    (samples,) = result.get_result_samples(name, [[repr(strategy)]])
+def results_of(results_dir: Path, profile: Profile) -> list[Any]:
+    """Return asv's results, of all machines, that have the strategies in a profile; those measured last come last."""
+    found = [each for each in iter_results(str(results_dir)) if each.benchmark_version.get(WALL) == profile.version]
+    return sorted(found, key=lambda each: each.started_at[WALL])
+
+
+def samples_of(result: Any, metric: str, parameter: str) -> list[float]:
+    """Return the samples of a strategy, one a round; none if there are none.
+
+    Parameters
+    ----------
+    result : asv.results.Results
+        A result.
+    metric : str
+        Name of the metric.
+    parameter : str
+        The strategy as asv keeps it: its repr.
+    """
+    (samples,) = result.get_result_samples(f"{SUITE}.track_{metric}", [[parameter]])
     return samples or []
 
 

@@ -283,11 +283,7 @@ def _of_split(costs: Costs, split: Threads, cpus: int) -> Outcome:
     load, compute = costs.loading(max(1, split.loading), cpus), costs.computing(split.compute)
     rest = costs.batches - 1
     if costs.is_ahead or (costs.is_on_device and not costs.waits_for_steps):
-        factors = (1.0, 1.0)
-        if not costs.is_on_device:
-            factors = costs.apart if split.compute + split.loading <= cpus else costs.shared
-            if cpus == 1:
-                factors = ONE_CPU
+        factors = _slowdowns(costs, split, cpus)
         both = overlapped_seconds(load, compute, *factors)
         slow_load, slow_compute = load * factors[0], compute * factors[1]
         # Compute that takes longer than loading takes all of the time.
@@ -298,3 +294,12 @@ def _of_split(costs: Costs, split: Threads, cpus: int) -> Outcome:
         wall = stall + costs.batches * compute
     wall += costs.start_seconds + costs.batches * costs.harness_seconds
     return Outcome(wall, stall + costs.start_seconds, costs.batches * compute / wall)
+
+
+def _slowdowns(costs: Costs, split: Threads, cpus: int) -> Slowdowns:
+    """Return the factors by which loading and compute slow each other down with a split of `cpus` CPUs."""
+    if costs.is_on_device:
+        return 1.0, 1.0
+    if cpus == 1:
+        return ONE_CPU
+    return costs.apart if split.compute + split.loading <= cpus else costs.shared

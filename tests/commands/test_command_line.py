@@ -86,7 +86,7 @@ def test_without_a_browser_the_page_is_named(
     assert capsys.readouterr().err == f"etl: no browser could be opened; the page is {page}\n"
 
 
-def test_a_page_that_nobody_asked_for_is_not_made() -> None:
+def test_a_page_that_was_not_asked_for_is_not_made() -> None:
     def render() -> str:
         raise AssertionError
 
