@@ -4,7 +4,11 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
+# asv's pip, too, leaves compiling to the first import: most modules of large packages are never imported.
+export PIP_NO_COMPILE := 1
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c .ci/constraints.txt
+# Says every five seconds that a command without output still runs.
+BUSY = sh .ci/busy
 # A test that kills its process is a failure; with another process it would be run again, and again.
 WORKERS := --numprocesses 2 --max-worker-restart 0
 # The time limit of tests that take minutes on purpose.
@@ -13,14 +17,14 @@ LONG := --override-ini faulthandler_timeout=1800
 SKIPS := .asv/skips.jsonl
 NOTE_SKIPS := -p tests.skips --skips $(SKIPS)
 
-.PHONY: bench compare-commits aa peers preview test torture clean
+.PHONY: bench bench-full compare-commits aa peers preview test torture clean
 
 bench: .venv/bench
-	$(BIN)/asv machine --yes > /dev/null
-	@echo "Measuring HEAD: about 7 minutes on 2 cores. The first time, as many go before that, without output: asv's environment."
-	$(BIN)/asv run --record-samples --show-stderr 'HEAD^!'
-	$(BIN)/asv publish
-	@$(BIN)/python -m benchmarks.publish.table
+	$(BIN)/python -m benchmarks.bench
+
+# Every suite and axis, for hours; after an interruption, another call goes on.
+bench-full: .venv/bench
+	$(BIN)/python -m benchmarks.bench --profile full
 
 # make compare-commits A=main B=HEAD: says if B is slower. Exit code 2 (make's own) if it is, or if the commits cannot be
 # compared; the last lines say which.
@@ -56,9 +60,9 @@ clean:
 
 .venv/bench: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) --editable '.[bench]'
+	$(BUSY) "Installing asv into .venv" $(PIP_INSTALL) --quiet --editable '.[bench]'
 	@touch $@
 
 .venv/test: .venv/bench
-	$(PIP_INSTALL) --editable '.[test]'
+	$(BUSY) "Installing what the tests need into .venv" $(PIP_INSTALL) --quiet --editable '.[test]'
 	@touch $@

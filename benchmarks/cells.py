@@ -58,6 +58,13 @@ STAGES = (READ, "decode", "resize", "normalise")
 # After these stages records still have different sizes.
 RAGGED_STAGES = (READ, "decode")
 COMPUTE = ("training", "inference")
+# In torch's words: SGD without and with momentum, Adam, which has the most state.
+UPDATERS = ("sgd", "momentum", "adam")
+PHOTOGRAPHS, DIGITS, TABLE, SEQUENCES = WORKLOADS = ("photographs", "digits", "table", "sequences")
+# Whether the files that a cell reads are in memory before each epoch that is timed.
+WARM, COLD = PAGE_CACHES = ("warm", "cold")
+# Whether a batch may be written into the memory of an earlier one, which the training loop has dropped.
+REUSED, NEW = BUFFERS = ("reused", "new")
 # Looked up without importing torch, which asv's own processes do not need. A driver without a usable device shows as a
 # failed cell, not as a silent n/a.
 BACKENDS = ("cpu", "cuda") if Path("/proc/driver/nvidia/version").exists() else ("cpu",)
@@ -91,6 +98,10 @@ class Cell:
         One of `COMPUTE`.
     ranks : int
         Processes that train together, each on its part of the records and of the CPUs.
+    workload : str
+        What is loaded, and the model that learns from it: one of `WORKLOADS`.
+    updater, buffers, page_cache : str
+        One of `UPDATERS`, `BUFFERS` and `PAGE_CACHES`.
     """
 
     strategy: str = "presaved"
@@ -105,6 +116,10 @@ class Cell:
     presave_stage: str = "resize"
     compute: str = "training"
     ranks: int = 1
+    workload: str = PHOTOGRAPHS
+    updater: str = "sgd"
+    buffers: str = REUSED
+    page_cache: str = WARM
 
     @property
     def is_foreign(self) -> bool:
@@ -130,13 +145,18 @@ class Cell:
 
     @property
     def store(self) -> str:
-        """Name of the store that the presaved strategies read: its format and the last stage that is already done."""
-        return f"{self.presave_format} after {self.presave_stage}"
+        """Name of the store that the presaved strategies read: its format and the last stage that is already done.
+
+        Records of other workloads than photographs are kept as their source reads them.
+        """
+        if self.workload == PHOTOGRAPHS:
+            return f"{self.presave_format} after {self.presave_stage}"
+        return f"{self.workload} in {self.presave_format}"
 
     @property
     def work(self) -> tuple[Any, ...]:
         """Fields that must be equal for two cells to load the same batches and compute the same score."""
-        return self.batch_size, self.dtype, self.backend, self.compute, self.ranks
+        return self.batch_size, self.dtype, self.backend, self.compute, self.ranks, self.workload, self.updater
 
 
 BASE = Cell()
@@ -155,32 +175,37 @@ class Axis:
         All values, the base's included.
     base : Cell
         The base point.
-    in_grid : bool
-        Whether the grid crosses this axis with others. An axis that has no effect on some strategies is left out, since
-        the grid would measure most of its cells several times; and so is compute, which would double the grid.
+    strategies : tuple of str
+        The strategies that have every value, where the effect depends on them. Empty if only that of `base` has.
     """
 
     values: tuple[str | int, ...]
     base: Cell = BASE
-    in_grid: bool = True
+    strategies: tuple[str, ...] = ()
 
 
-# By field of `Cell`.
+# By field of `Cell`. The collector and the allocator can matter where every photograph is decoded, since that makes
+# objects and frees memory all the time; a presaved batch is one copy into memory that is already there.
 AXES = {
     "strategy": Axis(tuple(STRATEGIES)),
-    "batch_size": Axis((1, 32, 128)),
+    "batch_size": Axis((1, 32, 128, 1000)),
     "dtype": Axis(("float32", "float16", "bfloat16", "float64")),
     "backend": Axis(BACKENDS),
-    "garbage_collection": Axis(("default", "off", "freeze")),
-    "heap": Axis(("default", "retain")),
-    "prefetch_size": Axis((0, 1, 2, 4, 8), DECODING, in_grid=False),
-    "workers": Axis(tuple(WORKERS), DECODING, in_grid=False),
-    "presave_format": Axis(tuple(FORMATS), in_grid=False),
-    "presave_stage": Axis(STAGES, in_grid=False),
-    "compute": Axis(COMPUTE, in_grid=False),
-    "ranks": Axis((1, 2, 4), DECODING, in_grid=False),
+    "garbage_collection": Axis(("default", "off", "freeze"), strategies=("raw", "async-raw")),
+    "heap": Axis(("default", "retain"), strategies=("raw", "async-raw")),
+    "prefetch_size": Axis((0, 1, 2, 4, 8), DECODING),
+    "workers": Axis(tuple(WORKERS), DECODING),
+    "presave_format": Axis(tuple(FORMATS)),
+    "presave_stage": Axis(STAGES),
+    "compute": Axis(COMPUTE),
+    "ranks": Axis((1, 2, 4), DECODING),
+    "workload": Axis(WORKLOADS, strategies=tuple(STRATEGIES)),
+    "updater": Axis(UPDATERS),
+    "buffers": Axis(BUFFERS, strategies=("raw", "presaved")),
+    "page_cache": Axis(PAGE_CACHES, strategies=("raw", "presaved", "async-presaved")),
 }
-GRID_AXES = tuple(name for name, axis in AXES.items() if axis.in_grid)
+# The axes of which profiles with a grid measure every combination.
+GRID_AXES = ("strategy", "backend", "dtype")
 
 
 @dataclass(frozen=True)
@@ -198,9 +223,11 @@ class Profile:
     seconds_per_figure : float
         Seconds for each part of the measurement in each process.
     grid : bool
-        Whether every combination of the axes in the grid is measured in addition to one axis at a time.
+        Whether every combination of `GRID_AXES` is measured in addition to one axis at a time.
     strategies, axes : tuple of str
         The strategies that are compared, and the axes that are varied.
+    values : mapping of str to list
+        The values that are measured of an axis, if not all, by its name.
     functions : mapping of str to str
         The "package.module:function" of each loader of the user that is compared with the strategies, by its name.
     setting_rounds : int
@@ -215,6 +242,7 @@ class Profile:
     grid: bool
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     axes: tuple[str, ...] = tuple(AXES)
+    values: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     setting_rounds: int = 0
 
@@ -268,19 +296,38 @@ def _chosen_functions() -> dict[str, str]:
 
 def cells_to_measure(profile: Profile) -> list[Cell]:
     """Return the cells at all values of the profile's axes, and with `grid` those of all combinations, each once."""
-    cells = [cell_at(axis, value) for axis in profile.axes for value in values_in(profile, axis)]
+    cells = [
+        cell_at(axis, value, strategy)
+        for axis in profile.axes
+        for strategy in AXES[axis].strategies or (None,)
+        for value in values_in(profile, axis)
+    ]
     if profile.grid:
-        crossed = [axis for axis in GRID_AXES if axis in profile.axes]
-        combinations = itertools.product(*(values_in(profile, axis) for axis in crossed))
-        cells += [Cell(**dict(zip(crossed, values, strict=True))) for values in combinations]  # type: ignore[arg-type]
+        combinations = itertools.product(*(values_in(profile, axis) for axis in GRID_AXES))
+        cells += [Cell(**dict(zip(GRID_AXES, values, strict=True))) for values in combinations]  # type: ignore[arg-type]
     return list(dict.fromkeys(cells))
 
 
-def cell_at(axis: str, value: str | int) -> Cell:
-    """Return the base point of `axis`, moved along it to `value`."""
-    return replace(AXES[axis].base, **{axis: value})  # type: ignore[arg-type]
+def cell_at(axis: str, value: str | int, strategy: str | None = None) -> Cell:
+    """Return the base point of an axis, moved along it.
+
+    Parameters
+    ----------
+    axis : str
+        Key of `AXES`.
+    value : str or int
+        The value there.
+    strategy : str, optional
+        Another strategy than that of the base point.
+    """
+    base = AXES[axis].base if strategy is None else replace(AXES[axis].base, strategy=strategy)
+    return replace(base, **{axis: value})  # type: ignore[arg-type]
 
 
 def values_in(profile: Profile, axis: str) -> tuple[str | int, ...]:
-    """Return the values of `axis` that the profile measures: all, except that it has strategies of its own."""
-    return (*profile.strategies, *profile.functions) if axis == "strategy" else AXES[axis].values
+    """Return the values of `axis` that the profile measures; that of the base point if the axis is not varied."""
+    if axis == "strategy":
+        return (*profile.strategies, *profile.functions)
+    if axis not in profile.axes:
+        return (getattr(AXES[axis].base, axis),)
+    return tuple(profile.values.get(axis, AXES[axis].values))

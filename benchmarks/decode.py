@@ -23,8 +23,8 @@ from rich.table import Table
 import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
+from benchmarks.datasets import find_photographs
 from benchmarks.suite import SEED, Operation, Timings, as_samples, explained, in_rounds, ratios, require, spread
-from benchmarks.workload import find_photographs
 
 PROFILE = chosen_profile()
 BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE = 64, 224, 3

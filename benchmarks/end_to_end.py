@@ -5,21 +5,46 @@
 
 from __future__ import annotations
 
+import abc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import AXES, BACKENDS, GRID_AXES, Cell, cell_at, cells_to_measure, chosen_profile, values_in
+from benchmarks.cells import AXES, GRID_AXES, PHOTOGRAPHS, Cell, cell_at, cells_to_measure, chosen_profile, values_in
 from benchmarks.foreign import check_functions, prepare_loaders
-from benchmarks.measure import CellMetrics, cpus_of_cells, measure_cells
+from benchmarks.journal import CellMetrics
+from benchmarks.measure import cpus_of_cells, measure_cells
 from benchmarks.suite import as_samples, explained
 from benchmarks.workload import make_data, unsupported_reason
 
 PROFILE = chosen_profile()
 check_functions(PROFILE.functions)
 SMALLER = "Smaller is better."
-MEASURING_TIMEOUT_SECONDS = 6 * 3600
+MEASURING_TIMEOUT_SECONDS = 12 * 3600
+
+
+def along(axis: str) -> Callable[[Any], Any]:
+    """Return a decorator for the suite of an axis, which asv shows only if the profile measures the axis.
+
+    Otherwise the suite stays abstract, which asv leaves out: all of its values would be n/a, and its chart blank.
+
+    Parameters
+    ----------
+    axis : str
+        Field of `Cell`.
+    """
+
+    def decorate(suite: Any) -> Any:
+        if axis not in PROFILE.axes:
+            return suite
+        strategies, values = AXES[axis].strategies, list(values_in(PROFILE, axis))
+        suite.params = [list(strategies), values] if strategies else [values]
+        suite.param_names = ["strategy", axis] if strategies else [axis]
+        abc.update_abstractmethods(suite)
+        return explained(suite)
+
+    return decorate
 
 
 class EndToEnd(ABC):
@@ -62,43 +87,72 @@ class EndToEnd(ABC):
         """Axes of a suite, as fields of `Cell`."""
 
     def cell(self, *values: Any) -> Cell:
-        """Return the cell at this value of the suite's axis."""
-        (axis,), (value,) = self.param_names, values
-        return cell_at(axis, value)
+        """Return the cell at these values: that of the suite's axis, after a strategy if the axis has several."""
+        *strategy, value = values
+        return cell_at(self.param_names[-1], value, *strategy)
 
     def track_wall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds of one epoch: loading and compute, everything included."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.wall.total)
+        return self._samples(cache, values, lambda metrics: metrics.epoch.wall.total)
 
     def track_etl(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds to load one epoch while nothing else is done."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.etl)
+        return self._samples(cache, values, lambda metrics: metrics.etl)
 
     def track_compute(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds of one epoch spent in training steps, or in forward passes of inference."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.compute.total)
+        return self._samples(cache, values, lambda metrics: metrics.epoch.compute.total)
 
     def track_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds of one epoch in which compute waited for the next batch."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.stall.total)
+        return self._samples(cache, values, lambda metrics: metrics.epoch.stall.total)
 
     def track_p99_stall(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds that 99 of 100 stalls before a batch did not exceed, leaving out the first batch of an epoch."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.p99_stall)
+        return self._samples(cache, values, lambda metrics: metrics.p99_stall, whole_epochs=False)
 
     def track_start_up(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Seconds from the start of an epoch until its first batch can be read, which is part of the stall."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.stall.first)
+        return self._samples(cache, values, lambda metrics: metrics.epoch.stall.first, whole_epochs=False)
 
     def track_utilisation(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Accelerator utilisation: the time of an epoch's steps on a batch in memory while nothing loads, over the wall
         time of an epoch. The only metric here of which larger is better: 1.0 loses nothing.
         """
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.utilisation)
+        return self._samples(cache, values, lambda metrics: metrics.utilisation, whole_epochs=False)
 
     def track_peak_memory(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
         """Bytes of memory at the peak, of the process and its children."""
-        return _samples(cache, self.cell(*values), lambda metrics: metrics.peak_memory)
+        return self._samples(cache, values, lambda metrics: metrics.peak_memory, whole_epochs=False)
+
+    def _samples(
+        self,
+        cache: dict[str, Any],
+        values: tuple[Any, ...],
+        metric: Callable[[CellMetrics], float],
+        whole_epochs: bool = True,
+    ) -> dict[str, Any]:
+        """Return the samples of a metric.
+
+        Parameters
+        ----------
+        cache : dict
+            What `setup_cache` returned.
+        values : tuple
+            Values of the suite's axes.
+        metric : callable
+            Returns the metric.
+        whole_epochs : bool
+            True for the time of an epoch, which is given for as many photographs as most epochs have.
+        """
+        cell = self.cell(*values)
+        measured = cache["results"][cell]
+        if isinstance(measured, str):
+            raise RuntimeError(measured)
+        scaled = whole_epochs and cell.workload == PHOTOGRAPHS
+        return as_samples(
+            [metric(each) * (cache["data"].records / each.epoch.samples if scaled else 1) for each in measured]
+        )
 
     for _metric in (track_wall, track_etl, track_compute, track_stall, track_p99_stall, track_start_up):
         _metric.unit = "seconds"  # type: ignore[attr-defined]
@@ -106,138 +160,132 @@ class EndToEnd(ABC):
     track_peak_memory.unit = "bytes"  # type: ignore[attr-defined]
 
 
-@explained
+@along("strategy")
 class Strategy(EndToEnd):
     """The ways to load, side by side: raw decodes every photograph in every epoch, presaved reads arrays from a store
     that was written once, each plain, or async: in the background, by one more thread. Base point: presaved. Other
     names are loaders of the user, which were checked to load as many records, of the same shapes and dtypes.
     """
 
-    params = [list(values_in(PROFILE, "strategy"))]
-    param_names = ["strategy"]
 
-
-@explained
+@along("batch_size")
 class BatchSize(EndToEnd):
-    """Records in a batch. Base point: presaved, batches of 32."""
+    """Records in a batch. If there are fewer photographs than a batch has, they are repeated to fill it, and times are
+    given for as many photographs as the other epochs have. Base point: presaved, batches of 32.
+    """
 
-    params = [list(AXES["batch_size"].values)]
-    param_names = ["batch_size"]
 
-
-@explained
+@along("dtype")
 class Dtype(EndToEnd):
     """The type of features and weights. Base point: presaved, float32."""
 
-    params = [list(AXES["dtype"].values)]
-    param_names = ["dtype"]
 
+@along("backend")
+class Backend(EndToEnd):
+    """The device that computes, with at most one step in flight: cpu, and cuda where there is an NVIDIA driver.
 
-@explained
-class GarbageCollection(EndToEnd):
-    """CPython's garbage collector: as it is, switched off, or with all objects of the start-up frozen.
-
-    Base point: presaved, default.
+    Base point: presaved, cpu.
     """
 
-    params = [list(AXES["garbage_collection"].values)]
-    param_names = ["garbage_collection"]
+    def track_host_wait(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
+        """Seconds of one epoch in which the training loop waited for batches, even if the device computed."""
+        return self._samples(cache, values, lambda metrics: metrics.epoch.host_wait.total)
+
+    track_host_wait.unit = "seconds"  # type: ignore[attr-defined]
 
 
-@explained
+@along("garbage_collection")
+class GarbageCollection(EndToEnd):
+    """CPython's garbage collector: as it is, switched off, or with all objects of the start-up frozen, where every
+    photograph is decoded, which makes objects all the time. Base point: default.
+    """
+
+
+@along("heap")
 class Heap(EndToEnd):
-    """glibc's allocator: as it is, or keeping the pages of freed batches. Base point: presaved, default."""
+    """glibc's allocator: as it is, or keeping the pages of freed memory, where every photograph is decoded, which frees
+    memory all the time. Base point: default.
+    """
 
-    params = [list(AXES["heap"].values)]
-    param_names = ["heap"]
 
-
-@explained
+@along("prefetch_size")
 class PrefetchSize(EndToEnd):
     """Batches that are loaded ahead of training; 0 loads none ahead. Base point: async-raw, which decodes every
     photograph in every epoch, in batches of 8, two ahead. Batches are small, so that an epoch has more of them than are
     loaded ahead.
     """
 
-    params = [list(AXES["prefetch_size"].values)]
-    param_names = ["prefetch_size"]
 
-
-@explained
+@along("workers")
 class Workers(EndToEnd):
     """Threads or processes that load, and how many of them. Base point: async-raw, which decodes every
     photograph in every epoch, in batches of 8, two ahead, by one thread. The processes start before the epoch.
     """
 
-    params = [list(AXES["workers"].values)]
-    param_names = ["workers"]
 
-
-@explained
+@along("presave_format")
 class PresaveFormat(EndToEnd):
     """The format of the store that is read. Base point: presaved, npy, written after the stage resize."""
 
-    params = [list(AXES["presave_format"].values)]
-    param_names = ["presave_format"]
 
-
-@explained
+@along("presave_stage")
 class PresaveStage(EndToEnd):
     """The last stage of the pipeline that is done before the store is written; each epoch does the rest. In the order
     of the pipeline: the files' own bytes (read), pixels of every size (decode), pixels of one size (resize), float32
     that is ready for training (normalise). Base point: presaved, npy, resize.
     """
 
-    params = [list(AXES["presave_stage"].values)]
-    param_names = ["presave_stage"]
 
-
-@explained
+@along("compute")
 class Compute(EndToEnd):
     """The work on each batch: a training step, or inference, which is a forward pass of the model in evaluation mode
     without gradients. Inference is shorter, so loading has less time to hide. Base point: presaved, training.
     """
 
-    params = [list(AXES["compute"].values)]
-    param_names = ["compute"]
+
+@along("updater")
+class Updater(EndToEnd):
+    """The optimizer that updates the weights: gradient descent without and with momentum, or Adam, which keeps the most
+    state. Base point: presaved, sgd.
+    """
 
 
-# A suite whose values are all n/a would be a blank chart, so these exist only if they are measured.
-if "ranks" in PROFILE.axes:
-
-    @explained
-    class Ranks(EndToEnd):
-        """Processes that train together, by averaging their gradients: each has its part of the records and of the
-        CPUs, or shares a CPU if there are more ranks. Times are those of the rank that the others
-        wait for; memory is the sum. Base point:
-        async-raw, which decodes every photograph in every epoch, in batches of 8 on each rank.
-        """
-
-        params = [list(AXES["ranks"].values)]
-        param_names = ["ranks"]
+@along("ranks")
+class Ranks(EndToEnd):
+    """Processes that train together, by averaging their gradients: each has its part of the records and of the
+    CPUs, or shares a CPU if there are more ranks. Times are those of the rank that the others
+    wait for; memory is the sum. Base point:
+    async-raw, which decodes every photograph in every epoch, in batches of 8 on each rank.
+    """
 
 
-if len(BACKENDS) > 1:
+@along("workload")
+class Workload(EndToEnd):
+    """Data, and the model that learns from them: photographs and a residual network, digits in MNIST's files
+    and LeNet, a table (a CSV file) and a perceptron, sequences of different lengths (CSV files) and an LSTM. An epoch
+    of each has its own length. Base point: photographs.
+    """
 
-    @explained
-    class Backend(EndToEnd):
-        """The device that computes, with at most one step in flight. Base point: presaved, cpu."""
 
-        params = [list(AXES["backend"].values)]
-        param_names = ["backend"]
+@along("buffers")
+class Buffers(EndToEnd):
+    """The memory of a batch: that of an earlier one, which training has dropped (reused), or newly allocated for every
+    batch (new), as without workspaces. Base point: reused.
+    """
 
-        def track_host_wait(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-            """Seconds of one epoch in which the training loop waited for batches, even if the device computed."""
-            return _samples(cache, self.cell(*values), lambda metrics: metrics.epoch.host_wait.total)
 
-        track_host_wait.unit = "seconds"  # type: ignore[attr-defined]
+@along("page_cache")
+class PageCache(EndToEnd):
+    """The files that an epoch reads: in memory (warm), or dropped from it before every epoch (cold), so that they are
+    read from the disk, or from the cache of the machine that runs a virtual one. Base point: warm.
+    """
 
 
 if PROFILE.grid:
 
     @explained
     class Grid(EndToEnd):
-        """Every combination of the axes that have an effect on every strategy."""
+        """Every combination of strategy, backend and dtype."""
 
         params = [list(values_in(PROFILE, axis)) for axis in GRID_AXES]
         param_names = list(GRID_AXES)
@@ -296,18 +344,16 @@ class PresavingByFormat(Presaving):
     format. Base point: npy.
     """
 
-    params = [list(AXES["presave_format"].values)]
+    # Every profile measures the base point.
+    params = [list(values_in(PROFILE, "presave_format"))]
     param_names = ["presave_format"]
 
 
-@explained
+@along("presave_stage")
 class PresavingByStage(Presaving):
     """The one-time cost of the presaved strategies: all photographs are read, and written in format npy after each
     stage of the pipeline: read, decode, resize, normalise. Base point: resize.
     """
-
-    params = [list(AXES["presave_stage"].values)]
-    param_names = ["presave_stage"]
 
 
 # asv cannot show a suite without values.
@@ -345,10 +391,3 @@ if PROFILE.functions:
 
 def _reason_not_measured(cache: dict[str, Any], cell: Cell) -> str:
     return str(cache["missing"].get(cell, f"profile {PROFILE.name!r} does not measure this cell"))
-
-
-def _samples(cache: dict[str, Any], cell: Cell, metric: Callable[[CellMetrics], float]) -> dict[str, Any]:
-    measured = cache["results"][cell]
-    if isinstance(measured, str):
-        raise RuntimeError(measured)
-    return as_samples([metric(each) for each in measured])

@@ -15,12 +15,14 @@ import joblib
 import numpy as np
 
 import etl
-from benchmarks.cells import Cell, Profile
+from benchmarks.cells import COLD, Cell, Profile
 from benchmarks.foreign import open_loader
+from benchmarks.journal import CellMetrics, open_journal
 from benchmarks.measuring.arrays import BatchDigest, Layout, copy_of, layout_of, merge_layouts
-from benchmarks.measuring.clock import EpochMetrics, EpochTimes, Step, run_epoch, seconds_of_step
+from benchmarks.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.meeting import Meeting
+from benchmarks.measuring.page_cache import drop_from_page_cache
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
@@ -30,7 +32,7 @@ from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 from benchmarks.ranks import distributed, join, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
-from benchmarks.workload import Compute, Data, compute_threads, make_iterator
+from benchmarks.workload import Compute, Data, compute_threads, files_of, make_iterator
 
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
 # On one thread of a CPU equal work gives equal scores, to the bit. Several threads, and a GPU, add in another order.
@@ -57,44 +59,6 @@ class Conditions(JsonValues):
     cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class CellMetrics(JsonValues):
-    """The metrics of a cell that one process measured.
-
-    Attributes
-    ----------
-    etl : float
-        Seconds to load an epoch while nothing else is done, the median.
-    epoch : EpochMetrics
-        The epoch with compute that has the median wall time: its parts add up, as separate medians would not.
-    compute_alone : float
-        Seconds of the steps of an epoch on a batch in memory, while nothing loads.
-    p99_stall : float
-        Seconds that 99% of the stalls before a batch did not exceed, of all such epochs without their first batches.
-    peak_memory : int
-        Bytes, of the process and its children.
-    digest, score : str, float
-        The digest of all batches of an epoch, and the score of `Compute` after it. Both are equal for cells of equal
-        work.
-    layouts : list of Layout
-        Dtype and shape of each array of a record.
-    """
-
-    etl: float
-    epoch: EpochMetrics
-    compute_alone: float
-    p99_stall: float
-    peak_memory: int
-    digest: str
-    score: float
-    layouts: list[Layout]
-
-    @property
-    def utilisation(self) -> float:
-        """Compute alone over wall time."""
-        return self.compute_alone / self.epoch.wall.total
-
-
 # One sample a round for each cell, or the text of its error.
 CellResults = dict[Cell, "list[CellMetrics] | str"]
 
@@ -102,7 +66,8 @@ CellResults = dict[Cell, "list[CellMetrics] | str"]
 def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellResults:
     """Measure every cell once a round, and return the samples of each, or the text of its error.
 
-    Every round has a server of its own, with another memory layout: its samples are one independent repetition.
+    Every round has a server of its own, with another memory layout: its samples are one independent repetition. The
+    complete rounds of an interrupted call are not measured again, if there is a journal.
 
     Parameters
     ----------
@@ -120,14 +85,22 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
         in another order; if it loads another amount, that is its error.
     """
     server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
-    results: CellResults = {}
+    cells = list(cells)
+    with open_journal(cells, profile) as journal:
+        failures: dict[Cell, str] = {}
 
-    def note(cell: Cell, error: MeasurementError) -> None:
-        results[cell] = error.text
+        def take(cell: Cell, number: int) -> CellMetrics:
+            metrics = server.measure(cell)
+            journal.note(cell, number, metrics)
+            return metrics
 
-    rounds = Rounds(cells, lambda cell, _: server.measure(cell), begin=lambda _: server, on_failure=note)
-    rounds.run(profile.rounds)
-    results = {cell: results.get(cell) or list(samples.values()) for cell, samples in rounds.samples.items()}
+        def note(cell: Cell, error: MeasurementError) -> None:
+            failures[cell] = error.text
+            journal.note_failure(cell)
+
+        rounds = Rounds(cells, take, taken=journal.taken, begin=lambda _: server, on_failure=note)
+        rounds.run(profile.rounds)
+    results: CellResults = {cell: failures.get(cell) or list(each.values()) for cell, each in rounds.samples.items()}
     check_same_work({cell: samples for cell, samples in results.items() if not cell.is_foreign})
     return disqualify_other_amounts(results)
 
@@ -261,8 +234,14 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
             with PeakMemory() as memory:
                 run_epoch(iterator, content.noting(compute.step))
                 score = compute.score
-            loading = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, None), meeting)
-            both = _repeat(conditions.min_seconds, lambda: run_epoch(iterator, compute.step), meeting)
+            cold = files_of(cell, conditions.data) if cell.page_cache == COLD else []
+
+            def epoch(step: Step | None) -> EpochTimes:
+                drop_from_page_cache(cold)
+                return run_epoch(iterator, step)
+
+            loading = _repeat(conditions.min_seconds, lambda: epoch(None), meeting)
+            both = _repeat(conditions.min_seconds, lambda: epoch(compute.step), meeting)
             # The rest of this epoch is abandoned, so that nothing loads. All ranks take equally many steps.
             batch, steps = copy_of(next(iter(iterator))), both[0].batches
             compute_alone = steps * seconds_of_step(compute.step, [batch], 0.0, steps)

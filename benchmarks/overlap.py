@@ -22,10 +22,10 @@ from rich.table import Table
 import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
+from benchmarks.datasets import find_photographs
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.device import wait_until
 from benchmarks.suite import SEED, Timings, as_samples, explained, require, spread
-from benchmarks.workload import find_photographs
 
 PROFILE = chosen_profile()
 BATCH_SIZE, IMAGE_SIZE, PREFETCH_SIZE, THREADS = 16, 224, 4, 2

@@ -15,7 +15,7 @@ from benchmarks.measuring.ranks import Rank, cpus_of_rank, create_meetings, join
 from benchmarks.measuring.servers_at_once import ServersAtOnce
 
 if TYPE_CHECKING:
-    from benchmarks.measure import CellMetrics
+    from benchmarks.journal import CellMetrics
 
 
 def distributed(rank: Rank, model: Any) -> Any:

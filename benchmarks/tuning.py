@@ -24,14 +24,14 @@ from rich.table import Table
 
 import etl
 from benchmarks.console import comma_separated, print_table, say, say_failure, wide_console
+from benchmarks.datasets import find_digits, find_photographs, find_sequences, find_table
 from benchmarks.measuring.values import JsonValues
-from benchmarks.workload import find_photographs
 
 TUNE_SECONDS, BEST = 240.0, 3
 # Rounds and seconds of the grid, and of the choice beside the best: the time decides how long an epoch is.
 GRID_ROUNDS, GRID_SECONDS = 2, 180.0
 FINAL_ROUNDS, FINAL_SECONDS = 12, 300.0
-PHOTOGRAPHS, ROWS, FILES = 512, 20_000, 600
+PHOTOGRAPHS, ROWS, FILES = 512, 100_000, 600
 WANTED = 0.05
 # Iterations of a loop in Python for each record of `python_dataloader`, about a millisecond.
 LOOPS = 15_000
@@ -59,33 +59,6 @@ def python_dataloader(source: Any, batch_size: int) -> Any:
     from torch.utils.data import DataLoader
 
     return DataLoader(source, batch_size, shuffle=True)
-
-
-def tables(folder: Path) -> Path:
-    """Return a CSV file of numbers with a label, made if it is missing."""
-    path = folder / "rows.csv"
-    if not path.exists():
-        rows = np.random.default_rng(0).normal(size=(ROWS, 32))
-        lines = [",".join([*(f"{value:.6f}" for value in row), str(number % 7)]) for number, row in enumerate(rows)]
-        header = ",".join([*(f"x{number}" for number in range(32)), "kind"])
-        path.write_text("\n".join([header, *lines]) + "\n")
-    return path
-
-
-def sequences(folder: Path) -> Path:
-    """Return a folder of CSV files, sequences of different lengths, made if it is missing."""
-    path = folder / "sequences"
-    if not path.exists():
-        unfinished = folder / "sequences.unfinished"
-        drawn = np.random.default_rng(0)
-        for number in range(FILES):
-            target = unfinished / f"{number % 3}" / f"{number:05d}.csv"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            rows = drawn.normal(size=(int(drawn.integers(50, 150)), 8))
-            lines = ["a,b,c,d,e,f,g,h", *(",".join(f"{value:.5f}" for value in row) for row in rows)]
-            target.write_text("\n".join(lines) + "\n")
-        unfinished.rename(path)
-    return path
 
 
 @dataclass(frozen=True)
@@ -220,7 +193,7 @@ def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outco
     options : Namespace
         The options of the command line.
     """
-    source = _source(workload.source, options.folder)
+    source = _source(workload.source)
     started = time.monotonic()
     tuning = etl.tune(source, {"tuned": workload.strategy}, budget=options.budget, tuning_cache="", **workload.settings)
     tuned, tune_seconds = tuning.strategies[0], time.monotonic() - started
@@ -284,17 +257,15 @@ def _compare(
     )
 
 
-def _source(kind: str, folder: Path) -> str:
-    """Return the source of a workload, which is made in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _source(kind: str) -> str:
+    """Return the source of a workload, which is made if it is missing."""
     if kind == "photographs":
         return str(find_photographs(PHOTOGRAPHS))
     if kind == "digits":
-        etl.demonstration.digits(folder / "digits")
-        return str(folder / "digits")
+        return str(find_digits())
     if kind == "table":
-        return str(tables(folder))
-    return str(sequences(folder)) if kind == "sequences" else kind
+        return str(find_table(ROWS))
+    return str(find_sequences(FILES)) if kind == "sequences" else kind
 
 
 def table(outcomes: Sequence[Outcome] | Any) -> Table:
@@ -333,7 +304,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=TUNE_SECONDS, metavar="SECONDS", help="for tuning a workload")
     parser.add_argument("--grid-rounds", type=int, default=GRID_ROUNDS, metavar="N", help="rounds of the grid")
     parser.add_argument("--rounds", type=int, default=FINAL_ROUNDS, metavar="N", help="rounds of choice and best")
-    parser.add_argument("--folder", type=Path, default=Path(".asv/tuning"), help="for data that are made")
     parser.add_argument("--json", type=Path, metavar="FILE", help="results; an interrupted run goes on")
     return parser.parse_args(arguments)
 

@@ -27,8 +27,8 @@ from rich.table import Table
 
 import etl
 from benchmarks.console import print_table, say, wide_console
+from benchmarks.datasets import find_photographs
 from benchmarks.measuring.values import JsonValues
-from benchmarks.workload import find_photographs
 
 # Stores after every stage are written for strategies that read one, which takes long.
 STRATEGIES, TRAINED_STRATEGIES = ("raw", "async-raw"), ("raw", "async-raw", "presaved", "async-presaved")

@@ -1,9 +1,8 @@
-"""The work that is measured: photographs and stores of them, the iterator of a cell, and the model that computes."""
+"""The work that is measured: records and stores of them, the iterator of a cell, and the model that computes."""
 
 from __future__ import annotations
 
 import inspect
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -11,23 +10,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 import etl
 import presave
-from benchmarks.cells import FORMATS, RAGGED_STAGES, READ, Cell, Profile
+from benchmarks.cells import (
+    BASE,
+    DIGITS,
+    FORMATS,
+    NEW,
+    PHOTOGRAPHS,
+    RAGGED_STAGES,
+    READ,
+    SEQUENCES,
+    TABLE,
+    Cell,
+    Profile,
+)
+from benchmarks.datasets import LABEL, find_digits, find_photographs, find_sequences, find_table
 from benchmarks.measuring.clock import Step
 from benchmarks.measuring.device import OneInFlight
 from benchmarks.measuring.values import JsonValues
 
-DATA_VARIABLE = "FAIR_ETL_DATA"
-# Incremented when the photographs change, so that no history mixes two sets of them.
-DATA_VERSION = 1
 SEED = 0
 # Jobs that write a store.
 JOBS = 2
-MODEL = "residual"
+MODELS = {PHOTOGRAPHS: "residual", DIGITS: "lenet", TABLE: "mlp", SEQUENCES: "lstm"}
 LEARNING_RATE = 0.01
+# Rows of a table for each photograph of a profile, since they are so much smaller.
+ROWS_PER_SAMPLE = 64
 
 
 @dataclass(frozen=True)
@@ -56,8 +65,27 @@ class Loader(JsonValues):
 
 
 @dataclass(frozen=True)
+class OtherData(JsonValues):
+    """The data of another workload than photographs.
+
+    Attributes
+    ----------
+    path : str
+        Their file or folder.
+    shape : list of int
+        Shape of a record's features, as `etl.models.create` takes it.
+    classes : int
+        How many there are.
+    """
+
+    path: str
+    shape: list[int]
+    classes: int
+
+
+@dataclass(frozen=True)
 class Data(JsonValues):
-    """The photographs, and the stores of them.
+    """The photographs and other data, and the stores of them.
 
     Attributes
     ----------
@@ -68,7 +96,7 @@ class Data(JsonValues):
     classes, records : int
         How many there are of each.
     stores : dict of str to str
-        Path of each store, by `Cell.store`, as in all further attributes.
+        Path of each store, by `store_name`, as in all further attributes but the last.
     write_seconds : dict of str to float
         Seconds to write each store.
     store_nbytes : dict of str to int
@@ -77,6 +105,8 @@ class Data(JsonValues):
         Tracebacks of the stores that could not be written.
     loaders : dict of str to Loader
         Loaders of the user, by strategy.
+    others : dict of str to OtherData
+        Data of other workloads, by workload.
     """
 
     photographs: str
@@ -88,63 +118,117 @@ class Data(JsonValues):
     store_nbytes: dict[str, int]
     failures: dict[str, str]
     loaders: dict[str, Loader] = field(default_factory=dict)
+    others: dict[str, OtherData] = field(default_factory=dict)
 
 
 def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Data:
-    """Make the photographs, and the stores that `cells` and the base point read.
+    """Make the data, and the stores that `cells` and the base point read.
 
-    The photographs are made once for the machine and are the same files for every commit. The commit under test writes
-    the stores.
+    The data are made once for the machine and are the same files for every commit. The commit under test writes the
+    stores.
 
     Parameters
     ----------
     profile : Profile
-        Decides how many photographs there are, and of what size.
+        Decides how much data there are, and of what size.
     folder : path
         For the stores.
     cells : iterable of Cell
-        The cells whose stores are written.
+        The cells whose data and stores are made.
     """
     photographs = find_photographs(profile.samples)
     source = etl.ImageFolder(photographs)
     data = Data(str(photographs), profile.image_size, len(source.classes), len(source), {}, {}, {}, {})
-    for cell in {each.store: each for each in (Cell(), *cells) if each.is_presaved}.values():
-        _make_store(cell, data, folder / f"{cell.store.replace(' ', '-')}.store")
+    # A batch of one: the store of all photographs, each once.
+    chosen = [Cell(batch_size=1), *cells]
+    for workload in {each.workload for each in chosen} - {PHOTOGRAPHS}:
+        data.others[workload] = _make_other(workload, profile)
+    for cell in {store_name(each, data): each for each in chosen if each.is_presaved}.values():
+        _make_store(cell, data, folder / f"{store_name(cell, data).replace(' ', '-')}.store")
     return data
 
 
-def find_photographs(samples: int) -> Path:
-    """Return a folder of `samples` photographs, made once for the machine below FAIR_ETL_DATA or the user's cache."""
-    root = Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else user_cache_path("fair-etl")
-    photographs = root / f"photographs-{DATA_VERSION}-{samples}-{SEED}"
-    if not photographs.is_dir():
-        etl.demonstration.photographs(photographs, samples, SEED)
-    return photographs
+def _make_other(workload: str, profile: Profile) -> OtherData:
+    if workload == DIGITS:
+        return OtherData(str(find_digits()), [1, 28, 28], 10)
+    path = find_table(profile.samples * ROWS_PER_SAMPLE) if workload == TABLE else find_sequences(profile.samples)
+    source = _open_other(workload, str(path))
+    return OtherData(str(path), [source[0]["features"].shape[-1]], len(source.classes))
 
 
-def open_source(data: Data) -> Any:
-    """Open the records as they are on disk."""
-    return etl.ImageFolder(data.photographs)
+def _open_other(workload: str, path: str) -> Any:
+    return etl.open_source(path, label=LABEL) if workload == TABLE else etl.open_source(path)
 
 
-def make_pipeline(data: Data) -> etl.Pipeline:
+def store_name(cell: Cell, data: Data) -> str:
+    """Return the name of the store that a cell reads; a batch of more photographs than there are has one of its own."""
+    records = records_of(cell, data)
+    return cell.store if records == data.records or cell.workload != PHOTOGRAPHS else f"{cell.store} of {records}"
+
+
+def records_of(cell: Cell, data: Data) -> int:
+    """Return the photographs of an epoch of `cell`: all, repeated if that is needed to fill a larger batch than usual."""
+    return data.records if cell.batch_size <= BASE.batch_size else max(data.records, cell.batch_size)
+
+
+def open_source(data: Data, cell: Cell | None = None) -> Any:
+    """Open the records of `cell`, by default photographs, as they are on disk."""
+    if cell is not None and cell.workload != PHOTOGRAPHS:
+        return _open_other(cell.workload, data.others[cell.workload].path)
+    source = etl.ImageFolder(data.photographs)
+    records = data.records if cell is None else records_of(cell, data)
+    return source if records == len(source) else Repeated(source, records)
+
+
+class Repeated:
+    """The records of `source` again and again, `records` in all."""
+
+    def __init__(self, source: Any, records: int) -> None:
+        self._source = source
+        self._records = records
+
+    def __len__(self) -> int:
+        return self._records
+
+    def __getitem__(self, index: int) -> Any:
+        return self._source[index % len(self._source)]
+
+
+def files_of(cell: Cell, data: Data) -> list[Path]:
+    """Return the files that an epoch of `cell`, which is not a loader of the user, reads."""
+    if cell.is_presaved:
+        path = data.stores[store_name(cell, data)]
+    else:
+        path = data.photographs if cell.workload == PHOTOGRAPHS else data.others[cell.workload].path
+    root = Path(path)
+    return [each for each in root.rglob("*") if each.is_file()] if root.is_dir() else [root]
+
+
+def make_pipeline(data: Data, workload: str = PHOTOGRAPHS) -> etl.Pipeline:
     """Return the stages between a record on disk and training, in the order of `STAGES`."""
-    return etl.image_pipeline(size=data.image_size)
+    if workload == PHOTOGRAPHS:
+        return etl.image_pipeline(size=data.image_size)
+    return etl.digits_pipeline() if workload == DIGITS else etl.Pipeline([])
+
+
+def stage_of(cell: Cell) -> str:
+    """Return the last stage that is done before the store of `cell` is written."""
+    return cell.presave_stage if cell.workload == PHOTOGRAPHS else READ
 
 
 def _make_store(cell: Cell, data: Data, path: Path) -> None:
     """Write the store of `cell` at `path`, and note its cost in `data`, or the traceback if it fails."""
+    name = store_name(cell, data)
     try:
-        seconds = seconds_to_write(
-            path, open_source(data), make_pipeline(data), cell.presave_format, cell.presave_stage
-        )
+        pipeline = make_pipeline(data, cell.workload)
+        seconds = seconds_to_write(path, open_source(data, cell), pipeline, cell.presave_format, stage_of(cell))
         with open_store(path, cell.presave_format) as store:
-            data.store_nbytes[cell.store] = store.nbytes
+            data.store_nbytes[name] = store.nbytes
     except Exception:  # noqa: BLE001 - reported by the metrics of this store; other stores are measured
-        data.failures[cell.store] = traceback.format_exc()
+        data.failures[name] = traceback.format_exc()
         return
-    data.stores[cell.store] = str(path)
-    data.write_seconds[cell.store] = seconds
+    data.stores[name] = str(path)
+    data.write_seconds[name] = seconds
 
 
 def seconds_to_write(
@@ -207,6 +291,8 @@ def unsupported_reason(cell: Cell) -> str:
     """Return what the commit under test lacks for `cell`, or an empty string."""
     if cell.is_foreign and not hasattr(getattr(etl, "strategies", None), "open_loader"):
         return "loaders of the user cannot be opened at this commit"
+    if cell.workload != PHOTOGRAPHS and not all(hasattr(etl, name) for name in ("open_source", "Sequences", "Padding")):
+        return "only photographs can be loaded in this way at this commit"
     if cell.is_presaved:
         reason = unsupported_store_reason(cell.presave_format, cell.presave_stage)
         if reason:
@@ -244,16 +330,21 @@ def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = No
     wrap : callable, optional
         Returns a loader to use in place of the iterator's own.
     """
-    pipeline = make_pipeline(data)
+    pipeline = make_pipeline(data, cell.workload)
     order: dict[str, Any] = {"batch_size": cell.batch_size, "shuffle": True, "seed": SEED, "dtype": cell.dtype}
+    if cell.buffers == NEW:
+        order["reuse"] = False
+    if cell.workload == SEQUENCES:
+        order["padding"] = etl.Padding()
     iterator: Any
     if cell.is_presaved:
-        if cell.store in data.failures:
-            raise RuntimeError(f"the store {cell.store!r} was not written:\n{data.failures[cell.store]}")
-        store = open_store(data.stores[cell.store], cell.presave_format)
-        iterator = etl.PresavedIterator(store, after(pipeline, cell.presave_stage), **order)
+        name = store_name(cell, data)
+        if name in data.failures:
+            raise RuntimeError(f"the store {name!r} was not written:\n{data.failures[name]}")
+        store = open_store(data.stores[name], cell.presave_format)
+        iterator = etl.PresavedIterator(store, after(pipeline, stage_of(cell)), **order)
     else:
-        iterator = etl.RawIterator(open_source(data), pipeline, **order)
+        iterator = etl.RawIterator(open_source(data, cell), pipeline, **order)
     if wrap is not None:
         # Earlier commits call it `watch_loader`.
         getattr(iterator, "wrap_loader" if hasattr(iterator, "wrap_loader") else "watch_loader")(wrap)
@@ -301,12 +392,17 @@ class Compute:
         import torch
 
         self._backend = etl.backend(cell.backend)
-        model = etl.models.create(MODEL, (3, data.image_size, data.image_size), data.classes, seed=SEED)
+        shape: tuple[int, ...]
+        if cell.workload == PHOTOGRAPHS:
+            shape, classes = (3, data.image_size, data.image_size), data.classes
+        else:
+            shape, classes = tuple(data.others[cell.workload].shape), data.others[cell.workload].classes
+        model = etl.models.create(MODELS[cell.workload], shape, classes, seed=SEED)
         self._trains = cell.compute == "training"
         self._model = self._backend.place(model, cell.dtype).train(self._trains)
         if distributed is not None and self._trains:
             self._model = distributed(self._model)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
+        self._optimizer = _optimizer(cell.updater, self._model.parameters())
         self._loss = torch.nn.functional.cross_entropy
         self._inference_mode = torch.inference_mode
         self._result: Any = None
@@ -321,14 +417,27 @@ class Compute:
         return float(self._result if self._trains else self._result.double().square().mean())
 
     def _train(self, batch: Any) -> None:
-        features, labels = self._backend.put(batch)
+        moved = self._backend.put(batch)
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(self._model(features), labels)
+        loss = self._loss(self._outputs(moved), moved.labels)
         loss.backward()
         self._optimizer.step()
         self._result = loss.detach()
 
     def _infer(self, batch: Any) -> None:
-        features, _ = self._backend.put(batch)
+        moved = self._backend.put(batch)
         with self._inference_mode():
-            self._result = self._model(features)
+            self._result = self._outputs(moved)
+
+    def _outputs(self, batch: Any) -> Any:
+        # Earlier commits have batches of features and labels only.
+        mask = getattr(batch, "features_mask", None)
+        return self._model(batch.features) if mask is None else self._model(batch.features, mask=mask)
+
+
+def _optimizer(name: str, parameters: Any) -> Any:
+    import torch
+
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=LEARNING_RATE)
+    return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9 if name == "momentum" else 0.0)

@@ -25,11 +25,11 @@ from rich.table import Table
 import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
+from benchmarks.datasets import find_photographs
 from benchmarks.measuring.rounds import Rounds
 from benchmarks.servers import ISOLATED_MAIN
 from benchmarks.store_table import show_store_table
 from benchmarks.suite import as_samples, explained, spread
-from benchmarks.workload import find_photographs
 from benchmarks.write_sample import DECODER, JOBS, WRITERS, Photographs, is_importable, take_sample
 
 PROFILE = chosen_profile()

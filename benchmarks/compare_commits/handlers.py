@@ -23,13 +23,14 @@ import numpy as np
 
 import etl
 from benchmarks.cells import Cell
+from benchmarks.datasets import find_photographs
 from benchmarks.measuring.arrays import BatchDigest
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.layout import draw_gaps
 from benchmarks.measuring.server import Answer, OpenSession, Request, Turn
 from benchmarks.measuring.turns import seconds_of, settle_on
 from benchmarks.servers import load_kernels
-from benchmarks.workload import Data, find_photographs, make_iterator, make_pipeline, write_store
+from benchmarks.workload import Data, make_iterator, make_pipeline, write_store
 
 IMAGE_SIZE = 64
 PHOTOGRAPHS = 32

@@ -18,6 +18,7 @@ from rich.status import Status
 
 import etl
 from benchmarks.console import comma_separated, say, say_failure, wide_console
+from benchmarks.datasets import find_photographs
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.statistics import MIN_ROUNDS
 from benchmarks.peers.environments import NotInstalled, find_versions, make_environment
@@ -25,7 +26,6 @@ from benchmarks.peers.results import RESULTS, collect, save
 from benchmarks.peers.rows import OURS, PEERS, ROWS, TASKS, Row
 from benchmarks.peers.table import CAPTION, show
 from benchmarks.servers import ROOT
-from benchmarks.workload import find_photographs
 from etl.arguments import parse_seconds
 from etl.commands.output import check_file_path, save_json
 from etl.comparison.phases import run_comparison

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ from asv_runner.discovery import disc_benchmarks
 import etl
 import presave
 from benchmarks import end_to_end
-from benchmarks.cells import AXES, BACKENDS, Cell, Profile, cell_at, cells_to_measure
+from benchmarks.cells import AXES, PROFILE_VARIABLE, Cell, Profile, cell_at, cells_to_measure
+from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measure import CellResults, measure_cells
 from benchmarks.suite import explained
-from benchmarks.workload import DATA_VARIABLE, Data, make_data, unsupported_reason
+from benchmarks.workload import Data, make_data, unsupported_reason
 
 LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
-PROFILE = Profile("test", samples=20, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
+PROFILE = Profile("test", samples=32, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
 # Axes whose pages describe the base point in other words than its value.
 WORDED = {"prefetch_size": "two ahead", "workers": "one thread"}
 # A store that cannot be written, like that of a format which is broken at a commit.
@@ -41,11 +44,21 @@ def results(data: Data) -> CellResults:
     return measure_cells(CELLS, data, PROFILE)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def every_suite() -> Iterator[None]:
+    """Load the suites of profile "full": those of axes that a profile does not measure stay abstract."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PROFILE_VARIABLE, "full")
+        importlib.reload(end_to_end)
+    yield
+    importlib.reload(end_to_end)
+
+
 def suites_of_axes() -> dict[str, type]:
     """Return the suites with the metrics of an epoch, by their axis."""
     found = inspect.getmembers(end_to_end, lambda each: inspect.isclass(each) and not inspect.isabstract(each))
-    suites = [suite for _, suite in found if issubclass(suite, end_to_end.EndToEnd)]
-    return {suite.param_names[0]: suite for suite in suites if len(suite.param_names) == 1}
+    suites = [suite for _, suite in found if issubclass(suite, end_to_end.EndToEnd) and suite.__name__ != "Grid"]
+    return {suite.param_names[-1]: suite for suite in suites}
 
 
 def test_every_field_of_a_cell_is_an_axis_with_the_base_point_among_its_values() -> None:
@@ -57,14 +70,59 @@ def test_every_field_of_a_cell_is_an_axis_with_the_base_point_among_its_values()
 
 def test_every_axis_has_a_suite_that_shows_all_its_values() -> None:
     suites = suites_of_axes()
-    # Suites that are not measured do not exist: in profile "quick", which is chosen here, that of ranks.
-    wanted = [name for name in AXES if name != "ranks" and (name != "backend" or len(BACKENDS) > 1)]
-    assert sorted(suites) == sorted(wanted)
+    assert sorted(suites) == sorted(AXES)
     for name, suite in suites.items():
-        assert suite.params == [list(AXES[name].values)]
-        assert [suite().cell(value) for value in AXES[name].values] == [
-            cell_at(name, value) for value in AXES[name].values
-        ]
+        values, strategies = list(AXES[name].values), list(AXES[name].strategies)
+        assert suite.params == ([strategies, values] if strategies else [values])
+        for value in values:
+            if strategies:
+                cells = [suite().cell(strategy, value) for strategy in strategies]
+                assert cells == [replace(cell_at(name, value), strategy=strategy) for strategy in strategies]
+            else:
+                assert suite().cell(value) == cell_at(name, value)
+
+
+def test_a_profile_has_no_suite_of_an_axis_that_it_does_not_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROFILE_VARIABLE, "quick")
+    importlib.reload(end_to_end)
+    found = sorted(suites_of_axes())
+    monkeypatch.setenv(PROFILE_VARIABLE, "full")
+    importlib.reload(end_to_end)
+    assert found == ["backend", "batch_size", "dtype", "garbage_collection", "heap", "strategy"]
+
+
+def test_other_workloads_updaters_buffers_and_a_cold_cache_load_what_they_should(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
+    axes = ("workload", "updater", "buffers", "page_cache")
+    cells = cells_to_measure(replace(PROFILE, axes=axes))
+    made = make_data(PROFILE, tmp_path, cells)
+    results = measure_cells(cells, made, PROFILE)
+    assert not [sample for sample in results.values() if isinstance(sample, str)]
+    records = {cell.workload: samples[0].epoch.samples for cell, samples in results.items()}
+    assert records == {"photographs": 32, "digits": 1437, "table": 32 * 64, "sequences": 32}
+    # The same batches, whatever memory they are in and wherever their files are.
+    base = [samples[0].digest for cell, samples in results.items() if cell.workload == "photographs"]
+    assert len(set(base)) == 1
+
+
+def test_a_batch_of_more_photographs_than_there_are_repeats_them(data: Data, tmp_path: Path) -> None:
+    cells = [Cell(batch_size=100), Cell("raw", batch_size=100)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DATA_VARIABLE, str(Path(data.photographs).parent))
+        made = make_data(PROFILE, tmp_path, cells)
+    results = measure_cells(cells, made, PROFILE)
+    (samples, raw) = (results[cell] for cell in cells)
+    assert samples[0].epoch.samples == raw[0].epoch.samples == 100
+    assert samples[0].epoch.batches == 1
+    assert samples[0].digest == raw[0].digest
+    suite = end_to_end.BatchSize()
+    cell = cell_at("batch_size", 1000)
+    cache = {"data": made, "results": {cell: samples}, "missing": {}}
+    shown = suite.track_wall(cache, 1000)["samples"]
+    assert shown == [pytest.approx(samples[0].epoch.wall.total * 32 / 100)]
+    assert suite.track_peak_memory(cache, 1000)["samples"] == [samples[0].peak_memory]
 
 
 def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(results: CellResults) -> None:
@@ -83,8 +141,8 @@ def test_ranks_share_the_records_of_an_epoch_and_are_measured_together(data: Dat
     for cell in cells:
         (sample,) = results[cell]
         assert not isinstance(sample, str), sample
-        assert sample.epoch.samples == 20
-        assert sample.epoch.batches == (3 if cell.ranks == 1 else 2)
+        assert sample.epoch.samples == 32
+        assert sample.epoch.batches == (4 if cell.ranks == 1 else 2)
         assert math.isfinite(sample.score)
 
 
@@ -97,7 +155,7 @@ def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(dat
     for name, path in data.stores.items():
         with presave.open_store(path, trusted=True) as store:
             assert store.manifest.format == name.split()[0]
-            assert len(store) == 20
+            assert len(store) == 32
             assert data.store_nbytes[name] == store.nbytes
     # A normalised pixel has four times as many bytes, and a compressed one fewer.
     assert data.store_nbytes["npy after normalise"] > 3 * data.store_nbytes["npy after resize"]
@@ -115,7 +173,7 @@ def test_a_metric_that_was_not_measured_is_not_available_and_says_why() -> None:
     suite = end_to_end.Workers()
     with pytest.raises(NotImplementedError, match="no worker processes at this commit"):
         suite.setup({"results": {}, "missing": {cell: "there are no worker processes at this commit"}}, "process 2")
-    with pytest.raises(NotImplementedError, match="profile 'quick' does not measure this cell"):
+    with pytest.raises(NotImplementedError, match="profile 'full' does not measure this cell"):
         suite.setup({"results": {}, "missing": {}}, "process 2")
 
 
@@ -168,7 +226,7 @@ def test_the_pages_say_what_varies_and_from_which_base_point(on_pages: dict[str,
     for axis, suite in suites_of_axes().items():
         code = on_pages[f"end_to_end.{suite.__name__}.track_wall"].code
         base = AXES[axis].base
-        assert f"Base point: {base.strategy}" in code
+        assert AXES[axis].strategies or f"Base point: {base.strategy}" in code
         assert WORDED.get(axis, str(getattr(base, axis))) in code.partition("Base point: ")[2]
     for name in ("PresavingByFormat", "PresavingByStage"):
         assert "Base point: " in on_pages[f"end_to_end.{name}.track_write_time"].code

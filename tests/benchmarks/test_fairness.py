@@ -16,6 +16,7 @@ import pytest
 import benchmarks.measure
 import etl
 from benchmarks.cells import STRATEGIES, Cell, Profile
+from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measure import (
     CPUS_VARIABLE,
     CellMetrics,
@@ -30,9 +31,9 @@ from benchmarks.measuring.clock import DeviceStep, EpochMetrics, Split
 from benchmarks.measuring.layout import PADDING_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
-from benchmarks.workload import DATA_VARIABLE, Compute, Data, compute_threads, make_data, make_iterator
+from benchmarks.workload import Compute, Data, compute_threads, make_data, make_iterator
 
-PROFILE = Profile("test", samples=20, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
+PROFILE = Profile("test", samples=32, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
 EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 0.0, 1, "a", 2.3, [])
 
@@ -52,7 +53,7 @@ def test_every_strategy_does_the_same_work_and_its_metrics_belong_together(data:
         assert len(samples) == PROFILE.rounds
         for sample in samples:
             epoch = sample.epoch
-            assert epoch.samples == 20
+            assert epoch.samples == 32
             assert 0 < epoch.stall.total + epoch.compute.total <= epoch.wall.total
             assert epoch.stall.total == pytest.approx(epoch.host_wait.total)  # on a CPU
             assert sample.etl > 0
@@ -103,7 +104,7 @@ def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data
         os.kill(server._server.pid, signal.SIGKILL)
         with pytest.raises(MeasurementError, match=r"the process of Cell\(strategy=.* was killed by signal 9"):
             server.measure(Cell())
-        assert server.measure(Cell(strategy="raw")).epoch.samples == 20
+        assert server.measure(Cell(strategy="raw")).epoch.samples == 32
 
 
 def test_each_round_has_a_server_with_a_memory_layout_of_its_own(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from benchmarks.cells import Cell, Profile
 from benchmarks.compare_commits.commits import Commit, extract
 from benchmarks.compare_commits.handlers import ETL, PHOTOGRAPHS
 from benchmarks.compare_commits.turns import open_arm
+from benchmarks.datasets import DATA_VARIABLE, find_photographs
 from benchmarks.measure import CellServer, Conditions, cpus_of_cells
 from benchmarks.measuring.instruments import current_instruments
 from benchmarks.measuring.processes import MeasurementError, Server
-from benchmarks.workload import DATA_VARIABLE, find_photographs, make_data
+from benchmarks.workload import make_data
 from tests.scratch import ROOT, make_scratch
 
 INSTRUMENTS = ROOT / "etl" / "measuring"

@@ -11,11 +11,11 @@ import benchmarks
 from benchmarks.cells import (
     AXES_VARIABLE,
     BACKENDS,
-    GRID_AXES,
     PROFILE_VARIABLE,
     ROUNDS_VARIABLE,
     cells_to_measure,
     chosen_profile,
+    values_in,
 )
 
 PROFILES = json.loads((Path(benchmarks.__file__).parent / "profiles.json").read_text())
@@ -39,12 +39,14 @@ def test_the_number_of_rounds_can_be_set_for_interleaved_runs(monkeypatch: pytes
 
 def test_the_axes_can_be_chosen_and_nothing_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(AXES_VARIABLE, "heap,workers")
-    for name in PROFILES:
+    for name in ("quick", "check"):
         monkeypatch.setenv(PROFILE_VARIABLE, name)
         cells = cells_to_measure(chosen_profile())
-        assert {cell.heap for cell in cells} == {"default", "retain"}
+        assert {(cell.strategy, cell.heap) for cell in cells if cell.batch_size == 32} == {
+            (strategy, heap) for strategy in ("raw", "async-raw") for heap in ("default", "retain")
+        }
         assert {cell.workers for cell in cells} == {"thread 1", "thread 2", "process 2"}
-        assert len(cells) == 5
+        assert len(cells) == 7
 
 
 def test_an_unknown_axis_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,19 +65,24 @@ def test_metrics_of_different_profiles_have_different_versions(monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("profile", "cells"),
-    # quick: the base point, and each axis varied alone: 3 more strategies, 2 batch sizes, 3 dtypes, 2 GC, 1 heap,
-    # 5 formats, 3 stages, inference; the base point of what loads ahead, and 4 prefetch sizes and 2 workers.
-    # full: 4 strategies x 3 batch sizes x 4 dtypes x 3 GC x 2 heaps, and those 16 that quick adds to them.
-    [("quick", 28), ("full", 306), ("check", 2)],
+    # quick: 4 strategies, 3 more batch sizes, 3 dtypes, and without GC and with heap "retain", raw and async-raw.
+    # full: besides, frozen GC for 2 strategies, 5 prefetch sizes, 2 workers, 5 formats, 3 stages, inference, 2 numbers
+    # of ranks, 4 strategies of 3 workloads, 2 updaters, 2 strategies with new buffers, 3 with a cold page cache, and in
+    # the grid 3 dtypes of 3 strategies.
+    [("quick", 14), ("full", 62), ("check", 2)],
 )
 def test_a_profile_measures_one_axis_at_a_time_or_the_grid(
     profile: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if len(BACKENDS) > 1:
-        cells += {"quick": 1, "full": 288, "check": 0}[profile]  # the second backend
+        cells += {"quick": 1, "full": 16, "check": 0}[profile]  # the second backend
     monkeypatch.setenv(PROFILE_VARIABLE, profile)
     assert len(cells_to_measure(chosen_profile())) == cells
 
 
-def test_the_grid_leaves_out_compute_and_the_axes_that_only_some_strategies_have() -> None:
-    assert GRID_AXES == ("strategy", "batch_size", "dtype", "backend", "garbage_collection", "heap")
+def test_quick_measures_what_the_readme_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROFILE_VARIABLE, "quick")
+    profile = chosen_profile()
+    assert values_in(profile, "batch_size") == (1, 32, 128, 1000)
+    assert values_in(profile, "garbage_collection") == ("default", "off")
+    assert values_in(profile, "presave_format") == ("npy",)  # not varied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import math
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 import etl
+from benchmarks.cells import PROFILE_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.settings import __main__ as command
@@ -155,6 +157,17 @@ def test_too_few_pairs_give_no_verdict() -> None:
     assert entry["high"] is None
 
 
+@pytest.fixture
+def every_suite() -> Iterator[None]:
+    """Load the suites of profile "full": "quick" measures no settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PROFILE_VARIABLE, "full")
+        importlib.reload(suites)
+    yield
+    importlib.reload(suites)
+
+
+@pytest.mark.usefixtures("every_suite")
 def test_asv_gets_a_sample_from_every_pair_na_for_what_is_missing_and_the_reason_of_a_failure() -> None:
     cache = {
         ("heap", "decoding", "retain"): measured(0.5),
@@ -171,6 +184,7 @@ def test_asv_gets_a_sample_from_every_pair_na_for_what_is_missing_and_the_reason
         suite.track_memory_ratio(cache, "decoding", "preallocate:256MB")
 
 
+@pytest.mark.usefixtures("every_suite")
 def test_every_value_of_every_suite_is_one_that_is_measured() -> None:
     every = set(keys(AXES))
     found = [suites.GarbageCollection, suites.Heap, suites.Threads, suites.Dtypes]

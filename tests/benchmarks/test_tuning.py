@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tuning
-from benchmarks.tuning import WORKLOADS, Outcome, Workload, main, sequences, tables
+from benchmarks.datasets import DATA_VARIABLE, find_sequences, find_table
+from benchmarks.tuning import WORKLOADS, Outcome, Workload, main
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -20,10 +21,11 @@ def test_a_grid_has_24_combinations_of_three_dimensions(name: str) -> None:
     assert len({tuple(sorted(each.items())) for each in combinations}) == len(combinations)
 
 
-def test_data_are_made_once(tmp_path: Path) -> None:
-    made = tables(tmp_path), sequences(tmp_path)
+def test_data_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    made = find_table(10), find_sequences(3)
     times = [each.stat().st_mtime_ns for each in made]
-    assert [each.stat().st_mtime_ns for each in (tables(tmp_path), sequences(tmp_path))] == times
+    assert [each.stat().st_mtime_ns for each in (find_table(10), find_sequences(3))] == times
 
 
 def test_a_study_is_measured_printed_and_resumed(
@@ -37,7 +39,8 @@ def test_a_study_is_measured_printed_and_resumed(
     )
     monkeypatch.setattr(tuning, "WORKLOADS", {"small": small})
     monkeypatch.setattr(tuning, "ROWS", 512)
-    call = ["--budget", "12", "--grid-rounds", "1", "--rounds", "1", "--folder", str(tmp_path)]
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    call = ["--budget", "12", "--grid-rounds", "1", "--rounds", "1"]
     call += ["--json", str(tmp_path / "study.json")]
     assert main(call) == 0
     (outcome,) = [Outcome.from_json(each) for each in json.loads((tmp_path / "study.json").read_text())]

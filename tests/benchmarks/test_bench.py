@@ -1,0 +1,160 @@
+"""`make bench` shows progress while asv is silent, and goes on after an interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import bench
+from benchmarks.cells import Cell, Profile
+from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, open_journal, read_lines, samples_in
+from benchmarks.measuring.clock import EpochMetrics, Split
+
+PROFILE = Profile("test", samples=32, image_size=32, rounds=3, seconds_per_figure=0.0, grid=False)
+CELLS = [Cell("raw"), Cell("presaved"), Cell("presaved", dtype="float64")]
+NOTHING = Split(0.0, 0.0)
+
+
+def sample(wall: float) -> CellMetrics:
+    """Return a sample with this wall time, of which half is the first batch."""
+    epoch = EpochMetrics(1, 32, Split(wall / 2, wall / 2), NOTHING, NOTHING, NOTHING)
+    return CellMetrics(1.0, epoch, 0.0, 0.0, 1, "a", 2.3, [])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def interrupt(rounds: int, samples: int, failed: Cell | None = None) -> None:
+    """Write a journal of complete rounds, and of some samples of the next round."""
+    with contextlib.suppress(KeyboardInterrupt), open_journal(CELLS, PROFILE) as journal:
+        if failed is not None:
+            journal.note_failure(failed)
+        for number in range(rounds + 1):
+            for cell in [each for each in CELLS if each != failed][: None if number < rounds else samples]:
+                journal.note(cell, number, sample(1.0 + number))
+        raise KeyboardInterrupt
+
+
+def test_complete_rounds_are_taken_over_after_an_interruption_and_others_are_not(folder: Path) -> None:
+    interrupt(rounds=2, samples=1)
+    with open_journal(CELLS, PROFILE) as journal:
+        assert journal.taken == {cell: {0: sample(1.0), 1: sample(2.0)} for cell in CELLS}
+    assert not list(folder.iterdir())  # it is complete
+    with open_journal(CELLS, PROFILE) as journal:
+        assert journal.taken == {}
+
+
+def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complete(folder: Path) -> None:
+    interrupt(rounds=1, samples=1, failed=CELLS[1])
+    with open_journal(CELLS, PROFILE) as journal:
+        assert journal.taken == {cell: {0: sample(1.0)} for cell in (CELLS[0], CELLS[2])}
+
+
+def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
+    interrupt(rounds=1, samples=1)
+    (path,) = folder.iterdir()
+    path.write_text(path.read_text()[:-20])
+    assert sum(len(each) for each in samples_in(read_lines(path)).values()) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (CELLS[:2], PROFILE),
+        (CELLS, dataclasses.replace(PROFILE, samples=64)),
+        (CELLS, dataclasses.replace(PROFILE, name="other")),
+    ],
+)
+def test_samples_of_other_cells_or_another_profile_are_not_taken_over(
+    folder: Path, other: tuple[list[Cell], Profile]
+) -> None:
+    interrupt(rounds=2, samples=0)
+    with open_journal(*other) as journal:
+        assert journal.taken == {}
+
+
+def test_those_of_another_commit_are_not_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(rounds=2, samples=0)
+    monkeypatch.setenv("ASV_COMMIT", "f" * 40)
+    with open_journal(CELLS, PROFILE) as journal:
+        assert journal.taken == {}
+
+
+def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
+    interrupt(rounds=2, samples=0)
+    with open_journal(CELLS, PROFILE) as journal:
+        assert journal.taken == {}
+
+
+def test_progress_counts_samples_and_shows_the_strategies_after_each_round(folder: Path) -> None:
+    progress = bench.Progress(folder)
+    assert progress() is None
+    with open_journal(CELLS, PROFILE) as journal:
+        for cell in CELLS[:2]:
+            journal.note(cell, 0, sample(0.2))
+        assert progress() is None
+        assert progress.doing == "measured 2 of 9 samples of end_to_end"
+        journal.note(CELLS[2], 0, sample(9.0))
+        assert progress() == "round 1 of 3: an epoch takes 200 ms with raw, 200 ms with presaved"
+        assert progress() is None  # nothing new
+
+
+def test_a_command_that_is_silent_is_said_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "EVERY_SECONDS", 0.2)
+    monkeypatch.setattr(bench, "LOOK_SECONDS", 0.05)
+    printed = io.StringIO()
+    program = "import time; print('[ 0.00%] ·· Installing', flush=True); time.sleep(1); raise SystemExit(3)"
+    console = Console(file=printed, width=200)
+    assert bench.watch([sys.executable, "-c", program], "asv starts", lambda: None, console) == 3
+    assert "·· Installing\n" in printed.getvalue()
+    assert "\nInstalling: " in printed.getvalue()
+
+
+def test_an_interruption_ends_the_command_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    program = (
+        "import pathlib, time\n"
+        "try:\n    print('ready', flush=True); time.sleep(60)\n"
+        f"except KeyboardInterrupt:\n    pathlib.Path({str(ended)!r}).write_text('')"
+    )
+    calls = iter([None, None, None, None])
+
+    def progress() -> None:
+        if next(calls, "end") == "end":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "LOOK_SECONDS", 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        bench.watch([sys.executable, "-c", program], "starting", progress, Console(file=io.StringIO()))
+    assert ended.exists()
+
+
+def test_what_interrupted_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "watch", interrupted)
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: None)
+    assert bench.main([]) == bench.INTERRUPTED
+    assert "goes on after the last complete round" in capsys.readouterr().out
+
+
+def test_journals_are_lines_of_json(folder: Path) -> None:
+    interrupt(rounds=1, samples=0)
+    (path,) = folder.iterdir()
+    header, *lines = path.read_text().splitlines()
+    assert json.loads(header) == {"cells": 3, "rounds": 3, "samples": 32}
+    assert len(lines) == 3
