@@ -25,7 +25,17 @@ from benchmarks.cells import (
     Cell,
     Profile,
 )
-from benchmarks.datasets import LABEL, find_digits, find_photographs, find_sequences, find_table
+from benchmarks.datasets import (
+    COLUMNS,
+    KINDS,
+    LABEL,
+    SEQUENCE_CLASSES,
+    STEP_COLUMNS,
+    find_digits,
+    find_photographs,
+    find_sequences,
+    find_table,
+)
 from benchmarks.measuring.clock import Step
 from benchmarks.measuring.device import OneInFlight
 from benchmarks.measuring.values import JsonValues
@@ -151,9 +161,9 @@ def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Dat
 def _make_other(workload: str, profile: Profile) -> OtherData:
     if workload == DIGITS:
         return OtherData(str(find_digits()), [1, 28, 28], 10)
-    path = find_table(profile.samples * ROWS_PER_SAMPLE) if workload == TABLE else find_sequences(profile.samples)
-    source = _open_other(workload, str(path))
-    return OtherData(str(path), [source[0]["features"].shape[-1]], len(source.classes))
+    if workload == TABLE:
+        return OtherData(str(find_table(profile.samples * ROWS_PER_SAMPLE)), [COLUMNS], KINDS)
+    return OtherData(str(find_sequences(profile.samples)), [STEP_COLUMNS], SEQUENCE_CLASSES)
 
 
 def _open_other(workload: str, path: str) -> Any:
@@ -167,7 +177,7 @@ def store_name(cell: Cell, data: Data) -> str:
 
 
 def records_of(cell: Cell, data: Data) -> int:
-    """Return the photographs of an epoch of `cell`: all, repeated if that is needed to fill a larger batch than usual."""
+    """Return the photographs of an epoch of `cell`: all, repeated if a larger batch than usual needs more."""
     return data.records if cell.batch_size <= BASE.batch_size else max(data.records, cell.batch_size)
 
 
