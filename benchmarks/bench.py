@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -29,6 +30,8 @@ ROOT = Path(__file__).parents[1]
 JOURNALS = ROOT / ".asv" / "unfinished"
 EVERY_SECONDS, LOOK_SECONDS = 10.0, 0.5
 INTERRUPTED = 130
+# asv names its environment by all packages in it.
+ENVIRONMENT = re.compile(r"virtualenv-py\S+")
 # asv exits with this if a benchmark failed; the others were measured.
 SOME_FAILED = 2
 # What asv measures of each profile: other suites than these are for single parts.
@@ -114,7 +117,13 @@ def watch(command: Sequence[str], doing: str, progress: Callable[[], str | None]
     """
     shown = _Shown(doing, console)
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, errors="replace"
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         reader = threading.Thread(target=_read, args=(process.stdout, shown), daemon=True)
         reader.start()
@@ -150,7 +159,8 @@ class _Shown:
 
     def begin(self, line: str) -> None:
         """Print a line of the command, which names the step that it begins."""
-        self._step, self._began = line.lstrip("·[]0123456789.% "), time.monotonic()
+        named = ENVIRONMENT.sub("asv's environment", line.lstrip("·[]0123456789.% "))
+        self._step, self._began = named, time.monotonic()
         self.say(line)
 
     def update(self, doing: str, status: Status) -> None:

@@ -16,17 +16,22 @@ DECODE_TWICE = f"DECODERS[self.decoder](encoded, self.at_least)\n        {DECODE
 # in turns, and again where that was not clear: a real change is found again, one that the machine made is not.
 FACTOR = 1.25
 ATTEMPTS = 3
+BENCHMARKS = ".asv/results/benchmarks.json"
 # Those that profile "check" leaves out and that are no matter of the backend, the allocator or the collector.
 LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
 
 
 @dataclass(frozen=True)
 class History:
-    """Two commits, of which the second decodes twice; both were measured."""
+    """Two commits, of which the second decodes twice; both were measured.
+
+    `benchmarks` is asv's list of all suites: a later run that measures fewer axes replaces it.
+    """
 
     scratch: Scratch
     same: str
     slow: str
+    benchmarks: str
 
     def compare(self, before: str, after: str, reports: str) -> subprocess.CompletedProcess[str]:
         """Measure two commits in turns, three times in each of three rounds, until asv exits with 1 and says that the
@@ -57,4 +62,6 @@ def make_history(folder: Path) -> History:
     for options, variables in (((f"{same}^!",), loading), ((f"{slow}^!", "--bench", "Strategy"), {})):
         run = scratch.run("asv", "run", "--record-samples", *options, **variables)
         assert run.returncode == 0, run.stdout
-    return History(scratch, same, slow)
+        if variables:
+            benchmarks = (scratch.folder / BENCHMARKS).read_text()
+    return History(scratch, same, slow, benchmarks)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from benchmarks.cells import AXES
 from tests import browser
-from tests.asv_history import History
+from tests.asv_history import BENCHMARKS, History
 from tests.scratch import Scratch
 
 pytestmark = [
@@ -50,6 +50,7 @@ def pages(history: History, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("pages")
     scratch = Scratch(Path(shutil.copytree(history.scratch.folder, folder / "scratch")), history.scratch.data)
     shutil.rmtree(scratch.folder / ".asv/html", ignore_errors=True)
+    (scratch.folder / BENCHMARKS).write_text(history.benchmarks)
     (measured,) = scratch.folder.glob(f".asv/results/*/{history.same[:8]}-*.json")
     for other in measured.parent.glob("*-*.json"):
         if other != measured:
