@@ -36,6 +36,7 @@ METHOD_FILES = tuple(
         "compare_commits",
         "measuring",
         "cells.py",
+        "datasets.py",
         "isolated_main.py",
         "servers.py",
         "verdict.py",
