@@ -21,6 +21,15 @@
     }
     return drawn;
   }, plot);
+  // asv ignores that a benchmark has no file of values: nothing was measured in this configuration.
+  $(document).ajaxError(function (event, request, settings) {
+    var name = /graphs\/summary\/(.+)\.json/.exec(decodeURIComponent(settings.url || ""));
+    if (name) {
+      $(document.getElementById("summarygrid-" + name[1])).append(
+        '<div class="empty-box">not measured: this profile or machine leaves it out</div>'
+      );
+    }
+  });
   $("head").append(
     "<style>.empty-box { position: absolute; inset: 0; display: flex; align-items: center; justify-content: center;" +
       " padding: .5em; text-align: center; color: #555d67; font-size: 12px; }</style>"

@@ -51,7 +51,7 @@ class FrontPage(OutputPublisher):  # type: ignore[misc]  # asv has no types
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch of one strategy at one commit: seconds by metric, one value a round."""
+    """An epoch of one strategy at one commit: seconds by metric, one value a round, or one in all without samples."""
 
     samples: Mapping[str, Sequence[float]]
 
@@ -70,10 +70,11 @@ class Epoch:
         return {"compute": alone, "interference": compute - alone, "stall": stall, "rest": rest}
 
     def ratio(self, base: Epoch) -> Interval:
-        """Return the wall time over that of `base`, paired within rounds."""
-        return ratio_interval(
-            [one / other for one, other in zip(self.samples["wall"], base.samples["wall"], strict=True)]
-        )
+        """Return the wall time over that of `base`, paired within rounds; of medians if a round lacks one of them."""
+        walls, others = self.samples["wall"], base.samples["wall"]
+        if len(walls) != len(others):
+            return ratio_interval([self.wall / base.wall])
+        return ratio_interval([one / other for one, other in zip(walls, others, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,23 @@ def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, in
 
 
 def _epochs(result: Any) -> dict[str, Epoch]:
-    """Return the strategies of a result that have samples of the parts of the wall time."""
+    """Return the strategies of a result of which the parts of the wall time were measured."""
     (names,) = result.get_result_params(WALL)
     # Older commits have no utilisation.
     metrics = [each for each in METRICS if f"{SUITE}.track_{each}" in result.get_all_result_keys()]
     found = {}
     for name in names:
-        samples = {metric: values for metric in metrics if (values := samples_of(result, metric, name))}
+        samples = {metric: values for metric in metrics if (values := _measured(result, metric, name))}
         if {"wall", "compute", "stall"} <= samples.keys():
             found[name.strip("'\"")] = Epoch(samples)
     return found
+
+
+def _measured(result: Any, metric: str, name: str) -> list[float]:
+    """Return the samples of a metric; without any its value, and nothing if it was not measured."""
+    (value,) = result.get_result_value(f"{SUITE}.track_{metric}", [[name]])
+    known = [] if value is None or math.isnan(value) else [float(value)]
+    return samples_of(result, metric, name) or known
 
 
 def find_changes(before: Any, after: Any, benchmarks: Mapping[str, Any]) -> list[Change]:

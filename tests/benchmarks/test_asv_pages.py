@@ -92,7 +92,7 @@ def test_every_value_of_an_axis_is_measured(pages: Pages, metric: str) -> None:
 
 
 def test_the_grid_shows_every_suite(pages: Pages, tmp_path: Path) -> None:
-    grid = browser.render(pages.url, tmp_path / "grid.png")
+    grid = browser.render(f"{pages.url}/asv.html", tmp_path / "grid.png")
     assert grid.console == []
     for metric in METRICS:
         assert f'href="#{metric}"' in grid.dom

@@ -16,7 +16,7 @@ from asv.results import Results
 from asv.runner import BenchmarkResult
 
 from benchmarks.cells import chosen_profile
-from benchmarks.publish.front_page import SUITE, History, find_changes, read_history, render, write
+from benchmarks.publish.front_page import SUITE, Epoch, History, find_changes, read_history, render, write
 from tests import browser
 
 STRATEGIES = ("raw", "presaved")
@@ -36,6 +36,7 @@ def add_commit(
     machine: str = "here",
     version: str | None = None,
     measured_at: int = 0,
+    rounds: int = ROUNDS,
 ) -> str:
     """Save what asv would save of a commit, and return its hash."""
     name = f"{number:040x}"[::-1]
@@ -54,8 +55,9 @@ def add_commit(
             "version": version or chosen_profile().version,
             "params": [[repr(each) for each in epochs]],
         }
-        samples = [[each[metric] * (1 + 0.01 * turn) for turn in range(ROUNDS)] for each in epochs.values()]
-        values = BenchmarkResult([0.0] * len(epochs), samples, [1] * len(epochs), 0, "", None)
+        samples = [[each[metric] * (1 + 0.01 * turn) for turn in range(rounds)] or None for each in epochs.values()]
+        medians = [each[metric] for each in epochs.values()]
+        values = BenchmarkResult(medians, samples, [1] * len(epochs), 0, "", None)
         started = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
         result.add_result(
             benchmark, values, started + datetime.timedelta(hours=measured_at or number), 1.0, record_samples=True
@@ -151,6 +153,21 @@ def test_without_results_the_page_says_how_to_get_some(tmp_path: Path) -> None:
     page = page_of(tmp_path, [])
     assert "Nothing was measured yet" in page
     assert "asv run --record-samples" in page
+
+
+def test_without_samples_the_page_has_the_values_and_says_that_there_is_no_interval(tmp_path: Path) -> None:
+    page = " ".join(page_of(tmp_path, [add_commit(tmp_path, 1, rounds=0)]).split())
+    assert page.count('<div class="row">') == len(STRATEGIES)
+    assert "0.20 of raw</span>" in page
+    assert "asv recorded no samples" in page
+
+
+def test_strategies_with_unequal_rounds_have_a_ratio_of_medians_without_an_interval(tmp_path: Path) -> None:
+    (commit,) = history_of(tmp_path, [add_commit(tmp_path, 1)]).commits
+    presaved = commit.epochs["presaved"]
+    fewer = Epoch({metric: values[1:] for metric, values in presaved.samples.items()})
+    ratio = fewer.ratio(commit.epochs["raw"])
+    assert (ratio.estimate, ratio.low) == (pytest.approx(fewer.wall / commit.epochs["raw"].wall), None)
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:

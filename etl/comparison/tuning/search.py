@@ -23,6 +23,8 @@ RACING_ROUNDS, BEATEN = 2, 1.05
 # Shares of the time until which halving, and the neighbours of the best configuration, may take.
 HALVING_SHARE, NEIGHBOURS_SHARE = 0.4, 0.5
 MAX_CONFIGURATIONS, MIN_CONFIGURATIONS = 32, 4
+# A configuration of which too few rounds were measured for an interval must be this much faster than the given one.
+UNPROVEN_GAIN = 0.25
 # A configuration this much slower than the last that is kept is kept, too: one sample of each may be off by as much.
 TIED = 1.03
 
@@ -302,8 +304,8 @@ def choose(
 ) -> Candidate:
     """Return the best candidate: the simplest of those that are not slower than the fastest by a relevant amount.
 
-    The given one wins unless another has been shown to be faster, or is faster by estimate if there are too few rounds
-    for an interval.
+    The given one wins unless another has been shown to be faster, or is faster by far if there are too few rounds for
+    an interval.
 
     Parameters
     ----------
@@ -316,13 +318,15 @@ def choose(
     may_keep : bool
         True if the given one exceeds no limit. Otherwise the best of the others is chosen, whatever it gains.
     """
-    better = {
-        each: ratio.estimate
-        for each, ratio in ratios.items()
-        if not may_keep or (ratio.estimate < 1 - NEGLIGIBLE and (ratio.high is None or ratio.high < 1))
-    }
+    better = {each: ratio.estimate for each, ratio in ratios.items() if not may_keep or _is_faster(ratio)}
     if not better:
         return given
     fastest = min(better.values())
     as_good = [each for each, estimate in better.items() if estimate <= fastest * (1 + NEGLIGIBLE)]
     return min(as_good, key=simplicity)
+
+
+def _is_faster(ratio: Interval) -> bool:
+    if ratio.high is None:
+        return ratio.estimate < 1 - UNPROVEN_GAIN
+    return ratio.estimate < 1 - NEGLIGIBLE and ratio.high < 1
