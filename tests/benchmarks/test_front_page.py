@@ -36,7 +36,7 @@ def add_commit(
     machine: str = "here",
     version: str | None = None,
     measured_at: int = 0,
-    rounds: int = ROUNDS,
+    record_samples: bool = True,
 ) -> str:
     """Save what asv would save of a commit, and return its hash."""
     name = f"{number:040x}"[::-1]
@@ -55,12 +55,16 @@ def add_commit(
             "version": version or chosen_profile().version,
             "params": [[repr(each) for each in epochs]],
         }
-        samples = [[each[metric] * (1 + 0.01 * turn) for turn in range(rounds)] or None for each in epochs.values()]
+        samples = [[each[metric] * (1 + 0.01 * turn) for turn in range(ROUNDS)] for each in epochs.values()]
         medians = [each[metric] for each in epochs.values()]
         values = BenchmarkResult(medians, samples, [1] * len(epochs), 0, "", None)
         started = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
         result.add_result(
-            benchmark, values, started + datetime.timedelta(hours=measured_at or number), 1.0, record_samples=True
+            benchmark,
+            values,
+            started + datetime.timedelta(hours=measured_at or number),
+            1.0,
+            record_samples=record_samples,
         )
     result.save(str(results))
     (results / machine / "machine.json").write_text(json.dumps({"machine": machine, "version": 1}))
@@ -156,7 +160,7 @@ def test_without_results_the_page_says_how_to_get_some(tmp_path: Path) -> None:
 
 
 def test_without_samples_the_page_has_the_values_and_says_that_there_is_no_interval(tmp_path: Path) -> None:
-    page = " ".join(page_of(tmp_path, [add_commit(tmp_path, 1, rounds=0)]).split())
+    page = " ".join(page_of(tmp_path, [add_commit(tmp_path, 1, record_samples=False)]).split())
     assert page.count('<div class="row">') == len(STRATEGIES)
     assert "0.20 of raw</span>" in page
     assert "asv recorded no samples" in page
