@@ -1,6 +1,7 @@
-# `make bench` measures HEAD and publishes the history; `make test` runs every check. Both set up all they need below
-# this folder, in .venv/ and .asv/, and the demonstration data in the user's cache; `make clean` removes the former.
-# As root with apt, `make test` also installs a browser and libraries that some tests need (tests/system_packages.py).
+# `make bench` measures HEAD and publishes the history; `make test` runs the checks that take minutes, `make test-slow` the
+# others. All set up what they need below this folder, in .venv/ and .asv/, and the demonstration data in the user's cache;
+# `make clean` removes the former. As root with apt, the tests also install a browser and libraries that some of them need
+# (tests/system_packages.py).
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,14 +11,14 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c .ci/c
 # Says every five seconds that a command without output still runs.
 BUSY = sh .ci/busy
 # A test that kills its process is a failure; with another process it would be run again, and again.
-WORKERS := --numprocesses 2 --max-worker-restart 0
+WORKERS := --numprocesses 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 # The time limit of tests that take minutes on purpose.
 LONG := --override-ini faulthandler_timeout=1800
 # Reasons for skipped tests, from all runs of pytest; printed at the end.
 SKIPS := .asv/skips.jsonl
-NOTE_SKIPS := -p tests.skips --skips $(SKIPS)
+PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30 --durations-min 5
 
-.PHONY: bench bench-full compare-commits aa peers preview test torture clean
+.PHONY: bench bench-full compare-commits aa peers preview test test-slow torture clean
 
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.bench
@@ -47,8 +48,15 @@ test: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
-	$(BIN)/python -m pytest $(WORKERS) $(NOTE_SKIPS) --dist loadfile --no-loadscope-reorder -m "not slow"
-	$(BIN)/python -m pytest $(LONG) $(NOTE_SKIPS) -m slow
+	$(PYTEST) $(WORKERS) -m "not slow and not alone"
+	@$(BIN)/python -m tests.skips $(SKIPS)
+
+# Whole comparisons, trainings and faults; then, with nothing beside them, tests that measure: asv over real commits.
+test-slow: .venv/test
+	@$(BIN)/python -m tests.system_packages
+	@rm -f $(SKIPS)
+	$(PYTEST) $(WORKERS) -m "slow and not alone"
+	$(PYTEST) $(LONG) -m alone
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
 # Every promise under kills, full disks, bad files and hostile input, as often as docs/results.md says.

@@ -13,7 +13,7 @@ import pytest
 
 from tests.asv_history import FACTOR, History, changes
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 METRICS = ("wall", "etl", "compute", "stall", "peak_memory")
 

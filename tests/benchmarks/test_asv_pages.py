@@ -17,7 +17,7 @@ from tests.asv_history import BENCHMARKS, History
 from tests.scratch import Scratch
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.skipif(browser.find_chromium() is None, reason="no Chromium to render the pages with"),
 ]
 

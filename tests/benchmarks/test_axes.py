@@ -91,6 +91,7 @@ def test_a_profile_has_no_suite_of_an_axis_that_it_does_not_measure(monkeypatch:
     assert found == ["backend", "batch_size", "dtype", "garbage_collection", "heap", "strategy"]
 
 
+@pytest.mark.slow
 def test_other_workloads_updaters_buffers_and_a_cold_cache_load_what_they_should(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_other_workloads_updaters_buffers_and_a_cold_cache_load_what_they_should
     assert len(set(base)) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_of_more_photographs_than_there_are_repeats_them(data: Data, tmp_path: Path) -> None:
     cells = [Cell(batch_size=100), Cell("raw", batch_size=100)]
     with pytest.MonkeyPatch.context() as patch:
@@ -125,6 +127,7 @@ def test_a_batch_of_more_photographs_than_there_are_repeats_them(data: Data, tmp
     assert suite.track_peak_memory(cache, 1000)["samples"] == [samples[0].peak_memory]
 
 
+@pytest.mark.slow
 def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(results: CellResults) -> None:
     digests: dict[object, set[str]] = {}
     for cell, samples in results.items():
@@ -135,6 +138,7 @@ def test_batches_are_the_same_in_every_format_and_stage_however_they_are_loaded(
     assert [len(each) for each in digests.values()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_ranks_share_the_records_of_an_epoch_and_are_measured_together(data: Data) -> None:
     cells = [cell_at("ranks", ranks) for ranks in (1, 2)]
     results = measure_cells(cells, data, PROFILE)
@@ -146,6 +150,7 @@ def test_ranks_share_the_records_of_an_epoch_and_are_measured_together(data: Dat
         assert math.isfinite(sample.score)
 
 
+@pytest.mark.slow
 def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(data: Data) -> None:
     formats = {f"{name} after resize" for name in AXES["presave_format"].values}
     stages = {f"npy after {stage}" for stage in AXES["presave_stage"].values}
@@ -162,6 +167,7 @@ def test_a_store_is_written_for_every_format_and_stage_and_its_cost_is_known(dat
     assert data.store_nbytes["hdf5 gzip after resize"] < data.store_nbytes["hdf5 after resize"]
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written_fails_its_own_metrics_with_the_reason(data: Data, results: CellResults) -> None:
     assert "absent" in data.failures[UNWRITABLE.store]
     assert "absent" in str(results[UNWRITABLE])

@@ -93,7 +93,7 @@ BatchPlan.load = _wrong
 """
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_the_same_code_is_neither_slower_nor_faster(commits: Commits, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     compared = commits.scratch.run(
@@ -110,7 +110,7 @@ def test_the_same_code_is_neither_slower_nor_faster(commits: Commits, tmp_path: 
     assert "cannot be told from noise" in compared.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_commit_that_loads_more_slowly_is_found(commits: Commits, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     options = ("--minutes", "0.1", "--only", "raw", "--json", str(report))
@@ -287,6 +287,7 @@ def test_a_slow_loader_can_replace_the_loader_of_every_strategy(strategy: str, t
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_a_study_that_was_interrupted_continues(tmp_path: Path) -> None:
     path = tmp_path / "study.jsonl"
     study = Study(path, same=2, slowed=1)
@@ -303,6 +304,7 @@ def test_a_study_that_was_interrupted_continues(tmp_path: Path) -> None:
     assert Study(path, same=2, slowed=1).missing == wanted[2:]
 
 
+@pytest.mark.slow
 def test_a_study_counts_false_alarms_and_detections_and_knows_the_true_size(tmp_path: Path) -> None:
     study = Study(tmp_path / "study.jsonl", same=2, slowed=2)
     key, wall = ("raw", "etl"), ("async-raw", "wall")

@@ -36,6 +36,7 @@ KEPT = Run(Interval(1.0, 0.98, 1.02, 6), 30.0)
 QUICK = ["--rounds", "1", "--records", "40", "--budget", "2"]
 
 
+@pytest.mark.slow
 def test_a_study_continues_where_it_stopped_and_takes_no_runs_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_comparison_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypat
     assert not samples.exists()
 
 
+@pytest.mark.slow
 def test_a_study_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = tmp_path / "samples.json"
     assert main([str(tmp_path / "nothing"), "--samples", str(samples)]) == 2

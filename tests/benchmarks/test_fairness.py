@@ -33,6 +33,8 @@ from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.workload import Compute, Data, compute_threads, make_data, make_iterator
 
+pytestmark = pytest.mark.slow
+
 PROFILE = Profile("test", samples=32, image_size=32, rounds=2, seconds_per_figure=0.0, grid=False)
 NOTHING = Split(0.0, 0.0)
 EQUAL = CellMetrics(1.0, EpochMetrics(3, 20, NOTHING, NOTHING, NOTHING, NOTHING), 0.0, 0.0, 1, "a", 2.3, [])

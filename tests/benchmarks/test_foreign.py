@@ -159,6 +159,7 @@ def test_a_module_is_found_from_the_folder_of_the_configuration_behind_installed
     assert sys.path[-1] == str(ROOT)
 
 
+@pytest.mark.slow
 def test_loaders_are_measured_in_every_round_like_the_strategies(results: CellResults) -> None:
     assert [cell.strategy for cell in results] == ["raw", *FUNCTIONS]
     digests = set()
@@ -176,6 +177,7 @@ def test_loaders_are_measured_in_every_round_like_the_strategies(results: CellRe
     assert len(digests) > 1
 
 
+@pytest.mark.slow
 def test_a_loader_that_loads_another_amount_is_not_compared_and_the_reason_names_both(results: CellResults) -> None:
     assert "the iterator gave no batch" in str(results[Cell("fewer")])  # its only batch is the last
     assert "Double" in str(results[Cell("double")])  # the model does not take it
@@ -204,6 +206,7 @@ def test_a_loader_that_nothing_was_measured_beside_is_not_taken_at_its_word() ->
     assert "nothing to compare that with was measured" in str(checked[Cell("mine")])
 
 
+@pytest.mark.slow
 def test_what_prepares_a_loader_is_run_once_and_its_cost_is_known(data: Data, results: CellResults) -> None:
     stored = data.loaders["stored"]
     assert stored.prepare_seconds > 0

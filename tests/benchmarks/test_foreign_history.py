@@ -16,7 +16,7 @@ from benchmarks.cells import ROUNDS_VARIABLE, STRATEGIES_VARIABLE
 from tests import photograph_loaders
 from tests.scratch import Scratch, make_scratch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 STRATEGIES = ("raw", "presaved", "mine", "stored")
 

@@ -96,6 +96,7 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     return code, json.loads((folder / "reports.json").read_text()), output.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_loaders_do_the_work_of_ours_and_obey_every_rule(task: str, compared: tuple[int, dict[str, Any], str]) -> None:
     code, reports, _ = compared
@@ -113,6 +114,7 @@ def test_loaders_do_the_work_of_ours_and_obey_every_rule(task: str, compared: tu
         assert max(each["sameness"]["largest_distance"] for each in others) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_saved_file_has_the_raw_rounds_of_every_loader(task: str, compared: tuple[int, dict[str, Any], str]) -> None:
     results = find_latest(task, SAVED[0])
@@ -132,6 +134,7 @@ def test_a_saved_file_has_the_raw_rounds_of_every_loader(task: str, compared: tu
     assert f"--python fair_etl={Path(sys.executable).name}" in results.command
 
 
+@pytest.mark.slow
 def test_every_loader_has_a_row_in_the_table_of_its_task(compared: tuple[int, dict[str, Any], str]) -> None:
     _, reports, output = compared
     for report in reports.values():
@@ -141,6 +144,7 @@ def test_every_loader_has_a_row_in_the_table_of_its_task(compared: tuple[int, di
     assert "close (" in output
 
 
+@pytest.mark.slow
 def test_peers_that_cannot_be_installed_or_imported_are_in_the_table_with_the_reason(
     compared: tuple[int, dict[str, Any], str],
 ) -> None:
@@ -153,6 +157,7 @@ def test_peers_that_cannot_be_installed_or_imported_are_in_the_table_with_the_re
     assert any(line.startswith("no class failed: ") and "benchmarks.peers.spdl:No: " in line for line in lines)
 
 
+@pytest.mark.slow
 def test_after_an_interruption_complete_rounds_are_shown_and_no_other_task_begins(
     peers: Any, report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.Monke
     assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, PAIR_SECONDS).values())
 
 
+@pytest.mark.slow
 def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dict[str, Axis]) -> None:
     axes["heap"] = Axis((DEFAULT, "preallocate:300MB", "limit:1"), ("new batches",))
     axes["dtype"] = Axis(("float64",), ("product, cpu",))
@@ -97,6 +98,7 @@ def test_settings_are_measured_in_turns_with_the_memory_that_they_take(axes: dic
     assert all(under > base for base, under in doubled)
 
 
+@pytest.mark.slow
 def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], monkeypatch: pytest.MonkeyPatch) -> None:
     axes["allocator"] = Axis(("jemalloc",), ("new batches",))
     # The dynamic linker warns and continues.
@@ -105,6 +107,7 @@ def test_an_allocator_that_was_not_loaded_is_no_result(axes: dict[str, Axis], mo
     assert "the allocator jemalloc is not in this process" in results["allocator", "new batches", "jemalloc"].failure
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 def test_every_allocator_is_in_force_if_it_is_installed(axes: dict[str, Axis]) -> None:
     axes["allocator"] = Axis(settings.ALLOCATORS, ("new batches",))
@@ -198,6 +201,7 @@ def test_every_value_of_every_suite_is_one_that_is_measured() -> None:
     assert asked == every
 
 
+@pytest.mark.slow
 def test_the_command_measures_what_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,6 +254,7 @@ def test_without_torch_one_line_says_how_to_install_it(call: list[str], photogra
     assert line.endswith("training needs torch: pip install 'fair-etl[torch]'")
 
 
+@pytest.mark.slow
 def test_strategies_are_compared_without_torch_if_compute_is_simulated(photographs: Path, tmp_path: Path) -> None:
     few = ["--records", "24", "--batch-size", "4", "--size", "32", "--rounds", "1", "--budget", "2s"]
     call = ["compare", "photographs", "--compute", "simulated:1ms", "--strategies", "raw,async-presaved", *few]

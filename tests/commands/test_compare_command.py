@@ -133,6 +133,7 @@ def test_the_page_and_the_trace_are_written(compared: dict[str, Any]) -> None:
     assert json.loads(compared["trace"].read_text())["traceEvents"]
 
 
+@pytest.mark.slow
 def test_digits_are_trained_with_lenet(digits: Path, tmp_path: Path) -> None:
     report = compare(
         tmp_path,
@@ -153,6 +154,7 @@ def test_digits_are_trained_with_lenet(digits: Path, tmp_path: Path) -> None:
     assert "Only raw was compared" in report["recommendation"][0]
 
 
+@pytest.mark.slow
 def test_a_table_is_trained_with_a_perceptron(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     rows = [f"{number},{number % 7},{'yes' if number % 2 else 'no'}" for number in range(64)]
@@ -163,6 +165,7 @@ def test_a_table_is_trained_with_a_perceptron(tmp_path: Path) -> None:
     assert result(report, "presaved")["stage"] == "read"
 
 
+@pytest.mark.slow
 def test_sequences_are_padded_alike_by_all_strategies(tmp_path: Path) -> None:
     folder = tmp_path / "sequences"
     for kind in ("a", "b"):
@@ -177,6 +180,7 @@ def test_sequences_are_padded_alike_by_all_strategies(tmp_path: Path) -> None:
     ] == []
 
 
+@pytest.mark.slow
 def test_a_model_of_the_callers_own_is_trained(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +226,7 @@ LOADERS = """
 """
 
 
+@pytest.mark.slow
 def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_model(
     photographs: Path, tmp_path: Path
 ) -> None:
@@ -250,6 +255,7 @@ def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_mode
     assert [each["prediction"] is None for each in (raw, same, mine)] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_inference_runs_the_model_forward_and_compares_its_outputs(photographs: Path, tmp_path: Path) -> None:
     strategies = ("--strategies", "async-raw,presaved")
     report = compare(tmp_path, str(photographs), *QUICK, *strategies, "--compute", "inference", "--model", "lenet")
@@ -268,6 +274,7 @@ def test_simulated_compute_takes_the_given_time(photographs: Path, tmp_path: Pat
     assert "5 ms" in next(check["evidence"] for check in report["checks"] if check["rule"] == "compute")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_plain_strategy_loads_beside_a_device_unless_the_loop_waits_for_every_step(
     photographs: Path, tmp_path: Path, waits: bool
@@ -284,6 +291,7 @@ def test_a_plain_strategy_loads_beside_a_device_unless_the_loop_waits_for_every_
     assert raw["prediction"]["wall_seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["photographs", "digits"])
 def test_a_cold_comparison_has_every_strategy_read_the_disk(
     source: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -317,6 +325,7 @@ with open(sys.argv[1], "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mma
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_another_program_keeps_in_memory_disqualifies_a_cold_strategy(
     photographs: Path, tmp_path: Path
 ) -> None:
@@ -392,6 +401,7 @@ def test_records_without_labels_cannot_be_trained_on(tmp_path: Path, capsys: pyt
     assert "--label" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interruption_reports_what_was_measured_so_far(photographs: Path) -> None:
     def interrupt(progress: ComparisonProgress) -> None:
         if progress.phase == "measure" and progress.done == 2:

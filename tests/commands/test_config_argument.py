@@ -187,6 +187,7 @@ def compared(*call: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_a_configured_strategy_is_compared_with_raw_and_with_itself_as_given(folder: Path) -> None:
     report = compared()
     assert [each["name"] for each in report["strategies"]] == ["raw", "async-presaved", "configured"]
@@ -197,6 +198,7 @@ def test_a_configured_strategy_is_compared_with_raw_and_with_itself_as_given(fol
     assert not (folder / "photos.store").exists()
 
 
+@pytest.mark.slow
 def test_a_configured_loader_of_the_user_is_compared_with_its_settings(folder: Path) -> None:
     with user_module(folder, "my_loaders", LOADERS):
         write("my_loaders:declared", settings={"window": 4})

@@ -23,6 +23,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
 
 
+@pytest.mark.slow
 def test_without_a_source_the_machine_is_examined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     assert main(["doctor", "--json", str(report)]) == 0
@@ -35,6 +36,7 @@ def test_without_a_source_the_machine_is_examined(tmp_path: Path, capsys: pytest
     assert "not looked at" in shown
 
 
+@pytest.mark.slow
 def test_a_source_is_trained_on_and_its_stages_are_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photographs = tmp_path / "photographs"
     etl.demonstration.photographs(photographs, 40, seed=0)
@@ -77,6 +79,7 @@ def test_a_missing_package_is_named_with_its_use(
     assert "numba is not installed, so this is slower or unavailable: compiled loops" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so the variable is right")
 def test_a_source_is_examined_on_the_cpu_if_the_preferred_backend_does_not_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -148,6 +151,7 @@ def own_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_a_data_set_is_trained_on_with_a_step_of_its_own(
     own_training: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ assert report._repr_html_().startswith("<iframe")
 """
 
 
+@pytest.mark.slow
 def test_functions_of_a_script_are_compared_on_its_own_data_with_its_own_step(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
@@ -99,6 +100,7 @@ BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL))
 COMMANDS = re.findall(r"^etl (compare .*)$", GUIDE, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_guide_can_be_declared_and_chosen(photographs: Path, tmp_path: Path) -> None:
     for name, block in BLOCKS.items():
         (tmp_path / name).write_text(block)
@@ -123,7 +125,7 @@ def test_the_settings_of_the_guide_can_be_declared_and_chosen(photographs: Path,
     assert done.stdout.split() == ["40"] * 4, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_the_examples_of_the_guide_run(photographs: Path, tmp_path: Path) -> None:
     assert len(BLOCKS) == 4
     assert len(COMMANDS) == 2

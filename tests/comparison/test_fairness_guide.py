@@ -10,6 +10,8 @@ import pytest
 
 import etl
 
+pytestmark = pytest.mark.slow
+
 GUIDE = (Path(__file__).parents[2] / "docs" / "fairness.md").read_text()
 COLD = ", with `--cache cold`"
 ROWS = [

@@ -23,6 +23,8 @@ from etl.comparison.report import Report
 from etl.comparison.settings import Settings
 from tests.comparison_workloads import write_table
 
+pytestmark = pytest.mark.slow
+
 LOADERS = Path(__file__).with_name("misbehaving_loaders.py")
 ROWS, BATCH_SIZE = 50, 10
 # All processes below a test have this environment variable.

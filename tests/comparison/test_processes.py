@@ -128,6 +128,7 @@ def test_a_new_server_has_another_layout(processes: Processes, faults: Callable[
     assert_measures(processes, faults)
 
 
+@pytest.mark.slow
 def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path, tmp_path: Path) -> None:
     # Loading OpenCV takes place after the number of threads was set, and gives it one.
     settings = Settings(str(photographs), decoder="turbo", size=32, batch_size=8, budget_seconds=2.0)
@@ -295,6 +296,7 @@ class Prepared(Plain):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "noted"), [("Plain", ["load"]), ("Prepared", ["prepare", "load"])])
 def test_what_a_loader_prepares_is_prepared_in_a_process_of_its_own(
     name: str, noted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

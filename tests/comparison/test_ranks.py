@@ -47,6 +47,7 @@ def mine(*names: str) -> list[str]:
     return [f"{name.lower()}=my_loaders:{name}" for name in names]
 
 
+@pytest.mark.slow
 def test_all_strategies_are_measured_on_all_ranks_and_the_straggler_is_named(tmp_path: Path) -> None:
     chosen = ("raw", "async-raw", "presaved", "process-raw", *mine("Divided", "Slow"))
     report = compare(tmp_path, *chosen, compute="simulated:2ms")
@@ -72,6 +73,7 @@ def test_all_strategies_are_measured_on_all_ranks_and_the_straggler_is_named(tmp
     assert slow.straggler in " ".join(str(report).split())
 
 
+@pytest.mark.slow
 def test_what_one_rank_does_wrong_costs_one_sentence_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_what_one_rank_does_wrong_costs_one_sentence_that_names_it(
     assert [each.name for each in report.strategies] == ["raw"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{"model": "mlp", "backend": "cpu"}, {"step": "my_loaders:make_step"}])
 def test_gradients_are_averaged_by_the_model_and_by_a_step_of_the_user(tmp_path: Path, chosen: dict[str, str]) -> None:
     report = compare(tmp_path, "raw", *mine("Divided"), **chosen)

@@ -237,6 +237,7 @@ def measured(folder: Path, trials: dict[Candidate, dict[Threads, list[float]]]) 
     )
 
 
+@pytest.mark.slow
 def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path: Path) -> None:
     made = measured(
         tmp_path,
@@ -258,6 +259,7 @@ def test_the_report_says_which_split_each_has_and_what_the_others_gave(tmp_path:
     assert splits_of(made, PLAIN) == []
 
 
+@pytest.mark.slow
 def test_splits_without_time_for_trials_are_noted(tmp_path: Path) -> None:
     made = measured(tmp_path, {AHEAD: {HALVES: [0.2], SHARED: [0.1]}})
     (note,) = make_notes(made)
@@ -267,6 +269,7 @@ def test_splits_without_time_for_trials_are_noted(tmp_path: Path) -> None:
     assert note.endswith("allow more with --budget.")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(available_cpus() < 2, reason="one CPU is not split")
 def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -312,6 +315,7 @@ def test_a_comparison_measures_what_trials_chose_for_each_strategy_by_itself(
         assert "process-raw failed: other splits of its CPUs could not be tried: no memory" in output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(available_cpus() < 2, reason="one CPU is not split")
 def test_real_processes_try_every_split_of_those_that_load_ahead(tmp_path: Path) -> None:
     digits(tmp_path / "digits", samples=100)

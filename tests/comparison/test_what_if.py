@@ -228,6 +228,7 @@ def mine(source: Any, batch_size: int) -> list[Any]:
     return [np.stack(rows[at : at + batch_size]) for at in range(0, len(rows), batch_size)]
 
 
+@pytest.mark.slow
 def test_a_comparison_predicts_every_strategy_of_its_own_in_every_scenario(digits: Path) -> None:
     scenarios = ("cpus=8,compute=1ms", "cpus=1", "disk=10MB/s,cache=50%")
     report = etl.compare(

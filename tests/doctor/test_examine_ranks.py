@@ -27,6 +27,8 @@ from tests.doctor_cases import Batches, mlp, quiet_machine
 from tests.training.rank_jobs import make_model, raw
 from tests.training.torchrun import run_ranks
 
+pytestmark = pytest.mark.slow
+
 OF_RANKS = {"rank_waits", "learning_rate", "rank_batches"}
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import etl
 from etl.examples import lenet_digits
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_strategy_gives_the_same_losses_and_at_least_95_percent(digits: Path, tmp_path: Path) -> None:

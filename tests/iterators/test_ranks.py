@@ -105,6 +105,7 @@ def test_two_ranks_train_to_the_end_if_records_do_not_divide_evenly(tmp_path: Pa
         assert first["delivered"] == second["delivered"] == [1] * 65
 
 
+@pytest.mark.slow
 def test_two_ranks_train_to_the_end_if_one_has_a_batch_of_bad_records(tmp_path: Path) -> None:
     # All of the first batch of rank 0, and one of the last of rank 1.
     bad = [*range(BATCH_SIZE), 60]

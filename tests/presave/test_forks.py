@@ -21,6 +21,8 @@ from presave import forks
 from tests.forked_child import forked
 from tests.worker_processes import Made
 
+pytestmark = pytest.mark.slow
+
 is_inside = threading.Event()
 
 def slowly(run):

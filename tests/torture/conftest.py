@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pytest
@@ -15,6 +16,7 @@ from tests.tallies import PROPERTY
 from tests.torture.failing_files import COMPILER, FailingFiles
 from tests.torture.restored import Restorer, write_stores
 
+FOLDER = Path(__file__).parent
 T = TypeVar("T")
 # Whoever starts it is root there and may mount.
 IN_A_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -26,6 +28,13 @@ class HowMany(Protocol):
 
 class Tally(Protocol):
     def __call__(self, what: str, outcome: str, times: int = 1) -> None: ...
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder as slow."""
+    for item in items:
+        if item.path.is_relative_to(FOLDER):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -167,6 +167,7 @@ def test_an_iterator_of_ones_own_needs_no_state() -> None:
     assert etl.fit(make_model(), Own(), backend="cpu", epochs=2).epochs == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_saves_leaves_a_whole_file(tmp_path: Path) -> None:
     program = """
 import sys, etl

@@ -14,6 +14,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "ranks-and-serving.md").read_text(
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", GUIDE, re.DOTALL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_runs(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(PROGRAMS[name])

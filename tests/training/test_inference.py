@@ -290,6 +290,7 @@ def test_an_error_in_the_block_does_not_wait_for_answers(doubles: Doubles) -> No
     assert isinstance(asked[0].exception(0), RuntimeError)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_forgotten_ends_its_threads() -> None:
     before = threading.active_count()
     server = etl.ParallelInference(make_model(), workers=3)
@@ -315,6 +316,7 @@ for _ in range(2):  # the second waits in the queue when the program ends
 """
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_with_a_server_that_is_open_and_answers_first() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORGETFUL], capture_output=True, text=True, check=True, timeout=LONG_SECONDS

@@ -89,6 +89,7 @@ def test_two_ranks_are_as_good_as_one_with_twice_the_batch() -> None:
     assert result.scores == pytest.approx(expected.scores, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_averaging_every_three_iterations_is_what_its_definition_says() -> None:
     models = [make_model(), make_model()]
     optimizers = [sgd(model) for model in models]
@@ -141,6 +142,7 @@ class StopAfter:
         """Do nothing."""
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_other_numbers_of_ranks_and_each_record_comes_once(tmp_path: Path) -> None:
     def make_iterator() -> Any:
         return etl.RawIterator(Labelled(60), NOTHING, 2, shuffle=True)
@@ -162,6 +164,7 @@ def test_a_training_goes_on_with_other_numbers_of_ranks_and_each_record_comes_on
     assert numbers == {str(number): 1 for number in range(60)}
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tmp_path: Path) -> None:
     torchrun(tmp_path, "torchrun", "--max-restarts=1")
     assert (tmp_path / "killed").exists()
@@ -179,6 +182,7 @@ def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tm
         assert sum(numbers.values()) - 40 in (0, 4, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [
@@ -192,7 +196,7 @@ def test_torchrun_restarts_a_killed_rank_and_each_remaining_record_comes_once(tm
         pytest.param(
             "is stopped",
             r"rank 1 of 2 hangs for \d+ s, and others have waited for 4 s, while \w+ .*batch \d of epoch 0",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.alone,
         ),
         ("exits", r"rank 1 of 2 ended with code 7, while \w+ .*batch \d of epoch 0"),
         ("hangs", r"rank 1 of 2, while loading batch \d of epoch 0: .*record 2 of .*'read'"),
@@ -214,6 +218,7 @@ def test_one_error_names_rank_record_and_stage_and_nothing_is_left(
     assert not temporary_folders(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_outside_of_loading_ahead_is_named_too() -> None:
     def make_iterator() -> Any:
         return etl.RawIterator(Numbered(16, {2: "hangs"}), NOTHING, 2)
@@ -267,6 +272,7 @@ def test_an_error_before_the_training_names_the_rank() -> None:
         etl.fit_parallel(make_broken, partial(raw, 16), backend="cpu")
 
 
+@pytest.mark.slow
 def test_ranks_stop_early_at_the_same_iteration_and_repeated_records_do_not_count(tmp_path: Path) -> None:
     # 21 records for evaluation: two ranks repeat one of them.
     model = make_model()
@@ -307,6 +313,7 @@ class Slowly:
         """Do nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "end"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, ""), (signal.SIGKILL, "")]
 )

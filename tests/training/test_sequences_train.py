@@ -28,6 +28,7 @@ def ragged_of(source: Sequences) -> set[str]:
     return {name for name, value in source[0].items() if np.ndim(value)}
 
 
+@pytest.mark.slow
 def test_an_lstm_learns_from_padded_and_bucketed_batches_of_every_strategy(tmp_path: Path) -> None:
     scores = {}
     for strategy, iterator in iterators(tmp_path, Sequences(sequences(80))).items():

@@ -18,7 +18,7 @@ from etl.comparison.tuning.results import Tuning
 from tests.scratch import ROOT
 
 # The time that they have must be theirs: which settings are tried depends on it.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 LOADERS = '''
 import time
