@@ -1,4 +1,4 @@
-"""The list at the end of `make test` has every skip of every pytest run, once."""
+"""The lists at the end of `make test` and `make test-slow` have every skip of every pytest run, once."""
 
 from __future__ import annotations
 
@@ -96,9 +96,10 @@ def test_a_run_that_skips_nothing_says_so_and_one_that_never_was_is_an_error(fol
     assert "no pytest ran with --skips other.jsonl" in missing.stderr
 
 
-def test_make_test_installs_first_and_lists_the_skips_of_every_pytest_last() -> None:
+@pytest.mark.parametrize(("target", "runs"), [("test", 1), ("test-slow", 2)])
+def test_make_installs_first_and_lists_the_skips_of_every_pytest_last(target: str, runs: int) -> None:
     planned = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "test"],
+        ["make", "--no-print-directory", "--dry-run", target],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
         capture_output=True,
@@ -110,7 +111,7 @@ def test_make_test_installs_first_and_lists_the_skips_of_every_pytest_last() -> 
     tests = [line for line in lines if " -m pytest " in line]
     (removal,) = [line for line in lines if line.startswith("rm -f ")]
     path = removal.removeprefix("rm -f ")
-    assert len(tests) == 2
+    assert len(tests) == runs
     assert all(f"-p tests.skips --skips {path} " in line for line in tests)
     (installing,) = [line for line in lines if line.endswith(" -m tests.system_packages")]
     assert lines.index(installing) < lines.index(removal) < lines.index(tests[0])
