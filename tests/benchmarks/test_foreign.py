@@ -221,6 +221,7 @@ def test_what_prepares_a_loader_is_run_once_and_its_cost_is_known(data: Data, re
     assert failed.failure.strip() in str(results[Cell("unprepared")])
 
 
+@pytest.mark.slow
 def test_a_loader_is_asked_for_the_batches_of_its_cell_and_closed(data: Data) -> None:
     with open_loader(Cell("stored", batch_size=8), data) as loader:
         assert [len(batch["label"]) for batch in loader] == [8, 8, 4]

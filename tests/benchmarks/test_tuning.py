@@ -28,6 +28,7 @@ def test_data_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [each.stat().st_mtime_ns for each in (find_table(10), find_sequences(3))] == times
 
 
+@pytest.mark.slow
 def test_a_study_is_measured_printed_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,6 +224,7 @@ def test_one_that_does_not_answer_is_given_up_and_ended(tmp_path: Path, monkeypa
         assert servers() == before
 
 
+@pytest.mark.slow
 def test_a_server_that_an_import_left_a_thread_in_cannot_fork_but_still_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

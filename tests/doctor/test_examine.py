@@ -375,6 +375,7 @@ def test_more_threads_than_cpus() -> None:
     assert f"ThreadPolicy({available_cpus()})" in str(found.remedy)
 
 
+@pytest.mark.slow
 def test_each_remedy_is_tried_alone() -> None:
     examination = train(mlp(torch.float64), Batches(size=1, dtype="float64", seconds=0.02), try_remedies=True)
     size = finding(examination, "batch_size")

@@ -95,6 +95,7 @@ def train(folder: Path, strategies: list[str], **case: Any) -> Iterator[tuple[di
     return zip(first, second, strict=True)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_to_the_end_if_records_do_not_divide_evenly(tmp_path: Path) -> None:
     strategies = ["raw", "presaved", "threads", "processes"]
     for first, second in train(tmp_path, strategies, count=65, shuffle=True, on_error="raise", bad=[]):

@@ -21,8 +21,6 @@ from presave import forks
 from tests.forked_child import forked
 from tests.worker_processes import Made
 
-pytestmark = pytest.mark.slow
-
 is_inside = threading.Event()
 
 def slowly(run):
@@ -259,6 +257,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="worker processes need Linux")
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_child_inherits_no_lock_that_a_background_thread_holds(what: str) -> None:
