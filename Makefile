@@ -51,12 +51,14 @@ test: .venv/test
 	$(PYTEST) $(WORKERS) -m "not slow and not alone"
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
-# Whole comparisons, trainings and faults; then, with nothing beside them, tests that measure: asv over real commits.
+# Whole comparisons, trainings and faults; with nothing beside them, tests that measure: asv over real commits; the quick
+# tests that need no torch, with every other Python of this machine.
 test-slow: .venv/test
 	@$(BIN)/python -m tests.system_packages
 	@rm -f $(SKIPS)
 	$(PYTEST) $(WORKERS) -m "slow and not alone"
 	$(PYTEST) $(LONG) -m alone
+	$(BIN)/python -m tests.other_pythons
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
 # Every promise under kills, full disks, bad files and hostile input, as often as docs/results.md says.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 KINDS = ("default", "off", "freeze", "window:MS", "thresholds:A,B,C")
 # The audit makes this many container objects to find out if that starts a collection: several times the threshold.
 MIN_PROBE_OBJECTS, MAX_PROBE_OBJECTS = 3_000, 300_000
+# Python 3.12 counts its immortal objects, some hundred, as frozen; `gc.freeze` freezes all there are, thousands.
+MIN_FROZEN = 1_000
 SWITCHED_ON = "and automatic collection is on: something in this process calls gc.enable(). Remove that."
 
 
@@ -114,7 +116,7 @@ class GcPolicy:
         )
 
     def _freeze(self, stack: ExitStack) -> None:
-        was_frozen = gc.get_freeze_count() > 0
+        was_frozen = gc.get_freeze_count() >= MIN_FROZEN
         self._full_seconds = _full_collection()
         gc.freeze()
         if not was_frozen:
@@ -160,7 +162,7 @@ class GcPolicy:
     def _audit_freeze(self) -> tuple[str, str]:
         now, before = (f"{seconds * 1e3:.3g} ms" for seconds in (_full_collection(), self._full_seconds))
         effect = f"a full collection takes {now}, {before} before"
-        if gc.get_freeze_count():
+        if gc.get_freeze_count() >= MIN_FROZEN:
             return effect, ""
         return effect, "and no object is frozen any more: something in this process calls gc.unfreeze(). Remove that."
 
