@@ -54,7 +54,12 @@ print(statuses)
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore:.*use of fork:DeprecationWarning", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
 
 
 @pytest.mark.parametrize("begin", ["", BEGIN])

@@ -122,6 +122,8 @@ def _kill_in_the_middle(target: Path, name: str) -> None:
 
 @every_format
 def test_after_sigkill_the_same_call_in_another_process_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+    if name == "torch":
+        pytest.importorskip("torch")
     _kill_in_the_middle(tmp_path / "s", name)
     records = Counted()
     _write(tmp_path / "s", records, name)
