@@ -55,7 +55,7 @@ print(statuses)
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "ignore:.*use of fork:DeprecationWarning", "-c", program],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
