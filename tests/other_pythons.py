@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".asv" / "pythons"
 OLDEST = (3, 10)
 TESTED = ("presave", "sources", "stages", "loading", "kernels", "iterators", "runtime", "demonstration")
-PACKAGES = (".[fast,formats,demo]", "hypothesis", "jsonschema", "pytest", "pytest-xdist")
+PACKAGES = ("--editable", ".[fast,formats,demo]", "hypothesis", "jsonschema", "pytest", "pytest-xdist")
 
 
 def find_pythons() -> dict[tuple[int, int], str]:
