@@ -156,10 +156,13 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
     unread = ""
     mapped: dict[str, int] = {}
     compute: Compute | None = None
+    waits: list[float] = []
+    started = time.perf_counter()
     with Epochs(loading) as epochs:
+        made = time.perf_counter() - started
         epochs.prepare()
         with PeakMemory() as memory:
-            for batch in _ended(epochs, loading):
+            for batch in _ended(epochs, loading, waits):
                 touch(batch)
                 pages += page_count(batch)
                 unread = unread or describe_unread(access_of(batch))
@@ -178,7 +181,7 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
             raise ValueError("its epoch has no batches")
         again: list[str] | None = None
         if looks_again:
-            again = [digest for batch in _ended(epochs, loading) for digest in record_digests(batch)]
+            again = [digest for batch in _ended(epochs, loading, waits) for digest in record_digests(batch)]
             if not again:
                 raise ValueError(
                     "its second epoch has no batches: return an object of which every iteration is an epoch"
@@ -193,6 +196,8 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
         unread=unread,
         peak_memory=memory.nbytes,
         mapped=mapped,
+        make_seconds=made,
+        epoch_waits=waits,
     )
 
 
@@ -211,11 +216,23 @@ def describe_unread(access: Access) -> str:
     return ", ".join(found)
 
 
-def _ended(epochs: Epochs, loading: Loading) -> Iterator[Any]:
-    """Yield the batches of an epoch; raise `ValueError` if it does not end after twice its records."""
+def _ended(epochs: Epochs, loading: Loading, waits: list[float]) -> Iterator[Any]:
+    """Yield the batches of an epoch; raise `ValueError` if it does not end after twice its records.
+
+    Parameters
+    ----------
+    epochs : Epochs
+        The epochs.
+    loading : Loading
+        The way to load.
+    waits : list of float
+        Gets the seconds that the epoch's batches were waited for.
+    """
     most = None if loading.records is None else ENDLESS * loading.records
     samples = 0
+    waited = -time.perf_counter()
     for batch in epochs:
+        waited += time.perf_counter()
         samples += record_count(batch)
         yield batch
         del batch
@@ -224,6 +241,8 @@ def _ended(epochs: Epochs, loading: Loading) -> Iterator[Any]:
                 f"its epoch does not end: it gave {samples:,} records, and the source has {loading.records:,}; with "
                 "--epoch-batches N an epoch is N batches"
             )
+        waited -= time.perf_counter()
+    waits.append(waited + time.perf_counter())
 
 
 def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> Sample:

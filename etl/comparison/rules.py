@@ -305,20 +305,30 @@ def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     return seen, broken
 
 
-def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
+def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     broken = {
         name: "the cost of writing its store was not measured"
         for name, each in evidence.items()
         if each.is_presaved and each.writing is None
     }
     stores = [each.writing for each in evidence.values() if each.writing is not None]
-    if not stores and not broken:
-        return "no strategy needs a store or prepares anything", broken
-    return (
-        f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds and "
-        "bytes of each, and when it pays off",
-        broken,
-    )
+    seen = "no strategy needs a store or prepares anything"
+    if stores or broken:
+        seen = (
+            f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds "
+            "and bytes of each, and when it pays off"
+        )
+    starts = [f"{name} {_start(each.check, conditions)}" for name, each in evidence.items() if each.is_foreign]
+    return "; ".join([seen, *starts]), broken
+
+
+def _start(check: CheckedEpoch, conditions: Conditions) -> str:
+    """Say what a loader of the user took before its rounds, which measure neither its making nor its first epoch."""
+    made = f"took {check.make_seconds:.3g} s to make"
+    if len(check.epoch_waits) < 2 or conditions.cache == "cold":  # only the first epoch reads the disk
+        return made
+    first, second = check.epoch_waits
+    return f"{made}, and its batches {first:.3g} s of waiting in its first epoch, {second:.3g} s in its second"
 
 
 def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:

@@ -225,6 +225,10 @@ class CheckedEpoch(JsonValues):
         Resident bytes of each file that the process maps; empty if it is not one of several ranks.
     peak_memory_of_ranks : list of int
         Peak memory of each rank; empty if there is one.
+    make_seconds : float
+        Seconds in which the loader was made.
+    epoch_waits : list of float
+        Seconds of waiting for the batches of the epoch and, if there was one, of the second epoch.
     """
 
     content: EpochContent
@@ -240,6 +244,8 @@ class CheckedEpoch(JsonValues):
     first_printed: str = ""
     mapped: Mapping[str, int] = field(default_factory=dict)
     peak_memory_of_ranks: list[int] = field(default_factory=list)
+    make_seconds: float = 0.0
+    epoch_waits: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from etl.comparison.epochs import Loading
-from etl.comparison.measure import take_sample
+from etl.comparison.measure import check_epoch, take_sample
 from etl.comparison.steps import Simulated
 
 BATCHES, EPOCH, STEP = 6, "epoch", "step"
@@ -65,3 +67,22 @@ worker.wait(10)
 
 def test_the_loader_is_not_told_of_the_end_of_processes_that_it_left_behind() -> None:
     subprocess.run([sys.executable, "-c", LEFT_BEHIND], check=True, timeout=60)
+
+
+def test_an_untimed_epoch_tells_what_a_loader_does_once(tmp_path: Path) -> None:
+    class Keeps:
+        def __init__(self) -> None:
+            time.sleep(0.1)
+            self.kept: list[np.ndarray] = []
+
+        def __iter__(self) -> Iterator[np.ndarray]:
+            if not self.kept:
+                time.sleep(0.2)
+                self.kept = [np.full((4, 2), number) for number in range(BATCHES)]
+            return iter(self.kept)
+
+    loading = Loading(Keeps, lambda batch: Simulated(0.0, True), [], is_cold=False, compute_seconds=0.0)
+    seen = check_epoch(loading, trains=False, arrays_file=str(tmp_path / "arrays.npz"), looks_again=True)
+    assert seen.make_seconds >= 0.1
+    first, second = seen.epoch_waits
+    assert first >= 0.2 > second

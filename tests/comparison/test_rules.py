@@ -356,3 +356,14 @@ def test_a_rule_that_is_not_to_be_checked_neither_holds_nor_disqualifies(rule: s
     assert found[rule].held is None
     assert found[rule].broken_by == {}
     assert [each.rule for each in found.values() if each.held is not False] == [rule]
+
+
+def test_what_a_loader_of_the_user_does_before_its_rounds_is_in_the_evidence() -> None:
+    keeps = evidence(is_foreign=True, make_seconds=2.5, epoch_waits=[4.0, 0.25])
+    found = checks(keeps)["cost"]
+    assert found.held
+    assert (
+        "other took 2.5 s to make, and its batches 4 s of waiting in its first epoch, 0.25 s in its" in found.evidence
+    )
+    cold = checks(keeps, replace(CONDITIONS, cache="cold"))["cost"]
+    assert cold.evidence.endswith("other took 2.5 s to make")
