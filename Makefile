@@ -18,7 +18,7 @@ LONG := --override-ini faulthandler_timeout=1800
 SKIPS := .asv/skips.jsonl
 PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30 --durations-min 5
 
-.PHONY: bench bench-full compare-commits aa peers preview test test-slow torture clean
+.PHONY: bench bench-full compare-commits aa peers gpu preview test test-slow torture clean
 
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.bench
@@ -37,6 +37,11 @@ aa: .venv/bench
 
 peers: .venv/bench
 	$(BIN)/python -m benchmarks.peers $(PEERS)
+
+# Needs a CUDA device, and a torch that can use it: the tests of it, then benchmarks/results/gpu-DEVICE.json.
+gpu: .venv/test
+	$(BIN)/python -m pytest -m cuda
+	$(BIN)/python -m benchmarks.gpu --save
 
 preview: .venv/bench
 	$(BIN)/asv preview

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from etl.measuring.structure import describe
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
 from etl.training.backends import import_torch
+
+# Least severity of the lines that torch's profiler prints to standard error; 6 is above all.
+PROFILER_LOG = "KINETO_LOG_LEVEL"
 
 # Training is profiled for at least this long.
 PROFILE_SECONDS = 3.0
@@ -75,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine the machine or a training run, show the findings, and return 1 if one is serious."""
+    os.environ.setdefault(PROFILER_LOG, "6")  # before torch is imported
     import_torch()
     from etl.doctor import examine
     from etl.doctor.profiling import check_profile_path

@@ -38,6 +38,7 @@ def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
     _check_division(contents)
     scores = [each.score for each in checks if each.score is not None]
     shuffles = [each.reshuffles for each in checks]
+    device_memory = [each.peak_device_memory for each in checks]
     return replace(
         checks[0],
         content=_join_contents(contents),
@@ -53,6 +54,9 @@ def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
         first_printed=next((each.first_printed for each in checks if each.first_printed), ""),
         mapped={},
         peak_memory_of_ranks=[each.peak_memory for each in checks],
+        peak_device_memory=None if None in device_memory else sum(filter(None, device_memory)),
+        make_seconds=max(each.make_seconds for each in checks),
+        epoch_waits=[max(waits) for waits in zip(*(each.epoch_waits for each in checks), strict=True)],
     )
 
 

@@ -30,6 +30,7 @@ from etl.measuring.arrays import (
     views_in,
 )
 from etl.measuring.clock import EpochTimes, Split, Step, run_epoch, seconds_of_step
+from etl.measuring.device import peak_device_memory
 from etl.measuring.meeting import Meeting
 from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
 from etl.measuring.page_cache import absent_pages, reports_pages
@@ -196,6 +197,7 @@ def check_epoch(loading: Loading, trains: bool, arrays_file: str, looks_again: b
         unread=unread,
         peak_memory=memory.nbytes,
         mapped=mapped,
+        peak_device_memory=peak_device_memory(),
         make_seconds=made,
         epoch_waits=waits,
     )

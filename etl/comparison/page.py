@@ -189,6 +189,10 @@ def metrics_table(report: Report) -> list[MetricGroup]:
     stalls = time_scale(each.stall_tails.largest for each in results)
     meaning = "the training loop waits for batches; stall is the time in which the device waits"
     host_waits = [times("host wait", meaning, lambda r: r.host_wait_seconds, epoch)] if report.shows_host_wait() else []
+    device_memory = []
+    if any(each.peak_device_memory_nbytes is not None for each in report.strategies):
+        meaning = "most that torch's allocator had given out on the device"
+        device_memory = [sizes("peak device memory", meaning, lambda r: r.peak_device_memory_nbytes or 0)]
     return [
         MetricGroup(
             "Time of one epoch",
@@ -280,6 +284,7 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             [
                 words("CPU s per 1,000", "CPU seconds per 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
                 sizes("peak memory", "of the process and its children", lambda r: r.peak_memory_nbytes),
+                *device_memory,
                 sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
                 words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
                 words(

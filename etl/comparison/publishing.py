@@ -148,6 +148,7 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         splits=splits_of(measured, candidate),
         ranks=ranks_of(samples, evidence.check, scale),
         settings=dict(candidate.settings),
+        peak_device_memory_nbytes=evidence.check.peak_device_memory,
         rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
     )
 

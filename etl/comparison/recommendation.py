@@ -13,7 +13,7 @@ from etl.comparison.results import Measurements, audits_of, splits_of
 from etl.comparison.settings import INFERENCE, TRAINING
 from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
-from etl.measuring.statistics import Interval
+from etl.measuring.statistics import MIN_ROUNDS, Interval
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
@@ -96,8 +96,8 @@ def _choice(chosen: StrategyResult, reference: StrategyResult | None) -> str:
         return f"{text}."
     if ratio.low is None:
         return (
-            f"{ratio.count} rounds are too few for a recommendation. So far {chosen.name} is the fastest: an epoch "
-            f"takes {wall} instead of {instead}. Allow more time with --budget."
+            f"A recommendation needs {MIN_ROUNDS} rounds; completed: {ratio.count}. So far {chosen.name} is the "
+            f"fastest: an epoch takes {wall} instead of {instead}. Allow more time with --budget."
         )
     share = f"{ratio.estimate:.2f} times as long (95% interval {bounds(ratio)})"
     if not ratio.excludes_one:

@@ -74,7 +74,7 @@ def _as_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 # The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
 # calculation.
 STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
@@ -409,6 +409,8 @@ class StrategyResult(Section["Report"]):
         Waiting for others is interference. The memory is that of all ranks, in which what they share counts once.
     settings : dict
         Settings that differ from those of the comparison, by name.
+    peak_device_memory_nbytes : int or None
+        Most memory that torch's allocator had given out on CUDA devices in an untimed epoch; None if none was used.
     """
 
     name: str
@@ -437,6 +439,7 @@ class StrategyResult(Section["Report"]):
     splits: list[SplitTrial] = field(default_factory=list)
     ranks: list[RankResult] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    peak_device_memory_nbytes: int | None = None
 
     @property
     def straggler(self) -> str:

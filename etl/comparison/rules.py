@@ -334,7 +334,7 @@ def _start(check: CheckedEpoch, conditions: Conditions) -> str:
 def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
     seen = (
-        f"{conditions.rounds} rounds in shuffled order, each in a new server with a newly randomized memory layout; "
+        f"rounds: {conditions.rounds}, in shuffled order, each in a new server with a newly randomized memory layout; "
         f"each strategy was measured in at least {fewest} of them, always in a fresh process"
     )
     if conditions.rounds < MIN_ROUNDS:

@@ -225,6 +225,8 @@ class CheckedEpoch(JsonValues):
         Resident bytes of each file that the process maps; empty if it is not one of several ranks.
     peak_memory_of_ranks : list of int
         Peak memory of each rank; empty if there is one.
+    peak_device_memory : int or None
+        Most bytes that torch's allocator had given out on CUDA devices; None if the process used none.
     make_seconds : float
         Seconds in which the loader was made.
     epoch_waits : list of float
@@ -244,6 +246,7 @@ class CheckedEpoch(JsonValues):
     first_printed: str = ""
     mapped: Mapping[str, int] = field(default_factory=dict)
     peak_memory_of_ranks: list[int] = field(default_factory=list)
+    peak_device_memory: int | None = None
     make_seconds: float = 0.0
     epoch_waits: list[float] = field(default_factory=list)
 

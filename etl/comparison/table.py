@@ -72,7 +72,7 @@ def show_report(report: Report, console: Console) -> None:
     for line in (*report.noise.warnings, *report.notes):
         console.print(line, highlight=False)
     console.print(
-        f"{report.rounds} rounds of {report.measured_records:,} records in {report.seconds:.0f} s",
+        f"rounds of {report.measured_records:,} records: {report.rounds}, in {report.seconds:.0f} s",
         highlight=False,
         style="dim",
     )
@@ -97,7 +97,9 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     if has_levels:
         table.add_column("samples")
     table.add_column("verdict")
-    for column in ("predicted", "CPU s/1,000", "peak MB", "read MB", "pays off after"):
+    has_device_memory = any(each.peak_device_memory_nbytes is not None for each in report.strategies)
+    device_memory = ["device MB"] if has_device_memory else []
+    for column in ("predicted", "CPU s/1,000", "peak MB", *device_memory, "read MB", "pays off after"):
         table.add_column(column, justify="right")
     table.add_column("parts")
     longest = max(each.parts.wall_seconds for each in report.strategies)
@@ -118,6 +120,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             "" if each.prediction is None else _prediction(each.prediction, epoch),
             f"{each.cpu_seconds_per_1000:.2f}",
             f"{each.peak_memory_nbytes / 1e6:,.0f}",
+            *(f"{(each.peak_device_memory_nbytes or 0) / 1e6:,.0f}" for _ in device_memory),
             f"{each.read_nbytes / 1e6:,.0f}",
             "" if each.presaving is None else pays_off(each.presaving.break_even_epochs, report),
             _bar(each, longest),
@@ -208,7 +211,7 @@ def _show_checks(report: Report, console: Console) -> None:
 
 def _verdict(result: StrategyResult) -> str:
     if result.verdict == "too few rounds" and result.ratio is not None:
-        return f"{result.ratio.count} rounds: too few"
+        return f"too few rounds: {result.ratio.count}"
     return result.verdict
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from etl.doctor.rank import other_ranks
 from etl.measuring.noise import NoiseWatch
-from etl.runtime.resources import available_cpus
+from etl.runtime.resources import available_cores, available_cpus
 
 CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -59,7 +59,7 @@ class Machine:
     cpus : int
         CPUs that this process may use.
     cores : int or None
-        Physical cores of the machine; None if unknown.
+        Physical cores that this process may use; None if unknown.
     cpu_name : str
         Name of the CPU.
     extensions : frozenset of str
@@ -121,7 +121,7 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
     available = (time.perf_counter() - started) * (os.cpu_count() or 1)
     return Machine(
         cpus=available_cpus(),
-        cores=psutil.cpu_count(logical=False),
+        cores=available_cores(),
         cpu_name=name,
         extensions=extensions,
         variables={key: value for key, value in sorted(os.environ.items()) if VARIABLE.match(key)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -105,6 +106,14 @@ class OneInFlight:
         if len(self._known) < len(self._marks):
             self._marks[-1][2].synchronize()
             self._known.append(time.perf_counter())
+
+
+def peak_device_memory() -> int | None:
+    """Return the most bytes that torch's allocator had given out on CUDA devices; None if this process used none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())))
 
 
 class SimulatedDevice:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 # A control group's files with its limit and with the memory in use, and the key in memory.stat of the file pages among
@@ -25,6 +26,26 @@ def available_cpus() -> int:
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def available_cores(topology: Path = CPU_TOPOLOGY) -> int | None:
+    """Return how many physical cores this process may use; None if the system does not say.
+
+    Logical CPUs that share a core (SMT, hyper-threading) count once. A quota of the control group limits the number.
+
+    Parameters
+    ----------
+    topology : Path
+        Folder with the topology of each CPU.
+    """
+    try:
+        cores = {
+            (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+            for cpu in os.sched_getaffinity(0)
+        }
+    except (OSError, AttributeError):
+        return None
+    return min(len(cores), available_cpus())
 
 
 def affinity_of(count: int) -> list[int]:

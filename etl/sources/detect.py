@@ -67,6 +67,8 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> A
     >>> etl.open_source("my_project.data:dataset", split="test")
     >>> etl.open_source("lmdb://photos.lmdb")
     """
+    if not str(path):
+        raise ValueError("the source has an empty name: give a folder, a file or package.module:function")
     if isinstance(path, str) and is_source_name(path):
         return open_named(path, options if split is None else {**options, "split": split})
     make, defaults = _choose(path)

@@ -93,7 +93,9 @@ def test_each_measurement_has_its_own_process(processes: Processes, faults: Call
     assert_measures(processes, faults)
     (server,) = servers()
     assert server.children() == []
-    one, other = (replace(processes.check(RAW, 1, trains=True), peak_memory=0) for _ in range(2))
+    one, other = (
+        replace(processes.check(RAW, 1, trains=True), peak_memory=0, make_seconds=0.0, epoch_waits=[]) for _ in range(2)
+    )
     assert one.content.signatures != other.content.signatures  # each has a file of its own
     assert one == replace(other, content=replace(other.content, signatures=one.content.signatures))
     assert processes.measure(RAW, with_etl_alone=False).affinity == [min(os.sched_getaffinity(0))]

@@ -155,7 +155,7 @@ def test_too_few_rounds_are_said_to_be_too_few() -> None:
     first, *_ = recommended(
         [raw, ahead], {"raw": Interval(2.0, None, None, 3), "async-raw": Interval(1, None, None, 3)}
     )
-    assert "3 rounds are too few for a recommendation" in first
+    assert "A recommendation needs 6 rounds; completed: 3." in first
 
 
 def test_one_strategy_alone_is_described_and_not_compared() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch
 import etl
 from etl.doctor import Examination, Severity, examine
 from etl.doctor.check import Case
-from etl.doctor.checks import CHECKS, data_type
+from etl.doctor.checks import CHECKS, cpus, data_type
 from etl.doctor.checks.batch_size import Rebatched
 from etl.doctor.checks.cpus import OtherProcesses
 from etl.doctor.checks.hardware import BackendInUse, CpuExtensions
@@ -85,6 +87,23 @@ def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.severity in (*WORSE, Severity.NOTE)
     assert found.found == "oneDNN is switched off"
     assert "ms without and" in found.evidence
+
+
+def test_convolutions_that_onednn_does_not_have() -> None:
+    found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "kernels")
+    assert found.severity is Severity.SERIOUS
+    assert re.search(r"torch's own kernels, \d+% of a training step", found.found)
+    assert "aten::_slow_conv2d_forward" in found.evidence
+    assert "float32" in str(found.remedy)
+
+
+def test_the_profiler_names_what_onednn_ran_and_the_evidence_the_libraries_of_matrix_products() -> None:
+    found = finding(train(convolutional(), Batches()), "kernels")
+    assert (found.severity, found.found) == (Severity.FINE, "oneDNN is in use")
+    assert re.search(r"aten::mkldnn_convolution \d+%", found.evidence)
+    assert re.search(r"BLAS of torch: \w+; of other libraries: \w+ \d", found.evidence)
+    without = finding(train(mlp(), Batches()), "kernels")
+    assert without.found == "oneDNN is switched on; this step does not use it"
 
 
 def test_a_loader_slower_than_compute() -> None:
@@ -372,7 +391,39 @@ def test_more_threads_than_cpus() -> None:
         found = finding(train(mlp(), Batches()), "threads")
     assert found.severity in WORSE
     assert f"{many} threads compute" in found.found
-    assert f"ThreadPolicy({available_cpus()})" in str(found.remedy)
+    recommended = re.search(r"ThreadPolicy\((\d+)\)", str(found.remedy))
+    assert recommended is not None
+    assert 1 <= int(recommended[1]) <= available_cpus()
+
+
+def test_the_fastest_number_of_threads_is_recommended_and_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower_with_more(setups: Sequence[Setup], batches: Sequence[Any], seconds: float) -> list[float]:
+        assert len(batches) == len(setups)
+        taken = []
+        for setup in setups:
+            with ExitStack() as stack:
+                setup.enter(stack)
+                taken.append(0.01 * torch.get_num_threads())
+        return taken
+
+    monkeypatch.setattr(cpus, "time_compute", slower_with_more)
+    machine = replace(quiet_machine(), cpus=4, cores=2)
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: machine)
+    with ThreadPolicy(4):
+        found = finding(train(mlp(), Batches()), "threads")
+    assert found.severity is Severity.SERIOUS
+    assert "4 CPUs for this process, 2 physical cores" in found.evidence
+    assert "10.0 ms with 1, 20.0 ms with 2, 40.0 ms with 4" in found.evidence
+    assert str(found.remedy).startswith("etl.runtime.ThreadPolicy(1),")
+
+
+def test_a_gain_that_does_not_come_again_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = iter([[0.01, 0.02], [0.02, 0.02]])
+    monkeypatch.setattr(cpus, "time_compute", lambda *_: next(measured))
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: replace(quiet_machine(), cpus=2, cores=2))
+    with ThreadPolicy(2):
+        found = finding(train(mlp(), Batches()), "threads")
+    assert found.severity is Severity.FINE
 
 
 @pytest.mark.slow

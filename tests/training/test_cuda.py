@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import etl
+from etl.measuring.device import peak_device_memory
 
 pytestmark = [
     pytest.mark.cuda,
@@ -35,6 +36,16 @@ def records(count: int) -> list[etl.Record]:
         {"features": random.standard_normal((1, 28, 28)).astype(np.float32), "label": number % 10}
         for number in range(count)
     ]
+
+
+def test_the_peak_of_device_memory_is_what_torch_gave_out() -> None:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = peak_device_memory()
+    block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    del block
+    assert before is not None
+    assert (peak_device_memory() or 0) >= before + (64 << 20)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from etl.doctor.check import OWN_STEP, Case, Check, Finding, Severity
+from threadpoolctl import threadpool_info
+
+from etl.doctor.check import OWN_STEP, SERIOUS_SHARE, Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.training.backends import PRIORITY_VARIABLES, import_torch
@@ -22,6 +25,10 @@ CAPABILITIES = {
     "AVX512": frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"}),
 }
 CAPABILITY_VARIABLE = "ATEN_CPU_CAPABILITY"
+# Operations that run in oneDNN or cuDNN, and convolutions that run in neither.
+VENDOR_KERNEL = re.compile("mkldnn|onednn|cudnn", re.IGNORECASE)
+OWN_CONVOLUTION = re.compile("slow_conv|thnn_conv|conv_depthwise")
+SHOWN_KERNELS = 3
 
 
 class BackendInUse(Check):
@@ -96,7 +103,7 @@ def _torch_build(torch: Any) -> str:
 
 
 class VendorKernels(Check):
-    """A check that convolutions and matrix products run in cuDNN or oneDNN."""
+    """A check that convolutions run in cuDNN or oneDNN: torch's profiler says which kernels a training step ran."""
 
     name = "kernels"
     title = "cuDNN or oneDNN in use"
@@ -112,25 +119,104 @@ class VendorKernels(Check):
             library, kernels = "oneDNN", torch.backends.mkldnn
             switch = "torch.backends.mkldnn.enabled = True"
             version = torch.__version__
-        evidence = f"torch.backends.{kernels.__name__.rpartition('.')[2]}, version {version}"
+        evidence = f"torch.backends.{kernels.__name__.rpartition('.')[2]}, version {version}; {_describe_blas(torch)}"
         if not kernels.is_available():
             return self.wrong(
                 Severity.SERIOUS, f"this torch has no {library}", evidence, "install one that has (https://pytorch.org)"
             )
         if kernels.enabled:
-            return self.fine(f"{library} is in use", evidence)
+            return self._of_step(case, library, evidence)
         found = f"{library} is switched off"
         if case.setup is None or case.observation is None or case.waits_for_ranks:
             return self.wrong(Severity.WARNING, found, evidence, switch)
-        changed = self.apply(case.setup, case)
+        changed = self._switched_on(case.setup, case)
         off, on = time_compute((case.setup, changed), (case.observation.batch,) * 2, TRIAL_SECONDS)
         evidence += f"; a training step takes {off * 1e3:.1f} ms without and {on * 1e3:.1f} ms with it"
         return self.slower(case, case.observation, off - on, found, evidence, switch, min_severity=Severity.NOTE)
 
-    def apply(self, setup: Setup, case: Case) -> Setup:
-        torch = import_torch()
-        is_cuda = case.observation is not None and case.observation.device.type == "cuda"
-        return setup.within(lambda: _enabled(torch.backends.cudnn if is_cuda else torch.backends.mkldnn))
+    def _of_step(self, case: Case, library: str, evidence: str) -> Finding:
+        """Return the finding for a library that is switched on.
+
+        Parameters
+        ----------
+        case : Case
+            The case.
+        library : str
+            Name of the library.
+        evidence : str
+            Its version.
+        """
+        if case.setup is None or case.observation is None or case.waits_for_ranks:
+            return self.fine(f"{library} is switched on", evidence)
+        shares = _shares_of_step(case.setup, case.observation.batch)
+        ran = {name: share for name, share in shares.items() if VENDOR_KERNEL.search(name)}
+        own = {name: share for name, share in shares.items() if OWN_CONVOLUTION.search(name)}
+        evidence += f"; torch.profiler, of a training step: {_listed(ran) or 'no operation is named after it'}"
+        if not own:
+            return self.fine(
+                f"{library} is in use" if ran else f"{library} is switched on; this step does not use it", evidence
+            )
+        share = sum(own.values())
+        return self.wrong(
+            Severity.SERIOUS if share >= SERIOUS_SHARE else Severity.NOTE,
+            f"convolutions did not run in {library} but in torch's own kernels, {share:.0%} of a training step",
+            f"{evidence}; {_listed(own)}",
+            f"train in float32 or bfloat16: {library} has no convolutions of other dtypes on this device",
+        )
+
+    def apply(self, setup: Setup, case: Case) -> Setup | None:
+        return None if _library(case).enabled else self._switched_on(setup, case)
+
+    def _switched_on(self, setup: Setup, case: Case) -> Setup:
+        return setup.within(lambda: _enabled(_library(case)))
+
+
+def _library(case: Case) -> Any:
+    """Return the module of torch with the settings of cuDNN or oneDNN, whichever is for the device of compute."""
+    backends = import_torch().backends
+    is_cuda = case.observation is not None and case.observation.device.type == "cuda"
+    return backends.cudnn if is_cuda else backends.mkldnn
+
+
+def _shares_of_step(setup: Setup, batch: Any) -> dict[str, float]:
+    """Return the share of a training step's time that each operation or kernel takes by itself, by name.
+
+    Parameters
+    ----------
+    setup : Setup
+        The training.
+    batch : batch
+        A batch in memory.
+    """
+    torch = import_torch()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    is_cuda = torch.cuda.is_initialized()
+    if is_cuda:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with ExitStack() as in_force:
+        setup.enter(in_force)
+        step = setup.make_step()
+        step(batch)
+        with torch.profiler.profile(activities=activities) as profiler:
+            step(batch)
+    taken = {
+        each.key: each.self_device_time_total if is_cuda else each.self_cpu_time_total
+        for each in profiler.key_averages()
+    }
+    total = sum(taken.values())
+    return {name: each / total for name, each in taken.items() if each > 0}
+
+
+def _listed(shares: Mapping[str, float]) -> str:
+    largest = sorted(shares.items(), key=lambda each: -each[1])[:SHOWN_KERNELS]
+    return ", ".join(f"{name} {share:.0%}" for name, share in largest)
+
+
+def _describe_blas(torch: Any) -> str:
+    """Name the libraries of matrix products, which inference on a CPU depends on."""
+    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    pools = {f"{each['internal_api']} {each['version']}" for each in threadpool_info() if each["user_api"] == "blas"}
+    return f"BLAS of torch: {found[1] if found else 'none'}; of other libraries: {', '.join(sorted(pools)) or 'none'}"
 
 
 @contextmanager
