@@ -36,7 +36,8 @@ def test_all_strategies_are_compared_and_saved(
     assert list(results) == list(gpu.STRATEGIES)
     assert not any(each["disqualified"] for each in results.values())
     assert results["device-finished"]["sameness"]["level"] == "identical"
-    assert results["synthetic"]["sameness"]["level"] == "same amount"
     assert results["device-finished"]["presaving"]["nbytes"] > 32 * 3 * gpu.SIZE**2
     assert {each["peak_device_memory_nbytes"] for each in results.values()} == {None}
-    assert "device-finished" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "device-finished" in printed
+    assert "(nothing loaded)" in printed
