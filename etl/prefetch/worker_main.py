@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ import numpy as np
 
 from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import Parts, Place, SharedView, load_shared
+from etl.runtime import batch_boundary
+from etl.runtime.inherited import Inherited, inherit
 from etl.runtime.thread_policy import ThreadPolicy
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, Cursor, SharedCursor
@@ -84,7 +86,14 @@ class WorkerTracebackError(Exception):
         return f"\n{self.args[0]}"
 
 
-def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loader: int, parts: Parts) -> None:
+def run(
+    connection: Connection,
+    memory: int,
+    cursor: tuple[int, int, int],
+    loader: int,
+    parts: Parts,
+    policies: Sequence[Inherited],
+) -> None:
     """Do the tasks that come over `connection`, until it is closed.
 
     Parameters
@@ -99,25 +108,31 @@ def run(connection: Connection, memory: int, cursor: tuple[int, int, int], loade
         Descriptor of the pickled loader.
     parts : list of (int, int)
         See `load_shared`.
+    policies : list of (str, str)
+        See `inherited_policies`.
     """
     end_with_parent()
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    with contextlib.suppress(EOFError, ConnectionError):
+    with contextlib.suppress(EOFError, ConnectionError), contextlib.ExitStack() as in_force:
         try:
             view = SharedView(memory)
             place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
             worker = _Worker(load_shared(loader, parts), view, SharedCursor.from_buffer(view.array(place).data))
             os.close(loader)
         except Exception as error:  # noqa: BLE001 - the parent raises it
-            refusal = RuntimeError(f"a worker process cannot load the source and the stages: {describe(error)}")
-            refusal.__cause__ = error
-            _send(connection, _failed(refusal, refusal))
+            _refuse(connection, "load the source and the stages", error)
+            return
+        try:
+            in_force.enter_context(inherit(policies))  # "freeze" freezes what the loader consists of, too
+        except Exception as error:  # noqa: BLE001 - the parent raises it
+            _refuse(connection, "take over the runtime policies of its parent", error)
             return
         with ThreadPolicy(1):
             _send(connection, Ready())
             while True:
                 task: Task = pickle.loads(connection.recv_bytes())  # noqa: S301 - from the process that started this
                 _send(connection, worker.do(task))
+                batch_boundary()
 
 
 def end_with_parent() -> None:
@@ -151,6 +166,23 @@ class _Worker:
             return _failed(error, self._loader.name_error(self._cursor, error))
         finally:
             self._cursor.record = IDLE
+
+
+def _refuse(connection: Connection, what: str, error: Exception) -> None:
+    """Tell the parent that this worker cannot do `what`.
+
+    Parameters
+    ----------
+    connection : Connection
+        Receives the answer.
+    what : str
+        A verb and its object.
+    error : Exception
+        The reason.
+    """
+    refusal = RuntimeError(f"a worker process cannot {what}: {describe(error)}")
+    refusal.__cause__ = error
+    _send(connection, _failed(refusal, refusal))
 
 
 def _failed(error: BaseException, substitute: BaseException) -> Failed:

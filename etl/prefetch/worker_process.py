@@ -21,6 +21,7 @@ from etl.prefetch.prefetcher import PendingBatch, Prefetcher
 from etl.prefetch.shared_memory import SharedMemory, SharedObject
 from etl.prefetch.start import leave_to_parent, start_process
 from etl.prefetch.worker_main import Done, Failed, Ready, Task, describe
+from etl.runtime.inherited import inherited_policies
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, SharedCursor, ThreadCursor
 
@@ -32,7 +33,7 @@ START = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from etl.prefetch.worker_main import run
-run(connection, memory(), cursor, loader(), parts)
+run(connection, memory(), cursor, loader(), parts, policies)
 """
 ADVICE = (
     "see the traceback above. Worker processes import the program's main script: what it runs must be under "
@@ -214,6 +215,7 @@ class Worker:
             "cursor": tuple(self._memory.place(self._cursor_memory))[:3],
             "loader": _Descriptor(self._loader.fd),
             "parts": self._loader.parts,
+            "policies": inherited_policies(),
         }
 
     def _end_process(self, patience: float) -> None:

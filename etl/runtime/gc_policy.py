@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from etl.runtime.audit import Audit
 from etl.runtime.boundaries import at_batch_boundaries
@@ -29,7 +29,8 @@ SWITCHED_ON = "and automatic collection is on: something in this process calls g
 class GcPolicy:
     """A context manager that configures the garbage collector and restores the former state.
 
-    It affects this process only, not its worker processes. Reference counting goes on under every policy.
+    It affects this process, and worker processes of etl that start while it is in force. Processes that other libraries
+    start are not affected, unless they are forked. Reference counting goes on under every policy.
 
     Parameters
     ----------
@@ -46,6 +47,9 @@ class GcPolicy:
     RuntimeError
         On entering, if the policy is in force already or this Python's collector does not support it.
     """
+
+    # The policies in force in this process, the innermost last.
+    in_force: ClassVar[list[GcPolicy]] = []
 
     def __init__(self, policy: str = "default") -> None:
         self.policy = policy
@@ -84,6 +88,8 @@ class GcPolicy:
                 "window": self._begin_window,
                 "thresholds": self._set_thresholds,
             }[self._kind](stack)
+            self.in_force.append(self)
+            stack.callback(self.in_force.remove, self)
             self._entered = stack.pop_all()
         return self
 

@@ -25,6 +25,9 @@ PROBE_NBYTES = 2 * glibc.MAX_MMAP_THRESHOLD
 class HeapPolicy:
     """A context manager that configures glibc's allocator, or limits the process's memory.
 
+    Worker processes of etl that start while it is in force do the same; a limit is that of each process, and what is
+    preallocated is preallocated in this process alone.
+
     To both limit and retain, nest two policies.
 
     Parameters
@@ -61,6 +64,8 @@ class HeapPolicy:
     afresh under any policy. `audit` then reports the policy as inert.
     """
 
+    # The policies in force in this process, the innermost last.
+    in_force: ClassVar[list[HeapPolicy]] = []
     # Number of retaining policies in force: the allocator is shared by the whole process.
     _retaining: ClassVar[int] = 0
 
@@ -87,6 +92,8 @@ class HeapPolicy:
             elif self._kind != "default":
                 self._retain(stack)
                 self._preallocate()
+            self.in_force.append(self)
+            stack.callback(self.in_force.remove, self)
             self._entered = stack.pop_all()
         return self
 

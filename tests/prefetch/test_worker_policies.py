@@ -1,0 +1,99 @@
+"""Worker processes take over the runtime policies that are in force when they start."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etl
+from etl.runtime import CollectionWatch, GcPolicy, HeapPolicy, glibc
+from etl.runtime.gc_policy import MIN_FROZEN
+from etl.runtime.heap_policy import PROBE_NBYTES
+
+ENABLED, THRESHOLD, FROZEN, LIMIT, RETAINED, COLLECTIONS = range(6)
+RECORDS = 6
+_watches: list[CollectionWatch] = []
+
+
+class State:
+    """Records of the state of the process that loads them."""
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, index: int) -> etl.Record:
+        if not _watches:
+            _watches.append(CollectionWatch())
+            _watches[0].__enter__()
+        found = [
+            gc.isenabled(),
+            gc.get_threshold()[0],
+            gc.get_freeze_count(),
+            resource.getrlimit(resource.RLIMIT_DATA)[0],
+            glibc.freed_and_resident(glibc.c_library(), PROBE_NBYTES),
+            _watches[0].count,
+        ]
+        return {"features": np.array(found, np.float64), "label": index}
+
+
+def states(*policies: Any, start_method: str = "forkserver") -> np.ndarray:
+    """Return the state of a worker process at each record, one row for each, under `policies` of this process."""
+    raw = etl.RawIterator(State(), etl.Pipeline([]), 1, dtype="float64")
+    with ExitStack() as in_force:
+        for each in policies:
+            in_force.enter_context(each)
+        with etl.AsyncIterator(raw, workers="process", processes=1, start_method=start_method) as iterator:
+            return np.stack([batch.features[0].copy() for batch in iterator])
+
+
+def test_without_policies_a_worker_is_as_python_starts_it() -> None:
+    found = states()
+    assert found[:, ENABLED].all()
+    assert (found[:, FROZEN] < MIN_FROZEN).all()
+    assert (found[:, RETAINED] <= PROBE_NBYTES // 2).all()
+    assert (found[:, LIMIT] == resource.getrlimit(resource.RLIMIT_DATA)[0]).all()
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_collector_that_is_off_is_off_in_a_worker(start_method: str) -> None:
+    assert not states(GcPolicy("off"), start_method=start_method)[:, ENABLED].any()
+
+
+def test_thresholds_and_frozen_objects() -> None:
+    found = states(GcPolicy("thresholds:12345,10,10"), GcPolicy("freeze"))
+    assert (found[:, THRESHOLD] == 12345).all()
+    assert (found[:, FROZEN] >= MIN_FROZEN).all()
+
+
+def test_a_window_collects_between_the_tasks_of_a_worker() -> None:
+    found = states(GcPolicy("window:0"))
+    assert not found[:, ENABLED].any()
+    assert found[-1, COLLECTIONS] - found[0, COLLECTIONS] == RECORDS - 1
+
+
+@pytest.mark.parametrize("policy", ["retain", "preallocate:256MB"])
+def test_freed_memory_stays_in_a_worker(policy: str) -> None:
+    assert (states(HeapPolicy(policy))[:, RETAINED] > PROBE_NBYTES // 2).all()
+
+
+def test_a_limit_is_that_of_each_worker() -> None:
+    assert (states(HeapPolicy("limit:64GB"))[:, LIMIT] == 64e9).all()
+
+
+def test_a_policy_that_a_worker_cannot_take_over_ends_it_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.prefetch.worker_process.inherited_policies", lambda: [("GcPolicy", "sometimes")])
+    with pytest.raises(RuntimeError, match=r"cannot take over the runtime policies of its parent: .*'sometimes'"):
+        states()
+
+
+def test_policies_that_have_ended_reach_no_worker() -> None:
+    with GcPolicy("off"), HeapPolicy("retain"):
+        pass
+    found = states()
+    assert found[:, ENABLED].all()
+    assert (found[:, RETAINED] <= PROBE_NBYTES // 2).all()
