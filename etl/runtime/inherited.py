@@ -19,10 +19,9 @@ def inherited_policies() -> list[Inherited]:
 
     What is preallocated here is only retained there: each worker would otherwise occupy as much again.
     """
-    policies = [("GcPolicy", each.policy) for each in GcPolicy.in_force]
-    for each in HeapPolicy.in_force:
-        policies.append(("HeapPolicy", "retain" if each.policy.startswith("preallocate") else each.policy))
-    return policies
+    collector = [("GcPolicy", each.policy) for each in GcPolicy.in_force]
+    heap = [each.policy for each in HeapPolicy.in_force]
+    return [*collector, *(("HeapPolicy", "retain" if each.startswith("preallocate") else each) for each in heap)]
 
 
 @contextmanager
