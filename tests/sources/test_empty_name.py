@@ -1,4 +1,4 @@
-"""An empty name, such as that of a shell variable that is not set, is no source: it does not mean the working folder."""
+"""An empty name, such as that of a shell variable that is not set, is no source, and not the working folder."""
 
 from __future__ import annotations
 
