@@ -76,6 +76,7 @@ def _turns(workload: Workload, setting: Setting, data: Data, is_one_thread: bool
     with (
         etl.runtime.HeapPolicy(setting.heap),
         etl.runtime.ThreadPolicy(setting.threads) if setting.threads else nullcontext(),
+        nullcontext() if setting.device_memory == DEFAULT else etl.runtime.DeviceMemoryPolicy(setting.device_memory),
         ExitStack() as stack,
     ):
         with PeakMemory() as peak:  # sampling takes time, so it is not done in turns

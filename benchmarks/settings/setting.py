@@ -34,6 +34,8 @@ class Setting(JsonValues):
         As `etl.runtime.ThreadPolicy` takes it; 0 sets no policy, so that the libraries choose.
     dtype : str
         Of features and weights.
+    device_memory : str
+        As `etl.runtime.DeviceMemoryPolicy` takes it.
     """
 
     garbage_collection: str = DEFAULT
@@ -41,6 +43,7 @@ class Setting(JsonValues):
     allocator: str = DEFAULT
     threads: int = 1
     dtype: str = "float32"
+    device_memory: str = DEFAULT
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,12 @@ AXES = {
     ),
     "dtype": Axis((DEFAULT, "float16", "bfloat16", "float64"), COMPUTE, Setting(heap=QUIET_HEAP)),
 }
+if "cuda" in BACKENDS:  # a suite whose values are all n/a would be a blank chart
+    AXES["device_memory"] = Axis(
+        (DEFAULT, "expandable_segments:True", "max_split_size_mb:128", "per_process_memory_fraction:0.9"),
+        (on_backend("training", "cuda"),),
+        Setting(heap=QUIET_HEAP),
+    )
 
 
 def unsupported_reason(setting: Setting) -> str:
@@ -122,4 +131,6 @@ def unsupported_reason(setting: Setting) -> str:
         etl.runtime.HeapPolicy(setting.heap)
     except ValueError as error:
         return str(error)
+    if setting.device_memory != DEFAULT and not hasattr(etl.runtime, "DeviceMemoryPolicy"):
+        return "there is no policy for device memory at this commit"
     return ""

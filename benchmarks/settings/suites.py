@@ -93,6 +93,15 @@ if PROFILE.setting_rounds:
         axis = "dtype"
         params = _params(axis)
 
+    if "device_memory" in AXES:
+
+        @explained
+        class DeviceMemory(AgainstDefault):
+            """torch's allocators of device memory, as `DeviceMemoryPolicy` sets them."""
+
+            axis = "device_memory"
+            params = _params(axis)
+
     if ALLOCATORS_HERE:
 
         @explained

@@ -89,6 +89,13 @@ def add_condition_arguments(how: Any) -> None:
         help=f"the garbage collector: {', '.join(COLLECTORS)} (default: default)",
     )
     how.add_argument(
+        "--device-memory",
+        metavar="POLICY",
+        default="default",
+        help="torch's allocators on a CUDA device, such as expandable_segments:True,per_process_memory_fraction:0.8 "
+        "(default: default)",
+    )
+    how.add_argument(
         "--epoch-batches", type=int, metavar="N", help="an epoch is N batches, for loaders that do not end"
     )
 
@@ -120,6 +127,7 @@ def shared_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "threads": arguments.threads,
         "prefetch_size": arguments.prefetch_size,
         "heap": arguments.heap,
+        "device_memory": arguments.device_memory,
         "gc": arguments.gc,
         "memory_nbytes": arguments.memory,
         "size": arguments.size,

@@ -23,7 +23,7 @@ from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.ranks import Rank
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
-from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy, ThreadPolicy
 from etl.training.backends import import_torch
 
 # Imported before forking, since imports can take longer than a measurement.
@@ -63,14 +63,14 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
 
     # Every strategy gets the same CPUs.
     os.sched_setaffinity(0, asked["affinity"])
-    policies: list[Any] = [HeapPolicy(workload.settings.heap), GcPolicy(workload.settings.gc)]
+    workload.rank = Rank.from_json(asked["rank"])
+    policies = _policies(workload)
     for policy in policies:
         try:
             in_force.enter_context(policy)
         except RuntimeError as error:  # the message names the setting that is unavailable here, and the alternative
             raise ValueError(str(error)) from error
     workload.restore(WorkloadState.from_json(asked["state"]))
-    workload.rank = Rank.from_json(asked["rank"])
     action, arguments = asked["action"], asked["arguments"]
     if asked["candidate"] is None:
         of_all: dict[str, Callable[..., JsonValues]] = {
@@ -102,3 +102,22 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     if action == "load":
         return take_loading_sample(loading)
     return take_sample(loading, policies, **arguments)
+
+
+def _policies(workload: Workload) -> list[Any]:
+    """Return the runtime policies of every strategy, the number of its threads excepted.
+
+    Raises
+    ------
+    ValueError
+        If device memory is to be configured, and compute is not on a CUDA device.
+    """
+    settings = workload.settings
+    policies: list[Any] = [HeapPolicy(settings.heap), GcPolicy(settings.gc)]
+    if settings.device_memory != "default":
+        if not is_on_device(settings):
+            raise ValueError(f"--device-memory {settings.device_memory}: compute is not on a CUDA device")
+        rank = workload.rank
+        device = f"cuda:{rank.number}" if rank.world_size > 1 else None
+        policies.append(DeviceMemoryPolicy(settings.device_memory, device))
+    return policies

@@ -36,6 +36,7 @@ from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
 from etl.measuring.server import Request
 from etl.measuring.servers_at_once import ServersAtOnce
 from etl.measuring.values import JsonValues, to_json
+from etl.runtime.device_memory_policy import variables_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -402,7 +403,13 @@ class Processes:
             timeout=timeout,
             hash_seed=draw_hash_seed(),
             # PYTHONSAFEPATH is for the server's own child processes; Python 3.11 and later obey it.
-            environment={"PYTHONSAFEPATH": "1", **self._temporary_folder(), **draw_environment(), **environment},
+            environment={
+                "PYTHONSAFEPATH": "1",
+                **variables_of(self._workload.settings.device_memory),
+                **self._temporary_folder(),
+                **draw_environment(),
+                **environment,
+            },
         )
 
     def _temporary_folder(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from etl.arguments import parse_seconds, whole_number
 from etl.comparison.candidates import Candidate
 from etl.comparison.scenario import WhatIf
 from etl.functions import is_carried
-from etl.runtime import GcPolicy, HeapPolicy
+from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy
 from etl.stages import DECODERS
 from etl.stages.dtypes import find_dtype
 from etl.strategies import default_names, names
@@ -77,6 +77,8 @@ class Settings:
     heap, gc : str
         `HeapPolicy` and `GcPolicy` of every process. With heap policies other than "retain", the speed of compute
         depends on where the heap of its process happens to end.
+    device_memory : str
+        `DeviceMemoryPolicy` of every process that computes on a CUDA device.
     memory_nbytes : int or None
         Memory limit of a strategy; None for the machine's free memory.
     size : int
@@ -145,6 +147,7 @@ class Settings:
     prefetch_size: int = 2
     heap: str = "retain"
     gc: str = "default"
+    device_memory: str = "default"
     memory_nbytes: int | None = None
     size: int = 224
     decoder: str = "pillow"
@@ -174,6 +177,7 @@ class Settings:
         _check_names("--backend", (self.backend,), BACKENDS)
         HeapPolicy(self.heap)
         GcPolicy(self.gc)
+        DeviceMemoryPolicy(self.device_memory)
         find_dtype(self.dtype)
         for name in (
             "batch_size",

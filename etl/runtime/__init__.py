@@ -2,9 +2,19 @@
 
 from etl.runtime.audit import Audit
 from etl.runtime.boundaries import batch_boundary
+from etl.runtime.device_memory_policy import DeviceMemoryPolicy
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.gc_watch import Collections, CollectionWatch
 from etl.runtime.heap_policy import HeapPolicy
 from etl.runtime.thread_policy import ThreadPolicy
 
-__all__ = ["Audit", "CollectionWatch", "Collections", "GcPolicy", "HeapPolicy", "ThreadPolicy", "batch_boundary"]
+__all__ = [
+    "Audit",
+    "CollectionWatch",
+    "Collections",
+    "DeviceMemoryPolicy",
+    "GcPolicy",
+    "HeapPolicy",
+    "ThreadPolicy",
+    "batch_boundary",
+]

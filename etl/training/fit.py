@@ -14,7 +14,7 @@ from etl.iterators import BatchIterator
 from etl.iterators.foreign import as_iterator, is_exhausted_by_iterating
 from etl.iterators.iterator import close_epoch
 from etl.loading.batch import Batch, as_batch
-from etl.runtime import Audit, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
+from etl.runtime import Audit, DeviceMemoryPolicy, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend, import_torch
 from etl.training.listeners import Iteration, Listener
@@ -120,6 +120,7 @@ def fit(
     gc: GcPolicy | str | None = None,
     heap: HeapPolicy | str | None = None,
     threads: ThreadPolicy | int | None = None,
+    device_memory: DeviceMemoryPolicy | str | None = None,
     averaging_frequency: int = 1,
     report_score_after_averaging: bool = True,
 ) -> FitResult:
@@ -154,6 +155,8 @@ def fit(
         The allocator during the fit, such as "retain".
     threads : ThreadPolicy or int, optional
         Compute threads during the fit.
+    device_memory : DeviceMemoryPolicy or str, optional
+        torch's allocators on a CUDA device during the fit, such as "expandable_segments:True".
     averaging_frequency : int
         With several ranks: 1 averages the gradients of every iteration. A higher number averages the parameters every
         so many iterations, counted in each epoch, and at its end.
@@ -218,7 +221,7 @@ def fit(
     if epochs != 1 and is_exhausted_by_iterating(iterator):
         raise ValueError(f"epochs is {epochs}, but {describe(iterator)} is exhausted after one; {_ITERABLE_AGAIN}")
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
-    policies = _policies(gc, heap, threads)
+    policies = _policies(gc, heap, threads, device_memory)
     # A checkpoint has what the other listeners have made of the same iteration.
     listeners = sorted(listeners, key=lambda listener: getattr(listener, "runs_last", False))
     ranks, chosen = join(backend)
@@ -238,6 +241,8 @@ def fit(
     try:
         with ExitStack() as in_force:
             for policy in policies:
+                if isinstance(policy, DeviceMemoryPolicy) and policy.device is None:
+                    policy.device = chosen.device
                 in_force.enter_context(policy)
             loop.run()
             chosen.synchronize()
@@ -409,10 +414,14 @@ def _call(listener: Listener, method: str, *arguments: Any) -> None:
 
 
 def _policies(
-    gc: GcPolicy | str | None, heap: HeapPolicy | str | None, threads: ThreadPolicy | int | None
-) -> list[GcPolicy | HeapPolicy | ThreadPolicy]:
+    gc: GcPolicy | str | None,
+    heap: HeapPolicy | str | None,
+    threads: ThreadPolicy | int | None,
+    device_memory: DeviceMemoryPolicy | str | None,
+) -> list[DeviceMemoryPolicy | GcPolicy | HeapPolicy | ThreadPolicy]:
     # Garbage collection comes last, so that objects made by the other policies are frozen, too.
     made = (
+        DeviceMemoryPolicy(device_memory) if isinstance(device_memory, str) else device_memory,
         ThreadPolicy(threads) if isinstance(threads, int) else threads,
         HeapPolicy(heap) if isinstance(heap, str) else heap,
         GcPolicy(gc) if isinstance(gc, str) else gc,

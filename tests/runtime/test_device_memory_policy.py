@@ -1,0 +1,243 @@
+"""`DeviceMemoryPolicy` gives settings to torch's allocators, takes them back, and notices settings without effect.
+
+torch without CUDA keeps the settings, too, so they are read back from torch itself. The memory that they are for is
+simulated; on a CUDA device the same claims are made of the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import etl
+from etl.runtime import DeviceMemoryPolicy, device_memory_policy
+from etl.runtime.device_memory_policy import MIB, VARIABLE, variables_of
+
+TOTAL_NBYTES = 1000 * MIB
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def in_force() -> str:
+    text: str = torch._C._accelerator_getAllocatorSettings()  # type: ignore[attr-defined]
+    return text
+
+
+@dataclass
+class SimulatedMemory:
+    """A caching allocator that obeys the settings that torch holds, or ignores them.
+
+    Attributes
+    ----------
+    obeys : bool
+        Obey the settings.
+    share : float
+        Share of the memory that may be taken.
+    free : list of (int, int)
+        Address and size of free blocks.
+    """
+
+    obeys: bool = True
+    share: float = 1.0
+    free: list[tuple[int, int]] = field(default_factory=list)
+    top: int = 0
+
+    def take(self, nbytes: int) -> Any:
+        if self.obeys and nbytes > self.share * TOTAL_NBYTES:
+            raise torch.cuda.OutOfMemoryError
+        limit = self._setting("max_split_size_mb")
+        for address, size in self.free:
+            if size >= nbytes and not (self.obeys and limit and size > int(limit) * MIB):
+                return _Block(self, address, nbytes)
+        self.top += nbytes
+        return _Block(self, self.top - nbytes, nbytes)
+
+    def segments(self) -> list[dict[str, Any]]:
+        grows = self.obeys and self._setting("expandable_segments") == "True"
+        return [{"address": 0, "total_size": self.top, "is_expandable": grows}]
+
+    def set_share(self, share: float, device: Any) -> None:
+        self.share = share if self.obeys else 1.0
+
+    def _setting(self, name: str) -> str | None:
+        return dict(pair.split(":") for pair in in_force().split(",") if pair).get(name)
+
+
+class _Block:
+    def __init__(self, memory: SimulatedMemory, address: int, nbytes: int) -> None:
+        self.memory, self.address, self.nbytes = memory, address, nbytes
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def __del__(self) -> None:
+        self.memory.free.append((self.address, self.nbytes))
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMemory]:
+    """A simulated CUDA device; torch's settings are as before afterwards."""
+    simulated = SimulatedMemory()
+    functions = {
+        "is_available": lambda: True,
+        "get_allocator_backend": lambda: "native",
+        "empty_cache": simulated.free.clear,
+        "memory_snapshot": simulated.segments,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda _: SimpleNamespace(total_memory=TOTAL_NBYTES),
+        "get_per_process_memory_fraction": lambda _: simulated.share,
+        "set_per_process_memory_fraction": simulated.set_share,
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    monkeypatch.setattr(device_memory_policy, "_probe", lambda _torch, _device, nbytes: simulated.take(nbytes))
+    before = in_force()
+    yield simulated
+    torch._C._accelerator_setAllocatorSettings(before)  # type: ignore[attr-defined]
+
+
+def test_settings_are_in_force_inside_the_block_and_not_after_it(memory: SimulatedMemory) -> None:
+    torch._C._accelerator_setAllocatorSettings("garbage_collection_threshold:0.5")  # type: ignore[attr-defined]
+    with DeviceMemoryPolicy("expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.5"):
+        assert set(in_force().split(",")) == {
+            "garbage_collection_threshold:0.5",
+            "expandable_segments:True",
+            "max_split_size_mb:128",
+        }
+        assert memory.share == 0.5
+    # torch resets the size by itself, but not the segments.
+    assert set(in_force().split(",")) == {"garbage_collection_threshold:0.5", "expandable_segments:False"}
+    assert memory.share == 1.0
+
+
+def test_the_audit_reports_what_became_of_blocks(memory: SimulatedMemory) -> None:
+    policy = "expandable_segments:True,max_split_size_mb:32,per_process_memory_fraction:0.25"
+    with DeviceMemoryPolicy(policy) as active:
+        audit = active.audit()
+    assert not audit.is_inert
+    assert audit.setting == "device memory"
+    assert audit.requested == policy
+    assert set(audit.in_force.split(",")) == set(policy.split(","))
+    assert audit.effect == (
+        "a new segment can grow; a free block of 67,108,864 bytes is not split; 263,192,576 bytes are refused"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen"),
+    [
+        ("expandable_segments:True", "a new segment cannot grow"),
+        ("max_split_size_mb:32", "a free block of 67,108,864 bytes is split"),
+        ("per_process_memory_fraction:0.25", "per_process_memory_fraction:0.25 is not in force any more"),
+    ],
+)
+def test_a_setting_that_does_nothing_raises_an_alarm(memory: SimulatedMemory, policy: str, seen: str) -> None:
+    memory.obeys = False
+    with DeviceMemoryPolicy(policy) as active:
+        audit = active.audit()
+    assert audit.is_inert
+    assert seen in audit.alarm
+
+
+def test_settings_that_other_code_has_changed_raise_an_alarm(memory: SimulatedMemory) -> None:
+    with DeviceMemoryPolicy("expandable_segments:True") as active:
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:False")  # type: ignore[attr-defined]
+        alarm = active.audit().alarm
+    assert "expandable_segments:True is not in force any more" in alarm
+    assert "other code has changed torch's settings since" in alarm
+
+
+def test_the_backend_cannot_be_changed_once_torch_is_loaded(memory: SimulatedMemory) -> None:
+    with pytest.raises(RuntimeError, match="start Python with PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync"):
+        DeviceMemoryPolicy("backend:cudaMallocAsync").__enter__()
+    with DeviceMemoryPolicy("backend:native") as active:
+        assert not active.audit().is_inert
+
+
+def test_the_variable_for_a_process_keeps_the_settings_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "backend:native,expandable_segments:True")
+    assert variables_of("backend:cudaMallocAsync,max_split_size_mb:64") == {
+        VARIABLE: "backend:cudaMallocAsync,expandable_segments:True"
+    }
+    assert variables_of("max_split_size_mb:64") == variables_of("default") == {}
+
+
+def test_the_default_needs_no_device() -> None:
+    with DeviceMemoryPolicy() as active:
+        assert not active.audit().is_inert
+    with pytest.raises(RuntimeError, match="is not in force"):
+        active.audit()
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("retain", "'retain' is not a setting; settings are default, or name:value with backend, per_process"),
+        ("nonsense:1", "'nonsense:1' is not a setting"),
+        ("expandable_segments:maybe", "expandable_segments must be True or False, not 'maybe'"),
+        ("max_split_size_mb:3", "max_split_size_mb must be 20 or more whole MiB, not '3'"),
+        ("per_process_memory_fraction:2", "per_process_memory_fraction must be a share above 0, and at most 1, not"),
+        ("per_process_memory_fraction:nan", "must be a share above 0"),
+        ("backend:malloc", "backend must be native or cudaMallocAsync, not 'malloc'"),
+        ("backend:native,backend:native", "backend is given twice"),
+        ("pinned_num_register_threads:3", "pinned_num_register_threads must be a power of 2, not '3'"),
+    ],
+)
+def test_a_wrong_policy_is_an_error_that_names_it(policy: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        DeviceMemoryPolicy(policy)
+    assert repr(policy) in str(caught.value)
+
+
+def test_a_machine_without_a_device_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    with pytest.raises(RuntimeError, match="is for CUDA devices: no CUDA device here"):
+        DeviceMemoryPolicy("expandable_segments:True").__enter__()
+
+
+def test_a_training_on_the_cpu_has_no_device_memory(memory: SimulatedMemory) -> None:
+    model = torch.nn.Linear(2, 1)
+    batches = [(torch.ones(4, 2), torch.ones(4, 1))]
+    with pytest.raises(RuntimeError, match="compute is on cpu"):
+        etl.fit(
+            model,
+            batches,
+            backend="cpu",
+            loss=torch.nn.functional.mse_loss,
+            device_memory="max_split_size_mb:64",
+        )
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_fit_configures_the_device_and_audits_it() -> None:
+    model = torch.nn.Linear(2, 1)
+    batches = [(torch.ones(4, 2), torch.ones(4, 1))]
+    policy = "expandable_segments:True,max_split_size_mb:64,per_process_memory_fraction:0.5"
+    result = etl.fit(model, batches, backend="cuda", loss=torch.nn.functional.mse_loss, device_memory=policy)
+    (audit,) = result.settings
+    assert not audit.is_inert, audit.alarm
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_a_policy_chooses_the_backend_before_torch_is_loaded() -> None:
+    code = """
+from etl.runtime import DeviceMemoryPolicy
+with DeviceMemoryPolicy("backend:cudaMallocAsync") as active:
+    print(active.audit().in_force)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    assert printed.strip() == "backend:cudaMallocAsync"
