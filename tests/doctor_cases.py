@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+import etl
 from etl.doctor import Examination, Finding
+from etl.doctor.check import Case, Check
 from etl.doctor.machine import Machine, look_at_machine
+from etl.doctor.observation import observe_training
+from etl.doctor.setup import make_setup
 from etl.loading.batch import Batch
 from etl.runtime.resources import available_cpus
 
@@ -70,6 +74,12 @@ class Batches:
             if self.seconds:  # a sleep of 0 s would give up the CPU
                 time.sleep(self.seconds)
             yield self.batch
+
+
+def look(check: Check, model: torch.nn.Module, batches: Any) -> Finding:
+    """Return the finding of one check alone, of a training on the CPU."""
+    setup = make_setup(model, batches, etl.backend("cpu"), None)
+    return check.look(Case(quiet_machine(), setup, observe_training(model, setup, 6)))
 
 
 def finding(examination: Examination, check: str) -> Finding:

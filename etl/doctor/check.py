@@ -34,16 +34,22 @@ class Severity(str, Enum):
     NOT_LOOKED_AT = "not looked at"
 
 
+# Of causes that were looked for, the least weight first.
+SEVERITIES = (Severity.FINE, Severity.NOTE, Severity.WARNING, Severity.SERIOUS)
+
+
 @dataclass(frozen=True)
 class Trial:
-    """A measurement of training without and with one remedy, in alternating turns.
+    """A measurement without and with one remedy, in alternating turns: of training, or of what the remedy is about.
 
     Attributes
     ----------
     without_seconds, with_seconds : float
-        Seconds of a batch: the median without the remedy, and this median times `ratio`.
+        Seconds of a unit: the median without the remedy, and this median times `ratio`.
     ratio, low, high : float
         Time with the remedy divided by time without it, and the ends of the 95% interval of this ratio.
+    unit : str
+        What takes these seconds, with its article.
     """
 
     without_seconds: float
@@ -51,6 +57,7 @@ class Trial:
     ratio: float
     low: float
     high: float
+    unit: str = "a batch"
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,10 @@ class Check(ABC):
         """
         return None
 
+    def measure(self, case: Case) -> Trial | None:  # noqa: ARG002 - overrides use it
+        """Measure a remedy that does not change the training; None if `apply` is the way to try it."""
+        return None
+
     def fine(self, found: str, evidence: str) -> Finding:
         """Return a finding that the cause was looked for and not found."""
         return Finding(self.name, self.title, Severity.FINE, found, evidence, self.why)
@@ -209,15 +220,12 @@ class Check(ABC):
             The severity if the saving is small.
         """
         share = saves_per_batch / observation.times.typical
-        severity = max(_severity_of(share), min_severity, key=_ASCENDING.index)
+        severity = max(_severity_of(share), min_severity, key=SEVERITIES.index)
         if severity is Severity.FINE:
             return self.fine(found, evidence)
         batches = case.batches_per_epoch
         saves = None if batches is None else max(0.0, saves_per_batch) * batches
         return self.wrong(severity, found, evidence, remedy, saves)
-
-
-_ASCENDING = (Severity.FINE, Severity.NOTE, Severity.WARNING, Severity.SERIOUS)
 
 
 def _severity_of(share: float) -> Severity:

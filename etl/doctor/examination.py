@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from etl.arguments import whole_number
 from etl.doctor.check import STEP_WITH_RANKS, Case, Check, Finding, Severity
 from etl.doctor.checks import CHECKS, RANK_CHECKS
 from etl.doctor.machine import Machine, look_at_machine
+from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.observation import observe_training
 from etl.doctor.rank import Rank, find_rank
 from etl.doctor.setup import Setup, StepSetup, make_setup
@@ -49,6 +50,8 @@ class Examination:
         Batches of an epoch; None if no training was examined, or if the iterator has no length.
     rank : Rank or None
         The rank that was examined; None if this process trains alone.
+    memory : MemoryNeed or None
+        Memory of the training; None if none was examined.
     """
 
     machine: Machine
@@ -56,6 +59,7 @@ class Examination:
     seconds_per_batch: float | None = None
     batches_per_epoch: int | None = None
     rank: Rank | None = None
+    memory: MemoryNeed | None = None
 
     @property
     def is_serious(self) -> bool:
@@ -75,6 +79,9 @@ class Examination:
             "rank": None if self.rank is None else self.rank.as_dict(),
             "seconds_per_batch": self.seconds_per_batch,
             "batches_per_epoch": self.batches_per_epoch,
+            "memory": None
+            if self.memory is None
+            else {**asdict(self.memory), "allow_nbytes": self.memory.allow_nbytes},
             "findings": [each.as_dict() for each in self.findings],
         }
 
@@ -88,6 +95,8 @@ class Examination:
                 )
         if self.first is None:
             lines.append("nothing was found that slows training down")
+        if self.memory is not None:
+            lines.append(f"memory: {self.memory}")
         return "\n".join(lines)
 
 
@@ -169,7 +178,14 @@ def examine(
             findings = [_try(check, finding, case, show) for check, finding in zip(checks, findings, strict=True)]
     finally:
         reset()
-    return Examination(case.machine, _ordered(findings), observation.times.typical, setup.batches_per_epoch, case.rank)
+    return Examination(
+        case.machine,
+        _ordered(findings),
+        observation.times.typical,
+        setup.batches_per_epoch,
+        case.rank,
+        observation.memory,
+    )
 
 
 def backend_or_cpu(name: str) -> Backend:
@@ -208,14 +224,17 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
     checks = (*CHECKS, *RANK_CHECKS)
     show(f"trying: {finding.remedy}", checks.index(check), len(checks))
     try:
-        changed: Setup | None = check.apply(case.setup, case)
-        if changed is None:
-            return replace(finding, trial_failed="it cannot be applied in this process")
-        trial = try_remedy(case.setup, changed, record_count(case.observation.batch))
+        trial = check.measure(case)
+        changed = check.apply(case.setup, case) if trial is None else None
+        if changed is not None:
+            trial = try_remedy(case.setup, changed, record_count(case.observation.batch))
     except Exception as error:  # noqa: BLE001 - without the remedy, this training has just run
         return replace(finding, trial_failed=f"{type(error).__name__}: {error}")
+    if trial is None:
+        return replace(finding, trial_failed="it cannot be applied in this process")
     batches = case.batches_per_epoch
-    saves = None if batches is None else (trial.without_seconds - trial.with_seconds) * batches
+    is_of_batches = changed is not None and batches is not None
+    saves = (trial.without_seconds - trial.with_seconds) * (batches or 0) if is_of_batches else None
     return replace(finding, trial=trial, saves_seconds=saves)
 
 

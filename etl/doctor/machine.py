@@ -9,12 +9,13 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from etl.doctor.gpus import Gpus, look_at_gpus
 from etl.doctor.rank import other_ranks
 from etl.measuring.noise import NoiseWatch
 from etl.runtime.resources import available_cores, available_cpus
@@ -77,6 +78,8 @@ class Machine:
         The other processes that used a tenth of a CPU or more, the busiest first.
     nvidia_gpus : int
         Number of GPUs that the NVIDIA driver shows, which may be more than torch can use.
+    gpus : Gpus
+        The GPUs and their use at the end of these seconds.
     """
 
     cpus: int
@@ -90,6 +93,7 @@ class Machine:
     other_processes: float
     busy_processes: tuple[OtherProcess, ...]
     nvidia_gpus: int
+    gpus: Gpus
 
     def as_dict(self) -> dict[str, Any]:
         """Return the machine as JSON values. Of its extensions, only those for vectors are included."""
@@ -105,6 +109,7 @@ class Machine:
             "others": self.other_processes,
             "processes": [vars(each) for each in self.busy_processes],
             "nvidia_gpus": self.nvidia_gpus,
+            "gpus": [asdict(each) for each in self.gpus.found],
             "python": platform.python_version(),
         }
 
@@ -131,6 +136,7 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         other_processes=max(0.0, noise.other_processes - used / available),
         busy_processes=busy,
         nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
+        gpus=look_at_gpus({each.pid for each in _with_children([psutil.Process(), *ranks])}),
     )
 
 

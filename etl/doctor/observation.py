@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from etl.doctor.memory_need import MemoryNeed, look_at_memory
 from etl.doctor.rank_waits import RankWaits, time_rank_waits
 from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import StepTimes, time_steps
@@ -53,6 +54,8 @@ class ModelTrace:
         Identifiers of the threads that called each module, by name of the module.
     predicting : frozenset of int
         Those of them that called modules only with gradients switched off, as for predictions.
+    predicted_records : int
+        Records in the last call of the user's model with gradients switched off; 0 if there was none.
     departures : mapping of str to float
         Calls per batch of operations in the forward pass that take tensors off their device or out of torch, by
         "operation in module".
@@ -62,8 +65,50 @@ class ModelTrace:
 
     callers: Mapping[str, frozenset[int]]
     predicting: frozenset[int]
+    predicted_records: int
     departures: Mapping[str, float]
     dense_in_series: int
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What torch's allocator of device memory did during the measured batches, and what it holds after them.
+
+    Attributes
+    ----------
+    retries : int
+        Allocations that failed at first, so that the allocator gave all free memory back and asked once more.
+    new_segments : int
+        Segments that the allocator took from the driver.
+    reserved_nbytes, allocated_nbytes : int
+        Bytes that the allocator holds, and bytes of tensors among them.
+    unusable_nbytes : int
+        Bytes of free pieces of segments that are in use otherwise: they cannot be given back, and serve smaller
+        tensors only.
+    """
+
+    retries: int
+    new_segments: int
+    reserved_nbytes: int
+    allocated_nbytes: int
+    unusable_nbytes: int
+
+    @classmethod
+    def between(cls, before: Mapping[str, int], after: Mapping[str, int]) -> DeviceMemory | None:
+        """Return what happened between two results of `torch.cuda.memory_stats`; None if that counts nothing."""
+        if "num_alloc_retries" not in after:
+            return None
+
+        def grown(name: str) -> int:
+            return after.get(name, 0) - before.get(name, 0)
+
+        return cls(
+            retries=grown("num_alloc_retries"),
+            new_segments=grown("segment.all.allocated"),
+            reserved_nbytes=after.get("reserved_bytes.all.current", 0),
+            allocated_nbytes=after.get("allocated_bytes.all.current", 0),
+            unusable_nbytes=after.get("inactive_split_bytes.all.current", 0),
+        )
 
 
 @dataclass(frozen=True)
@@ -86,10 +131,14 @@ class Observation:
         Objects that a full garbage collection visits.
     full_collection_seconds : float
         Duration of one full collection.
+    memory : MemoryNeed
+        Memory of this process and its children after these batches.
     trace : ModelTrace or None
         Calls inside the model; None if the training step is the user's own function.
     rank_waits : RankWaits or None
         Waits for other ranks in each step; None if its steps send nothing to other ranks.
+    device_memory : DeviceMemory or None
+        Use of device memory; None unless compute is on a CUDA device and torch's own allocator serves it.
     """
 
     times: StepTimes
@@ -99,8 +148,10 @@ class Observation:
     collections: list[Collections]
     tracked_objects: int
     full_collection_seconds: float
+    memory: MemoryNeed
     trace: ModelTrace | None
     rank_waits: RankWaits | None = None
+    device_memory: DeviceMemory | None = None
 
     @property
     def etl_seconds(self) -> float:
@@ -143,18 +194,25 @@ def observe_training(
     """
     watch = CollectionWatch()
     calls: Calls = {}
+    on_device: dict[str, int] = {}
+    needs: list[MemoryNeed] = []
+    predictions = _Predictions()
 
     def around() -> ExitStack:
+        on_device.update(_device_stats(setup.device))  # after the batches that warm up
         stack = ExitStack()
+        stack.callback(lambda: needs.append(look_at_memory()))  # while the iterator's processes still load
         stack.enter_context(watch)
         return stack
 
     with ExitStack() as tracing:
         if user_model is not None:
             tracing.enter_context(_trace_callers(user_model, calls))
+            tracing.callback(user_model.register_forward_pre_hook(predictions).remove)
         times, last = time_steps(setup, count, around)
         batch = copy_of(last)
-        trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls)
+        trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predictions.records)
+    device_memory = DeviceMemory.between(on_device, _device_stats(setup.device))
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
     device = setup.device
     tracked = len(gc.get_objects())
@@ -169,12 +227,30 @@ def observe_training(
         collections=watch.take(),
         tracked_objects=tracked,
         full_collection_seconds=sum(each.seconds for each in full.take()),
+        memory=needs[0],
         trace=trace,
         rank_waits=rank_waits,
+        device_memory=device_memory,
     )
 
 
-def _trace(setup: ModelSetup, batch: Any, calls: Calls) -> ModelTrace:
+def _device_stats(device: torch.device) -> Mapping[str, int]:
+    """Return the counts of torch's allocator for a CUDA device; nothing for the CPU."""
+    return torch.cuda.memory_stats(device) if device.type == "cuda" else {}
+
+
+class _Predictions:
+    """A hook of a model that notes how many records a call without gradients has."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def __call__(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not torch.is_grad_enabled() and inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].ndim:
+            self.records = len(inputs[0])
+
+
+def _trace(setup: ModelSetup, batch: Any, calls: Calls, predicted_records: int) -> ModelTrace:
     """Train on `batch` twice and return the calls inside the model.
 
     Parameters
@@ -185,6 +261,8 @@ def _trace(setup: ModelSetup, batch: Any, calls: Calls) -> ModelTrace:
         The batch.
     calls : dict of str to set of (int, bool)
         Calls of each module so far.
+    predicted_records : int
+        Records in the last call for a prediction.
     """
     departures: Counter[str] = Counter()
     depth = DenseDepth(setup.model)
@@ -196,6 +274,7 @@ def _trace(setup: ModelSetup, batch: Any, calls: Calls) -> ModelTrace:
     return ModelTrace(
         callers={name: frozenset(thread for thread, _ in each) for name, each in calls.items()},
         predicting=frozenset(thread for thread, _ in every if (thread, True) not in every),
+        predicted_records=predicted_records,
         departures={name: calls / TRACED_BATCHES for name, calls in departures.items()},
         dense_in_series=depth.layers,
     )

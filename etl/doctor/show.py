@@ -40,6 +40,9 @@ def show_examination(examination: Examination, console: Console) -> None:
         seconds = examination.seconds_per_batch
         epoch = "" if batches is None else f"; an epoch of {batches:,} batches takes {seconds * batches:,.3g} s"
         console.print(f"A batch takes {seconds * 1e3:,.1f} ms{epoch}.", highlight=False)
+    if examination.memory is not None:
+        style = "bold red" if examination.memory.is_tight else None
+        console.print(f"Memory: {examination.memory}.", style=style, highlight=False)
     for finding in examination.findings:
         _show(finding, console)
     for name in examination.machine.missing:
@@ -129,7 +132,7 @@ def _show(finding: Finding, console: Console) -> None:
         trial = finding.trial
         _wrapped(
             console,
-            f"Tried: with this change a batch takes {trial.with_seconds * 1e3:,.1f} ms instead of "
+            f"Tried: with this change {trial.unit} takes {trial.with_seconds * 1e3:,.1f} ms instead of "
             f"{trial.without_seconds * 1e3:,.1f} ms, {trial.ratio:.2f} times as long (95% interval {trial.low:.2f} to "
             f"{trial.high:.2f}).",
             "",

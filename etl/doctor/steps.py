@@ -147,14 +147,31 @@ def try_remedy(setup: Setup, changed: Setup, records: int) -> Trial:
     records : int
         Records in a batch: the trial has the seconds of a batch of this size.
     """
+
+    def measure(turn: int) -> float:
+        times, _ = time_steps((setup, changed)[turn], MIN_TURN_BATCHES, seconds=TURN_SECONDS)
+        return times.seconds_per_record * records
+
+    return take_turns(measure)
+
+
+def take_turns(measure: Callable[[int], float], unit: str = "a batch") -> Trial:
+    """Measure without and with a remedy, in alternating turns.
+
+    Parameters
+    ----------
+    measure : callable
+        Returns the seconds of a unit: called with 0 without the remedy, with 1 for it.
+    unit : str
+        What takes these seconds, with its article.
+    """
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in TURNS:
-        times, _ = time_steps((setup, changed)[turn], MIN_TURN_BATCHES, seconds=TURN_SECONDS)
-        seconds[turn].append(times.seconds_per_record * records)
+        seconds[turn].append(measure(turn))
     log_ratios = [math.log(after / before) for before, after in zip(*seconds, strict=True)]
     low, ratio, high = map(math.exp, signed_rank_interval(log_ratios, CONFIDENCE))
     middle = sorted(seconds[0])[PAIRS // 2]
-    return Trial(middle, middle * ratio, ratio, low, high)
+    return Trial(middle, middle * ratio, ratio, low, high, unit)
 
 
 def _minor_faults() -> int:

@@ -161,7 +161,7 @@ class HeapPolicy:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        used = _data_nbytes()
+        used = data_nbytes()
         if self._nbytes <= used:
             raise RuntimeError(f"heap policy {self.policy!r}: the process has {used:,} bytes of data already")
         if hard != resource.RLIM_INFINITY and self._nbytes > hard:
@@ -178,7 +178,7 @@ class HeapPolicy:
         try:
             mmap.mmap(-1, self._nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         except OSError:
-            effect = f"the process has {_data_nbytes():,} and cannot have as many again"
+            effect = f"the process has {data_nbytes():,} and cannot have as many again"
         else:
             effect = f"{self._nbytes:,} bytes beside what it has were mapped all the same"
             alarm = f"{asked}, and {effect}: this system does not count them. Limit the container's memory instead."
@@ -197,7 +197,7 @@ def _stop_retaining() -> None:
         libc.malloc_trim(0)
 
 
-def _data_nbytes() -> int:
+def data_nbytes() -> int:
     """Return the size that RLIMIT_DATA limits, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):

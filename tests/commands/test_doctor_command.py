@@ -13,7 +13,10 @@ from rich.console import Console
 
 import etl
 from etl.commands import main
-from etl.doctor import examine
+from etl.doctor import Examination, examine
+from etl.doctor.check import Case
+from etl.doctor.checks.cpus import OtherProcesses
+from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.show import show_examination
 from tests.doctor_cases import quiet_machine
 
@@ -69,6 +72,22 @@ def test_lines_of_a_finding_that_is_wider_than_the_terminal_are_indented() -> No
     assert all(line.startswith(" " * 15) or line[13:15] == "  " for line in lines)
     words = " ".join(" ".join(lines).split())
     assert "not looked at One model used from several threads: there is no model and no data to look at" in words
+
+
+def test_a_finding_says_why_it_matters_and_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=400)
+    machine = replace(quiet_machine(), other_processes=0.5)
+    finding = OtherProcesses().look(Case(machine))
+    need = MemoryNeed(peak_nbytes=2 * 10**9, data_nbytes=3 * 10**9, available_nbytes=10**10)
+    show_examination(Examination(machine, [finding], 0.2, 10, memory=need), console)
+    first, batch, memory, heading, evidence, why, change = capsys.readouterr().out.splitlines()
+    assert first.startswith("First: other processes use the CPUs: end them, or leave CPUs to them")
+    assert batch == "A batch takes 200.0 ms; an epoch of 10 batches takes 2 s."
+    assert memory.startswith("Memory: 2.0 GB at the peak, and 10.0 GB are left. Allow it 2.5 GB")
+    assert heading.strip() == "serious  Other processes: other processes use the CPUs"
+    assert "other processes used 50%" in evidence
+    assert why.strip().startswith("Why it matters: two threads that share a CPU each take twice as long")
+    assert change.strip().startswith("Change: end them, or leave CPUs to them")
 
 
 def test_a_missing_package_is_named_with_its_use(

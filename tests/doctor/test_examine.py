@@ -23,19 +23,23 @@ import torch
 import etl
 from etl.doctor import Examination, Severity, examine
 from etl.doctor.check import Case
-from etl.doctor.checks import CHECKS, cpus, data_type
-from etl.doctor.checks.batch_size import Rebatched
+from etl.doctor.checks import CHECKS, batch_size, cpus, data_type, hardware
+from etl.doctor.checks.batch_size import BatchSize, Rebatched
 from etl.doctor.checks.cpus import OtherProcesses
-from etl.doctor.checks.hardware import BackendInUse, CpuExtensions
+from etl.doctor.checks.data_type import DataType
+from etl.doctor.checks.forward_pass import Fallback, SharedModel
+from etl.doctor.checks.hardware import BackendInUse, CpuExtensions, VendorKernels
 from etl.doctor.checks.loading import LoadingBottleneck
-from etl.doctor.checks.network import size_of
+from etl.doctor.checks.memory import GarbageCollection, MemoryReuse
+from etl.doctor.checks.network import NetworkSize, size_of
 from etl.doctor.machine import look_at_machine
+from etl.doctor.observation import observe_training
 from etl.doctor.setup import Setup, make_setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 from etl.runtime.resources import available_cpus
-from tests.doctor_cases import CLASSES, FEATURES, Batches, Slow, convolutional, finding, mlp, quiet_machine
+from tests.doctor_cases import CLASSES, FEATURES, Batches, Slow, convolutional, finding, look, mlp, quiet_machine
 
 WORSE = (Severity.WARNING, Severity.SERIOUS)
 
@@ -53,8 +57,9 @@ def train(model: torch.nn.Module, batches: Any, **options: Any) -> Examination:
 
 
 def test_a_healthy_training_has_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Beside another test, one thread may really be faster than two.
+    # Beside another test, one thread may really be faster than two. And larger batches are faster for each record.
     monkeypatch.setattr(cpus, "time_compute", lambda setups, *_: [0.01] * len(setups))
+    monkeypatch.setattr(batch_size, "time_compute", lambda _, batches, *__: [1e-4 * len(each) for each in batches])
     with HeapPolicy("retain"):  # glibc's default maps gradients of some megabytes afresh in every step
         examination = train(mlp(), Batches())
     findings = examination.findings
@@ -82,9 +87,50 @@ def test_a_gpu_that_torch_cannot_use() -> None:
     assert "torch cannot use the NVIDIA GPUs" in found.found
 
 
+def test_a_model_on_the_cpu_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = make_setup(mlp(), Batches(), etl.backend("cpu"), None)
+    case = Case(quiet_machine(), setup, observe_training(None, setup, 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Simulated")
+    monkeypatch.setattr(hardware, "find_backend", lambda _: etl.backend("cpu"))
+    found = BackendInUse().look(case)
+    assert found.severity is Severity.SERIOUS
+    assert found.found == "compute runs on the CPU, and there is a GPU: Simulated"
+    assert found.remedy == 'use backend="cuda"'
+    monkeypatch.setenv("BACKEND_PRIORITY_CPU", "7")
+    preferred = replace(case, machine=replace(case.machine, variables={"BACKEND_PRIORITY_CPU": "7"}))
+    assert BackendInUse().look(preferred).remedy == "unset BACKEND_PRIORITY_CPU"
+
+
+def test_a_torch_without_a_vendor_s_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = re.sub("BLAS_INFO=[a-z]+", "BLAS_INFO=generic", torch.__config__.show())
+    monkeypatch.setattr(torch.__config__, "show", lambda: shown)
+    found = VendorKernels().look(Case(quiet_machine()))
+    assert found.severity is Severity.WARNING
+    assert found.found == "this torch multiplies matrices without the library of a vendor"
+    assert "BLAS of torch: generic" in found.evidence
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_operations_that_leave_the_device() -> None:
+    class Leaves(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = torch.nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, features: torch.Tensor) -> Any:
+            scale = features.abs().mean().item()
+            return self.dense(features.cpu().to(features.device) * scale)
+
+    found = finding(examine(Leaves(), Batches(), backend="cuda", batches=2), "fallback")
+    assert found.severity is Severity.SERIOUS
+    assert all(each in found.evidence for each in ("item in the model", "cuda to cpu in the model"))
+
+
 def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    found = finding(train(convolutional(), Batches()), "kernels")
+    found = look(VendorKernels(), convolutional(), Batches())
     assert not torch.backends.mkldnn.enabled
     assert found.severity in (*WORSE, Severity.NOTE)
     assert found.found == "oneDNN is switched off"
@@ -92,7 +138,7 @@ def test_onednn_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_convolutions_that_onednn_does_not_have() -> None:
-    found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "kernels")
+    found = look(VendorKernels(), convolutional(torch.float64), Batches(dtype="float64"))
     assert found.severity is Severity.SERIOUS
     assert re.search(r"torch's own kernels, \d+% of a training step", found.found)
     assert "aten::_slow_conv2d_forward" in found.evidence
@@ -100,16 +146,16 @@ def test_convolutions_that_onednn_does_not_have() -> None:
 
 
 def test_the_profiler_names_what_onednn_ran_and_the_evidence_the_libraries_of_matrix_products() -> None:
-    found = finding(train(convolutional(), Batches()), "kernels")
+    found = look(VendorKernels(), convolutional(), Batches())
     assert (found.severity, found.found) == (Severity.FINE, "oneDNN is in use")
     assert re.search(r"aten::mkldnn_convolution \d+%", found.evidence)
     assert re.search(r"BLAS of torch: \w+; of other libraries: \w+ \d", found.evidence)
-    without = finding(train(mlp(), Batches()), "kernels")
+    without = look(VendorKernels(), mlp(), Batches())
     assert without.found == "oneDNN is switched on; this step does not use it"
 
 
 def test_a_loader_slower_than_compute() -> None:
-    found = finding(train(Slow(0.05), Batches(seconds=0.07)), "loading")
+    found = look(LoadingBottleneck(), Slow(0.05), Batches(seconds=0.07))
     assert found.severity is Severity.SERIOUS
     assert found.saves_seconds is not None
     assert 12 * 0.05 <= found.saves_seconds < 12 * 0.5
@@ -148,7 +194,7 @@ def test_the_example_of_the_documents(load: float, waits: bool) -> None:
 
 def test_half_a_million_objects() -> None:
     kept = [[] for _ in range(500_000)]  # type: ignore[var-annotated]
-    found = finding(train(mlp(), Batches()), "garbage")
+    found = look(GarbageCollection(), mlp(), Batches())
     assert len(kept) == 500_000
     assert found.severity in WORSE
     assert "a bottleneck if collections are frequent" in found.found
@@ -156,7 +202,7 @@ def test_half_a_million_objects() -> None:
 
 
 def test_batches_of_one_record() -> None:
-    found = finding(train(mlp(), Batches(size=1)), "batch_size")
+    found = look(BatchSize(), mlp(), Batches(size=1))
     assert found.severity in WORSE
     assert found.found == "batches of 1 record"
     assert found.saves_seconds is not None
@@ -177,7 +223,7 @@ def test_a_module_that_four_threads_call() -> None:
                 each.join()
             return self.inner(features)
 
-    found = finding(train(Parallel(), Batches(count=3)), "sharing")
+    found = look(SharedModel(), Parallel(), Batches(count=3))
     assert found.severity is Severity.SERIOUS
     assert "threads call module inner" in found.found
     assert "give each thread its own model" in str(found.remedy)
@@ -195,7 +241,7 @@ def test_a_model_that_another_thread_uses_meanwhile() -> None:
     server = threading.Thread(target=serve)
     server.start()
     try:
-        found = finding(train(model, Batches()), "sharing")
+        found = look(SharedModel(), model, Batches())
     finally:
         done.set()
         server.join()
@@ -218,7 +264,7 @@ def test_a_model_that_is_served_by_its_copies_meanwhile() -> None:
         for each in clients:
             each.start()
         try:
-            found = finding(train(model, Batches()), "sharing")
+            found = look(SharedModel(), model, Batches())
         finally:
             done.set()
             for each in clients:
@@ -237,7 +283,7 @@ def test_weights_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
     # The real speed-up of float32 depends on the machine and its load.
     monkeypatch.setattr(data_type, "time_compute", halved)
-    found = finding(train(convolutional(torch.float64), Batches(dtype="float64")), "data_type")
+    found = look(DataType(), convolutional(torch.float64), Batches(dtype="float64"))
     assert found.found == "parameters are float64"
     assert "takes 2000.0 ms, in float32 1000.0 ms" in found.evidence
     assert seen[0] == ["torch.float64", "torch.float32"]
@@ -253,7 +299,7 @@ def test_fresh_memory_for_every_batch() -> None:
                 features[:] = 0.0
                 yield Batch(features[:8192], np.zeros(8192, np.int64), labels_mask=None, features_mask=None)
 
-    found = finding(train(torch.nn.Linear(FEATURES, CLASSES), Fresh()), "memory_reuse")
+    found = look(MemoryReuse(), torch.nn.Linear(FEATURES, CLASSES), Fresh())
     assert found.severity in WORSE
     assert "MB of fresh memory are touched for every batch" in found.found
 
@@ -265,8 +311,7 @@ def test_a_network_beyond_the_guidelines() -> None:
     )
     images = Batches(size=1, count=1)
     images.batch = Batch(np.zeros((1, 1, 600, 600), np.float32), np.zeros(1, np.int64))
-    examination = examine(model, images, backend="cpu", batches=2)
-    found = finding(examination, "network")
+    found = look(NetworkSize(), model, images)
     assert found.severity is Severity.WARNING
     assert found.found == (
         "150 convolutional layers, more than about 100; 600 pixels a side, more than about 500; 20,000 classes, more "
@@ -313,7 +358,7 @@ def transformer(width: int, *layers: torch.nn.Module) -> torch.nn.Module:
 def test_the_guideline_on_dense_layers_is_not_for_transformers(make: Callable[[], torch.nn.Module]) -> None:
     model = make()
     assert size_of(model).dense > 20 or size_of(model).units > 2048
-    found = finding(examine(model, Batches(size=4), backend="cpu", batches=2), "network")
+    found = look(NetworkSize(), model, Batches(size=4))
     assert (found.severity, found.found) == (Severity.FINE, "within the guidelines")
 
 
@@ -326,7 +371,7 @@ def test_a_perceptron_beyond_the_guidelines(activation: Callable[..., torch.nn.M
     model = torch.nn.Sequential(
         torch.nn.Linear(FEATURES, 3000), torch.nn.Linear(3000, 16), *hidden, torch.nn.Linear(16, CLASSES)
     )
-    found = finding(examine(model, Batches(size=4), backend="cpu", batches=2), "network")
+    found = look(NetworkSize(), model, Batches(size=4))
     assert found.found == (
         "26 dense layers in series, more than about 20; 3,000 units in a dense layer, more than about 2,048"
     )
@@ -345,7 +390,7 @@ def test_an_operation_that_leaves_torch_and_comes_back() -> None:
             return features + torch.from_numpy(np.tanh(features.detach().cpu().numpy()))
 
     model = torch.nn.Sequential(There(), torch.nn.Linear(FEATURES, CLASSES))
-    found = finding(train(model, Batches()), "fallback")
+    found = look(Fallback(), model, Batches())
     assert found.severity is Severity.WARNING
     assert found.evidence.startswith("numpy in 0 (1 a batch)")
 
@@ -483,7 +528,7 @@ def test_a_dataloader_is_examined_too() -> None:
     data = torch.utils.data.TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
     examination = train(mlp(), torch.utils.data.DataLoader(data, batch_size=32))
     assert examination.batches_per_epoch == 2
-    assert finding(examination, "batch_size").severity is Severity.FINE
+    assert finding(examination, "batch_size").found.startswith("batches of 32 records")
 
 
 @pytest.mark.parametrize(

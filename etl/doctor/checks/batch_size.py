@@ -1,4 +1,4 @@
-"""Step 5: is the batch large enough to keep the hardware busy?"""
+"""Step 5: is the batch large enough to keep the hardware busy, and would a larger one be faster?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,40 @@ from etl.measuring.arrays import copy_of
 from etl.measuring.structure import describe, leaves_in, record_count
 from etl.runtime.resources import available_nbytes
 
-# "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above 1,000, convergence may suffer.
-MIN_RECORDS, MAX_RECORDS = 32, 1000
+# "Minibatch sizes of 32 to 128 are commonly used" (the guide's step 5). Above some 1,000, convergence may suffer.
+MIN_RECORDS, USUAL_RECORDS, MAX_RECORDS = 32, 128, 1024
 TRIAL_SECONDS = 0.5
 MAX_STEP_SECONDS = 0.5
+# Throughput has ended if twice the records save less than this share of the time of a record.
+MIN_GAIN = 0.05
+# Batches of the usual sizes are only said to be small if a larger one saves this share.
+MIN_SAVING = 0.2
+LEARNING_RATE = "the learning rate may have to grow with it"
 ARRAYS = (np.ndarray, torch.Tensor)
 
 
+@dataclass(frozen=True)
+class Growth:
+    """The largest batch that is worth trying.
+
+    Attributes
+    ----------
+    factor : int
+        Its records divided by those of the present batch.
+    end : str
+        Reason why no larger one is.
+    """
+
+    factor: int
+    end: str
+
+
 class BatchSize(Check):
-    """A check that the batch is not too small: a small one is timed against a larger one that repeats its records."""
+    """A check that the batch is not too small.
+
+    Its records are repeated to make larger ones, each twice as large, until memory or throughput ends. The best of them
+    is then timed against the batch itself.
+    """
 
     name = "batch_size"
     title = "Batch size"
@@ -39,6 +64,7 @@ class BatchSize(Check):
             return self.not_looked_at()
         batch = case.observation.batch
         size = record_count(batch)
+        is_usual = size >= MIN_RECORDS
         if size > MAX_RECORDS:
             return self.wrong(
                 Severity.NOTE,
@@ -46,32 +72,51 @@ class BatchSize(Check):
                 "the first axis of a batch",
                 "check that the loss falls as fast as with smaller batches",
             )
-        if size >= MIN_RECORDS:
-            return self.fine(f"batches of {size} records", f"{MIN_RECORDS} to 128 are usual")
-        if case.waits_for_ranks:
-            return self.not_looked_at(f"batches of {size} records, and larger ones are not tried: {STEP_WITH_RANKS}")
-        if not _can_be_joined(batch):
-            return self.not_looked_at(f"larger batches cannot be made of {describe(batch)}")
-        try:
-            factor = case.notes[self.name] = _find_factor(case.setup, batch)
-        except Exception as error:  # noqa: BLE001 - with batches of this size, this training has just run
-            return self.not_looked_at(f"batches of more than {size} fail: {type(error).__name__}: {error}")
-        if factor == 1:
-            return self.not_looked_at(f"trying batches of more than {size} would take too much time or memory")
+        found, usual = (
+            f"batches of {size} record{'s' if size > 1 else ''}",
+            f"{MIN_RECORDS} to {USUAL_RECORDS} are usual",
+        )
+        reason, growth = self._why_not_larger(case, batch), None
+        if not reason:
+            try:
+                growth = _grow(case.setup, batch, MAX_RECORDS if is_usual else USUAL_RECORDS)
+            except Exception as error:  # noqa: BLE001 - with batches of this size, this training has just run
+                reason = f"batches of more than {size} fail: {type(error).__name__}: {error}"
+        if growth is None or growth.factor == 1:
+            reason = reason or f"batches of more than {size} are of no use: {growth.end if growth else ''}"
+            return self.fine(found, f"{usual}; {reason}") if is_usual else self.not_looked_at(reason)
+        factor = case.notes[self.name] = growth.factor
         small, large = time_compute((case.setup, case.setup), (batch, _repeated(batch, factor)), TRIAL_SECONDS)
+        ratio = large / factor / small
         evidence = (
             f"a training step takes {small * 1e3:.2f} ms, and {large * 1e3:.2f} ms with {factor} times the records: "
-            f"{large / factor / small:.2f} times as long for each record (medians, in turns)"
+            f"{ratio:.2f} times as long for each record (medians, in turns); beyond that, {growth.end}"
         )
-        return self.slower(
-            case,
-            case.observation,
-            small - large / factor,
-            f"batches of {size} record{'s' if size > 1 else ''}",
+        if not is_usual:
+            return self.slower(
+                case,
+                case.observation,
+                small - large / factor,
+                found,
+                evidence,
+                f"batch_size={MIN_RECORDS} to {USUAL_RECORDS}, if memory allows; {LEARNING_RATE}",
+                min_severity=Severity.WARNING if size == 1 else Severity.FINE,
+            )
+        if ratio > 1 - MIN_SAVING:
+            return self.fine(found, f"{usual}; {evidence}")
+        # Fewer and larger steps may not learn as much in an epoch, so no saving is promised.
+        return self.wrong(
+            Severity.NOTE,
+            f"{found} are computed slower than larger ones",
             evidence,
-            f"batch_size={MIN_RECORDS} to 128, if memory allows; the learning rate may have to grow with it",
-            min_severity=Severity.WARNING if size == 1 else Severity.FINE,
+            f"try batch_size={factor * size}, and check that the loss falls as fast; {LEARNING_RATE}",
         )
+
+    def _why_not_larger(self, case: Case, batch: Any) -> str:
+        """Return the reason why no larger batches can be tried; an empty string if they can."""
+        if case.waits_for_ranks:
+            return f"larger batches are not tried: {STEP_WITH_RANKS}"
+        return "" if _can_be_joined(batch) else f"larger batches cannot be made of {describe(batch)}"
 
     def apply(self, setup: Setup, case: Case) -> Setup:
         return setup.loading(Rebatched(setup.batches, case.notes[self.name], setup.accept))
@@ -109,23 +154,44 @@ class Rebatched:
             yield _joined(waiting)
 
 
-def _find_factor(setup: Setup, batch: Any) -> int:
-    """Return how many copies of `batch` to try as one batch: the power of two that gives `MIN_RECORDS` records or more.
+def _grow(setup: Setup, batch: Any, max_records: int) -> Growth:
+    """Double `batch` until memory, time or throughput ends; up to `MIN_RECORDS` records, throughput does not count.
 
-    A smaller power is returned if a step would take too long, or more than a quarter of the free memory.
+    Parameters
+    ----------
+    setup : Setup
+        The training.
+    batch : batch
+        A batch in memory.
+    max_records : int
+        The most records to try.
     """
     factor, step = 1, setup.make_step()
     step(batch)
     size = record_count(batch)
-    while factor * size < MIN_RECORDS:
+    seconds = min(_seconds_of(step, batch) for _ in range(2))
+    while 2 * factor * size <= max_records:
         available, peak = available_nbytes(), _peak_nbytes()
-        started = time.perf_counter()
-        step(_repeated(batch, 2 * factor))
-        seconds, growth = time.perf_counter() - started, _peak_nbytes() - peak
-        if seconds > MAX_STEP_SECONDS or growth > available / 4:
-            break
-        factor *= 2
-    return factor
+        larger = _repeated(batch, 2 * factor)
+        try:
+            step(larger)  # the first of its size allocates memory
+            doubled = _seconds_of(step, larger)
+        except torch.cuda.OutOfMemoryError:
+            return Growth(factor, "the device has too little memory")
+        if _peak_nbytes() - peak > available / 4:
+            return Growth(factor, "a step takes more than a quarter of the free memory")
+        if doubled > 2 * (1 - MIN_GAIN) * seconds and 2 * factor * size > MIN_RECORDS:
+            return Growth(factor, "a record takes as long in a larger batch")
+        factor, seconds = 2 * factor, doubled
+        if seconds > MAX_STEP_SECONDS:
+            return Growth(factor, f"a step takes more than {MAX_STEP_SECONDS} s")
+    return Growth(factor, f"batches have more than {max_records:,} records, which is not usual")
+
+
+def _seconds_of(step: Callable[[Any], None], batch: Any) -> float:
+    started = time.perf_counter()
+    step(batch)
+    return time.perf_counter() - started
 
 
 def _peak_nbytes() -> int:

@@ -1,11 +1,12 @@
-"""Steps 12 and 13: are the CPUs free, and is the number of compute threads the fastest?"""
+"""Steps 12 and 13: are the CPUs and the GPU free, and is the number of compute threads the fastest?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.check import SEVERITIES, Case, Check, Finding, Severity
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.runtime import ThreadPolicy
@@ -14,6 +15,8 @@ from etl.training.backends import import_torch
 
 # Shares of the time of all CPUs.
 WARNING_SHARE, SERIOUS_SHARE = 0.10, 0.30
+# Share of a GPU's memory.
+HELD_SHARE = 0.25
 SHOWN_PROCESSES = 3
 TRIAL_SECONDS = 0.5
 # Another number of threads must save this share of a step: less may be noise.
@@ -21,7 +24,7 @@ LEAST_GAIN = 0.1
 
 
 class OtherProcesses(Check):
-    """A measurement of the CPU time that other processes and the hypervisor took while this process was idle."""
+    """A measurement of what others took of the CPUs and the GPU while this process was idle."""
 
     name = "others"
     title = "Other processes"
@@ -31,6 +34,16 @@ class OtherProcesses(Check):
     )
 
     def look(self, case: Case) -> Finding:
+        on_cpus, on_gpus = self._of_cpus(case), self._of_gpus(case)
+        if on_gpus is None:
+            return on_cpus
+        first, second = sorted((on_gpus, on_cpus), key=lambda each: -SEVERITIES.index(each.severity))
+        evidence = f"{first.evidence}; {second.evidence}"
+        if first.severity is Severity.FINE:
+            return self.fine(f"{on_cpus.found}; {on_gpus.found}", evidence)
+        return replace(first, evidence=evidence)
+
+    def _of_cpus(self, case: Case) -> Finding:
         machine = case.machine
         others, steal = machine.other_processes, machine.steal
         named = ", ".join(
@@ -43,10 +56,7 @@ class OtherProcesses(Check):
         share = max(others, steal)
         if share < WARNING_SHARE:
             return self.fine("the CPUs are free", evidence)
-        severity = Severity.SERIOUS if share >= SERIOUS_SHARE else Severity.WARNING
-        saves = None
-        if case.observation is not None and case.batches_per_epoch is not None:
-            saves = share * case.observation.times.typical * case.batches_per_epoch
+        severity, saves = _severity_of(share), _share_of_epoch(case, share)
         if steal > others:
             return self.wrong(
                 severity,
@@ -62,6 +72,36 @@ class OtherProcesses(Check):
             "end them, or leave CPUs to them: start this process with taskset, and use etl.runtime.ThreadPolicy",
             saves,
         )
+
+    def _of_gpus(self, case: Case) -> Finding | None:
+        """Return the finding for the GPU of compute, or for all of them if that is unknown; None without any."""
+        gpus = case.machine.gpus
+        is_on_gpu = case.observation is not None and case.observation.device.type == "cuda"
+        if not gpus.found:
+            if is_on_gpu or case.machine.nvidia_gpus:
+                return self.fine("it is unknown who else uses the GPU", gpus.unknown)
+            return None
+        uuid = _uuid_of(case.observation.device) if case.observation is not None and is_on_gpu else None
+        ours = [each for each in gpus.found if each.uuid == uuid] or gpus.found
+        busiest = max(ours, key=lambda each: (each.busy, each.used_nbytes))
+        held = sum(each.nbytes for each in busiest.other_processes)
+        named = ", ".join(
+            f"{each.name} ({each.pid}) {each.nbytes / 1e9:.1f} GB" for each in busiest.other_processes[:SHOWN_PROCESSES]
+        )
+        evidence = (
+            f"NVML, of {busiest.name}, while this process was idle: busy {busiest.busy:.0%}; "
+            f"{busiest.used_nbytes / 1e9:.1f} of {busiest.total_nbytes / 1e9:.1f} GB in use; other processes: "
+            f"{named or 'none that can be seen'}"
+        )
+        end = "end them, or train on another GPU: backend='cuda:1', or CUDA_VISIBLE_DEVICES"
+        if busiest.busy >= WARNING_SHARE:
+            saves = _share_of_epoch(case, busiest.busy) if is_on_gpu else None
+            return self.wrong(_severity_of(busiest.busy), "other processes compute on the GPU", evidence, end, saves)
+        if held >= HELD_SHARE * busiest.total_nbytes:
+            return self.wrong(
+                Severity.WARNING, "other processes hold much of the GPU's memory, which limits the batch", evidence, end
+            )
+        return self.fine("the GPU is free", evidence)
 
 
 class Threads(Check):
@@ -115,6 +155,23 @@ class Threads(Check):
 
     def apply(self, setup: Setup, case: Case) -> Setup:
         return _with_threads(setup, case.notes[self.name])
+
+
+def _severity_of(share: float) -> Severity:
+    return Severity.SERIOUS if share >= SERIOUS_SHARE else Severity.WARNING
+
+
+def _share_of_epoch(case: Case, share: float) -> float | None:
+    """Return `share` of the seconds of an epoch; None if that is unknown."""
+    if case.observation is None or case.batches_per_epoch is None:
+        return None
+    return share * case.observation.times.typical * case.batches_per_epoch
+
+
+def _uuid_of(device: Any) -> str | None:
+    """Return the identifier of a CUDA device; None if this torch does not know it."""
+    uuid = getattr(import_torch().cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else str(uuid)
 
 
 def _remedy(threads: int) -> str:

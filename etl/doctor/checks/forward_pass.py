@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from etl.doctor.check import Case, Check, Finding, Severity
+import copy
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from etl.doctor.check import Case, Check, Finding, Severity, Trial
+from etl.doctor.steps import take_turns
+from etl.training.backends.tensors import as_tensor
+from etl.training.inference import ParallelInference
+
+SERVING_SECONDS = 0.5
 
 
 class SharedModel(Check):
@@ -41,6 +55,34 @@ class SharedModel(Check):
             remedy,
         )
 
+    def measure(self, case: Case) -> Trial | None:
+        """Let as many threads as were seen predict with one copy of the model, and in turns with `ParallelInference`.
+
+        Nothing is trained meanwhile. None if no thread was seen to predict.
+        """
+        setup, observation = case.of_model, case.observation
+        if setup is None or observation is None or observation.trace is None:
+            return None
+        trace = observation.trace
+        clients = len(trace.predicting & frozenset().union(*trace.callers.values()))
+        if not clients or not trace.predicted_records:
+            return None
+        features = observation.batch.features
+        inputs = tuple(
+            as_tensor(each)[: trace.predicted_records]
+            for each in (features if isinstance(features, tuple) else (features,))
+        )
+        shared = copy.deepcopy(setup.model).eval()
+
+        def predict() -> None:
+            with torch.no_grad():
+                shared(*(each.to(setup.device) for each in inputs)).cpu()
+
+        with ExitStack() as stack:
+            server = stack.enter_context(ParallelInference(setup.model, backend=setup.backend))
+            ways = (predict, lambda: server.output(inputs))
+            return take_turns(lambda turn: _seconds_an_answer(ways[turn], clients), "an answer")
+
 
 class Fallback(Check):
     """A search for operations that move tensors to another device or out of torch during the forward pass."""
@@ -63,3 +105,35 @@ class Fallback(Check):
             f"{times}, seen in two batches",
             "replace them with torch's own operations, on the device that holds the tensors",
         )
+
+
+def _seconds_an_answer(answer: Callable[[], Any], clients: int) -> float:
+    """Return the seconds of an answer while threads ask for them one after the other, all at the same time.
+
+    Parameters
+    ----------
+    answer : callable
+        Asks for an answer and waits for it.
+    clients : int
+        Number of threads.
+    """
+    counts = [0] * clients
+    errors: list[BaseException] = []
+    started = time.perf_counter()
+
+    def ask(number: int) -> None:
+        try:
+            while time.perf_counter() - started < SERVING_SECONDS:
+                answer()
+                counts[number] += 1
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if errors:
+        raise errors[0]
+    return (time.perf_counter() - started) / sum(counts)

@@ -29,6 +29,8 @@ CAPABILITY_VARIABLE = "ATEN_CPU_CAPABILITY"
 VENDOR_KERNEL = re.compile("mkldnn|onednn|cudnn", re.IGNORECASE)
 OWN_CONVOLUTION = re.compile("slow_conv|thnn_conv|conv_depthwise")
 SHOWN_KERNELS = 3
+# Libraries of matrix products that no vendor tuned: reference code, or torch's own.
+NO_BLAS = ("none", "generic", "eigen")
 
 
 class BackendInUse(Check):
@@ -124,6 +126,14 @@ class VendorKernels(Check):
             return self.wrong(
                 Severity.SERIOUS, f"this torch has no {library}", evidence, "install one that has (https://pytorch.org)"
             )
+        if library == "oneDNN" and _blas_of_torch(torch) in NO_BLAS:
+            return self.wrong(
+                Severity.WARNING,
+                "this torch multiplies matrices without the library of a vendor",
+                evidence,
+                "install a torch that was built with MKL, OpenBLAS, Accelerate or the libraries of Arm "
+                "(https://pytorch.org)",
+            )
         if kernels.enabled:
             return self._of_step(case, library, evidence)
         found = f"{library} is switched off"
@@ -212,11 +222,16 @@ def _listed(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in largest)
 
 
+def _blas_of_torch(torch: Any) -> str:
+    """Return the name of torch's library of matrix products, as its build names it."""
+    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return found[1] if found else "none"
+
+
 def _describe_blas(torch: Any) -> str:
     """Name the libraries of matrix products, which inference on a CPU depends on."""
-    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     pools = {f"{each['internal_api']} {each['version']}" for each in threadpool_info() if each["user_api"] == "blas"}
-    return f"BLAS of torch: {found[1] if found else 'none'}; of other libraries: {', '.join(sorted(pools)) or 'none'}"
+    return f"BLAS of torch: {_blas_of_torch(torch)}; of other libraries: {', '.join(sorted(pools)) or 'none'}"
 
 
 @contextmanager

@@ -5,13 +5,15 @@ from __future__ import annotations
 import mmap
 import resource
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from etl.doctor.check import Case, Check, Finding, Severity
+from etl.doctor.check import SEVERITIES, Case, Check, Finding, Severity
+from etl.doctor.observation import DeviceMemory, Observation
 from etl.doctor.setup import Setup
 from etl.measuring.arrays import views_in
-from etl.runtime import GcPolicy, HeapPolicy
+from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy
 
 # Minimum number of objects in memory, and what Deeplearning4j's guide ("Performance Issues", step 4) says about a JVM's
 # collections with so many. Python with torch has some hundred thousand objects before a program does anything, which is
@@ -26,6 +28,13 @@ PAGE_NBYTES = resource.getpagesize()
 MIN_FRESH_SHARE = 0.25
 MIN_FAULTS = 16
 PROBE_PAGES = 4096
+# The setting that keeps device memory from being fragmented.
+EXPANDABLE = "expandable_segments:True"
+# Shares of the device memory that the allocator holds.
+UNUSABLE_WARNING, UNUSABLE_NOTE = 0.25, 0.10
+MIN_UNUSABLE_NBYTES = 100_000_000
+# New segments in a batch, beyond which memory is said to be taken afresh.
+MAX_NEW_SEGMENTS = 0.5
 
 
 class GarbageCollection(Check):
@@ -61,7 +70,7 @@ class GarbageCollection(Check):
 
 
 class MemoryReuse(Check):
-    """A check that batches reuse memory: that the system gives this process few new pages per batch."""
+    """A check that batches reuse memory: the system gives few new pages, and the driver few new segments, per batch."""
 
     name = "memory_reuse"
     title = "Memory reused from batch to batch"
@@ -73,7 +82,43 @@ class MemoryReuse(Check):
     def look(self, case: Case) -> Finding:
         if case.observation is None:
             return self.not_looked_at()
-        observation = case.observation
+        on_host = self._of_host(case, case.observation)
+        if case.observation.device_memory is None:
+            return on_host
+        on_device = self._of_device(case.observation.device_memory, case.observation.count)
+        first, second = sorted((on_device, on_host), key=lambda each: -SEVERITIES.index(each.severity))
+        case.notes[self.name] = int(first is on_device)
+        return replace(first, evidence=f"{first.evidence}; {second.evidence}")
+
+    def _of_device(self, memory: DeviceMemory, batches: int) -> Finding:
+        """Return the finding for the memory of a CUDA device, over this number of batches."""
+        unusable = memory.unusable_nbytes / max(1, memory.reserved_nbytes)
+        evidence = (
+            f"torch.cuda.memory_stats, over {batches} batches: {memory.retries} retries, {memory.new_segments} new "
+            f"segments; {memory.reserved_nbytes / 1e6:,.0f} MB held, of which {memory.allocated_nbytes / 1e6:,.0f} MB "
+            f"are tensors, and {unusable:.0%} free pieces that cannot be given back"
+        )
+        remedy = (
+            f"etl.fit(..., device_memory='{EXPANDABLE}'), or PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}; "
+            "batches of equal shapes need it least"
+        )
+        if memory.retries:
+            return self.wrong(
+                Severity.SERIOUS,
+                f"device memory ran out {memory.retries} times, and each time all free memory was given back",
+                evidence,
+                f"smaller batches; or, if much is in pieces, {remedy}",
+            )
+        if memory.new_segments > MAX_NEW_SEGMENTS * batches:
+            return self.wrong(
+                Severity.WARNING, "device memory is taken from the driver again and again", evidence, remedy
+            )
+        if unusable >= UNUSABLE_NOTE and memory.unusable_nbytes >= MIN_UNUSABLE_NBYTES:
+            severity = Severity.WARNING if unusable >= UNUSABLE_WARNING else Severity.NOTE
+            return self.wrong(severity, "device memory is fragmented", evidence, remedy)
+        return self.fine("device memory is reused", evidence)
+
+    def _of_host(self, case: Case, observation: Observation) -> Finding:
         pages = max(1.0, sum(each.nbytes for each in views_in(observation.batch)) / PAGE_NBYTES)
         faults = observation.faults
         fault_seconds = _fault_seconds()
@@ -93,7 +138,9 @@ class MemoryReuse(Check):
             "etl.runtime.HeapPolicy('retain'), or etl.fit(..., heap='retain')",
         )
 
-    def apply(self, setup: Setup, case: Case) -> Setup:  # noqa: ARG002
+    def apply(self, setup: Setup, case: Case) -> Setup:
+        if case.notes.get(self.name):
+            return setup.within(lambda: DeviceMemoryPolicy(EXPANDABLE, setup.device))
         return setup.within(lambda: HeapPolicy("retain"))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from etl.doctor.check import Case, Check, Finding, Severity
-from etl.doctor.setup import first_array
+from etl.doctor.setup import ModelSetup, first_array
+from etl.training.backends.tensors import as_tensor
 
 # From Deeplearning4j's guide "Performance Issues", step 9, which calls them "guidelines only".
 MAX_CONVOLUTIONS = 100
@@ -16,6 +18,7 @@ MAX_RECURRENT = 10
 MAX_DENSE = 20
 MAX_SIDE = 500
 MAX_STEPS = 500  # "a few hundred"
+PART_STEPS = 200  # of truncated backpropagation
 MAX_CLASSES = 10_000
 MAX_KERNEL = 7
 MAX_CHANNELS = 1024
@@ -74,16 +77,23 @@ class NetworkSize(Check):
             f"{size.parameters:,} parameters; layers: {size.convolutions} convolutional, {size.recurrent} recurrent, "
             f"{size.dense} dense; inputs of {' x '.join(map(str, shape))}, {size.classes:,} outputs"
         )
-        found = list(_too_large(size, shape, case.observation.trace.dense_in_series))
+        steps = _count_steps(size, first_array(case.observation.batch.features))
+        found = list(_too_large(size, shape, steps, case.observation.trace.dense_in_series))
         if not found:
             return self.fine("within the guidelines", evidence)
+        remedies = []
+        if steps > MAX_STEPS:
+            kept = _kept_nbytes(case.of_model, case.observation.batch)
+            evidence += f"; backpropagation through {steps:,} steps keeps {kept / 1e6:,.1f} MB of a batch"
+            remedies.append(
+                f"truncate backpropagation: train on parts of some {PART_STEPS} steps, one after the other, and hand "
+                "the recurrent state to the next part with .detach(), which keeps about "
+                f"{kept * PART_STEPS / steps / 1e6:,.1f} MB"
+            )
+        if len(found) > len(remedies):
+            remedies.append("try a smaller network; but the guidelines are rough, and some good networks exceed them")
         severity = Severity.WARNING if len(found) > 1 else Severity.NOTE
-        return self.wrong(
-            severity,
-            "; ".join(found),
-            evidence,
-            "try a smaller network; but the guidelines are rough, and some good networks exceed them",
-        )
+        return self.wrong(severity, "; ".join(found), evidence, "; ".join(remedies))
 
 
 def size_of(model: torch.nn.Module) -> Size:
@@ -115,9 +125,30 @@ def size_of(model: torch.nn.Module) -> Size:
     )
 
 
-def _too_large(size: Size, shape: tuple[int, ...], dense_in_series: int) -> list[str]:
+def _count_steps(size: Size, features: Any) -> int:
+    """Return the time steps of sequences of vectors or of tokens; 0 if `features` are neither."""
+    is_tokens = features.ndim == 2 and not as_tensor(features).is_floating_point()
+    return int(features.shape[1]) if size.recurrent and (features.ndim == 3 or is_tokens) else 0
+
+
+def _kept_nbytes(setup: ModelSetup, batch: Any) -> int:
+    """Return the bytes of all tensors, without parameters, that a step keeps for its backward pass."""
+    parameters = {each.untyped_storage().data_ptr() for each in setup.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in parameters:
+            kept[memory.data_ptr()] = memory.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        setup.make_step()(batch)
+    return sum(kept.values())
+
+
+def _too_large(size: Size, shape: tuple[int, ...], steps: int, dense_in_series: int) -> list[str]:
     image = shape[-2:] if size.convolutions and len(shape) >= 3 else ()
-    steps = shape[0] if size.recurrent and len(shape) == 2 else 0
     # The guidelines for dense layers are for multilayer perceptrons: residual networks and transformers exceed them.
     is_perceptron = 2 * dense_in_series >= size.dense
     compared = (

@@ -1,0 +1,115 @@
+"""The doctor measures ParallelInference where several threads use one model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from etl.doctor import Severity, examine
+from etl.doctor.check import Case
+from etl.doctor.checks import forward_pass
+from etl.doctor.checks.forward_pass import SharedModel
+from etl.doctor.observation import observe_training
+from etl.doctor.setup import make_setup
+from etl.training.backends import backend
+from tests.doctor_cases import FEATURES, Batches, mlp, quiet_machine
+
+
+class Serial(torch.nn.Module):
+    """A model whose calls wait for each other, as behind a lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp(units=8)
+
+    def forward(self, features: Any) -> Any:
+        # Each copy of the model has a lock of its own; a lock itself cannot be copied.
+        lock = LOCKS.setdefault(id(self), threading.Lock())
+        with lock:
+            time.sleep(0.002)
+        return self.inner(features)
+
+
+LOCKS: dict[int, threading.Lock] = {}
+
+
+def served_case(clients: int, records: int) -> Case:
+    """Return the case of a training beside which threads predict with the same model."""
+    model = Serial()
+    done = threading.Event()
+
+    def predict() -> None:
+        while not done.is_set():
+            with torch.no_grad():
+                model(torch.zeros(records, FEATURES))
+
+    threads = [threading.Thread(target=predict) for _ in range(clients)]
+    for each in threads:
+        each.start()
+    try:
+        setup = make_setup(model, Batches(), backend("cpu"), None)
+        observation = observe_training(model, setup, 4)
+    finally:
+        done.set()
+        for each in threads:
+            each.join()
+    return Case(quiet_machine(), setup, observation)
+
+
+def test_answers_of_a_shared_model_and_of_the_server_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward_pass, "SERVING_SECONDS", 0.1)
+    case = served_case(clients=4, records=3)
+    assert case.observation is not None
+    assert case.observation.trace is not None
+    assert case.observation.trace.predicted_records == 3
+    found = SharedModel().look(case)
+    assert found.severity is Severity.SERIOUS
+    assert "etl.ParallelInference" in str(found.remedy)
+    trial = SharedModel().measure(case)
+    assert trial is not None
+    assert trial.unit == "an answer"
+    assert trial.without_seconds >= 0.002
+    assert trial.low <= trial.ratio <= trial.high
+
+
+def test_an_error_of_a_prediction_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = served_case(clients=1, records=1)
+    assert case.observation is not None
+    batch = replace(case.observation.batch, features=case.observation.batch.features[:, :3])
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        SharedModel().measure(replace(case, observation=replace(case.observation, batch=batch)))
+
+
+def test_threads_that_train_are_not_served() -> None:
+    setup = make_setup(mlp(), Batches(), backend("cpu"), None)
+    case = Case(quiet_machine(), setup, observe_training(None, setup, 2))
+    assert SharedModel().measure(case) is None
+
+
+def test_the_trial_is_part_of_an_examination(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examination.look_at_machine", quiet_machine)
+    monkeypatch.setattr("etl.doctor.examination.CHECKS", (SharedModel(),))
+    monkeypatch.setattr(forward_pass, "SERVING_SECONDS", 0.1)
+    model = mlp()
+    done = threading.Event()
+
+    def predict() -> None:
+        while not done.is_set():
+            with torch.no_grad():
+                model(torch.zeros(1, FEATURES))
+
+    thread = threading.Thread(target=predict)
+    thread.start()
+    try:
+        (found,) = examine(model, Batches(), backend="cpu", batches=4, try_remedies=True).findings
+    finally:
+        done.set()
+        thread.join()
+    assert found.trial is not None
+    assert found.trial_failed is None
+    assert found.saves_seconds is None
