@@ -20,11 +20,11 @@ PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30
 
 .PHONY: bench bench-full compare-commits aa peers gpu preview test test-slow torture clean
 
-bench: .venv/bench
+bench: .venv/asv
 	$(BIN)/python -m benchmarks.bench
 
 # Every suite and axis, for hours; after an interruption, another call goes on.
-bench-full: .venv/bench
+bench-full: .venv/asv
 	$(BIN)/python -m benchmarks.bench --profile full
 
 # make compare-commits A=main B=HEAD: says if B is slower. Exit code 2 (make's own) if it is, or if the commits cannot be
@@ -43,7 +43,7 @@ gpu: .venv/test
 	$(BIN)/python -m pytest -m cuda
 	$(BIN)/python -m benchmarks.gpu --save
 
-preview: .venv/bench
+preview: .venv/asv
 	$(BIN)/asv preview
 
 test: .venv/test
@@ -73,9 +73,13 @@ torture: .venv/test
 clean:
 	rm -rf .venv .asv build *.egg-info
 
-.venv/bench: pyproject.toml .ci/constraints.txt
+.venv/asv: .ci/asv.txt .ci/constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BUSY) "Installing asv into .venv" $(PIP_INSTALL) --quiet --editable '.[bench]'
+	$(BUSY) "Installing asv into .venv" $(PIP_INSTALL) --quiet --requirement .ci/asv.txt
+	@touch $@
+
+.venv/bench: .venv/asv pyproject.toml
+	$(BUSY) "Installing what the benchmarks need into .venv" $(PIP_INSTALL) --quiet --editable '.[bench]'
 	@touch $@
 
 .venv/test: .venv/bench

@@ -7,6 +7,7 @@ least every ten seconds what is being done; the first times are printed as soon 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -15,16 +16,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from rich.console import Console
 from rich.status import Status
 
 from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, Cell
 from benchmarks.console import say, wide_console
-from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, read_lines, samples_in
+from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, read_lines, samples_in
 
 ROOT = Path(__file__).parents[1]
 JOURNALS = ROOT / ".asv" / "unfinished"
@@ -32,10 +34,15 @@ EVERY_SECONDS, LOOK_SECONDS = 10.0, 0.5
 INTERRUPTED = 130
 # asv names its environment by all packages in it.
 ENVIRONMENT = re.compile(r"virtualenv-py\S+")
+# What asv writes before each step.
+STEP = re.compile(r"(\[ *[\d.]+%\] )?·+ ")
 # asv exits with this if a benchmark failed; the others were measured.
 SOME_FAILED = 2
-# What asv measures of each profile: other suites than these are for single parts.
-BENCHMARKS = {"quick": ["--bench", "^end_to_end"], "full": []}
+# Modules of the suites of each profile. Each is one run of asv, which keeps its results at the end of a run only.
+SUITES = {
+    "quick": ("end_to_end",),
+    "full": ("end_to_end", "decode", "gather", "overlap", "serving", "write", "settings"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,19 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = wide_console()
     asv = [sys.executable, "-m", "asv"]
     again = ["--skip-existing-successful"] if options.profile == "full" else []
-    measure = [*asv, "run", "--record-samples", "--show-stderr", *again, *BENCHMARKS[options.profile]]
+    measure = [*asv, "run", "--record-samples", "--show-stderr", *again]
+    codes = set()
     try:
         subprocess.run([*asv, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        code = watch([*measure, options.commits], "asv starts", Progress(JOURNALS), console)
-        if code not in (0, SOME_FAILED):
-            return code
+        for suite in SUITES[options.profile]:
+            command = [*measure, "--bench", rf"^{suite}\b", options.commits]
+            code = watch(command, f"asv starts with {suite}", Progress(JOURNALS), console)
+            if code not in (0, SOME_FAILED):
+                return code
+            codes.add(code)
+            for journal in JOURNALS.glob("*.jsonl"):  # asv has kept the results
+                journal.unlink()
         published = watch([*asv, "publish"], "publishing", lambda: None, console)
     except KeyboardInterrupt:
         say("Interrupted: the next call goes on after the last complete round.", console)
         return INTERRUPTED
     shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.table"], cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)
-    return code or published or shown
+    return max(codes) or published or shown
 
 
 class Progress:
@@ -67,7 +80,7 @@ class Progress:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ignored = set(folder.glob("*.jsonl"))
+        self._begun = time.time()
         self._seen = 0
         self._rounds = 0
         self.doing = ""
@@ -75,19 +88,23 @@ class Progress:
     def __call__(self) -> str | None:
         """Return a line for each round that was completed since the last call; `doing` is what is measured now."""
         # A journal is written anew when measuring begins, also that of an interrupted run.
-        journals = sorted(self._folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-        lines = read_lines(journals[-1]) if journals else []
+        journals = {path.stat().st_mtime: path for path in self._folder.glob("*.jsonl")}
+        newest = max(journals, default=0.0)
+        lines = read_lines(journals[newest]) if newest >= self._begun else []
         if not lines or len(lines) == self._seen:
             return None
         self._seen = len(lines)
-        header, samples = lines[0], samples_in(lines)
-        done = sum(len(each) for each in samples.values())
-        self.doing = f"measured {done} of {header['cells'] * header['rounds']} samples of end_to_end"
-        rounds = min((len(each) for each in samples.values()), default=0) if len(samples) == header["cells"] else 0
+        header, *others = lines
+        taken = Counter(json.dumps(line["variant"]) for line in others if "sample" in line)
+        rounds = min(taken.values(), default=0) if len(taken) == header["variants"] else 0
+        all_samples = header["variants"] * header["rounds"]
+        self.doing = f"measured {taken.total()} of {all_samples} samples of {header['suite']}"
         if rounds <= self._rounds:
             return None
         self._rounds = rounds
-        return f"round {rounds} of {header['rounds']}: an epoch takes {walls(samples)}"
+        is_of_cells = header["suite"] == CELLS.suite
+        epochs = f"an epoch takes {walls(samples_in(lines, CELLS))}" if is_of_cells else f"of {header['suite']}"
+        return f"round {rounds} of {header['rounds']}: {epochs}"
 
 
 def walls(samples: Mapping[Cell, Mapping[int, CellMetrics]]) -> str:
@@ -122,8 +139,6 @@ def watch(command: Sequence[str], doing: str, progress: Callable[[], str | None]
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
     ) as process:
         reader = threading.Thread(target=_read, args=(process.stdout, shown), daemon=True)
         reader.start()
@@ -158,10 +173,10 @@ class _Shown:
             self._printed = time.monotonic()
 
     def begin(self, line: str) -> None:
-        """Print a line of the command, which names the step that it begins."""
-        named = ENVIRONMENT.sub("asv's environment", line.lstrip("·[]0123456789.% "))
-        self._step, self._began = named, time.monotonic()
-        self.say(line)
+        """Show a line that may be unfinished as the step that it begins, if it begins one: asv's steps have a dot."""
+        step = STEP.sub("", _shortened(line))
+        if STEP.match(line) and step not in ("", self._step):
+            self._step, self._began = step, time.monotonic()
 
     def update(self, doing: str, status: Status) -> None:
         seconds = time.monotonic() - self._began
@@ -171,10 +186,23 @@ class _Shown:
             self.say(text)
 
 
-def _read(stream: Any, shown: _Shown) -> None:
-    for line in stream:
-        if line.strip():
-            shown.begin(line.rstrip())
+def _read(stream: IO[bytes], shown: _Shown) -> None:
+    """Show what the command prints. asv ends a line only when it begins the next one, so unfinished ones count, too."""
+    unfinished = b""
+    while chunk := os.read(stream.fileno(), 1 << 16):
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                shown.begin(text)
+                shown.say(_shortened(text))
+        shown.begin(unfinished.decode(errors="replace"))
+    if unfinished.strip():
+        shown.say(_shortened(unfinished.decode(errors="replace").rstrip()))
+
+
+def _shortened(line: str) -> str:
+    return ENVIRONMENT.sub("asv's environment", line)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -182,7 +210,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--profile",
-        choices=tuple(BENCHMARKS),
+        choices=tuple(SUITES),
         default="quick",
         help="quick, the default: the axes that the README names, in minutes; full: every suite, in hours",
     )

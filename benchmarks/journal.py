@@ -1,7 +1,8 @@
-"""The metrics of cells, and the journal in which they are kept while asv's `setup_cache` measures for minutes or hours.
+"""The metrics of cells, and the journals that keep samples while asv's `setup_cache` measures for minutes or hours.
 
 asv shows nothing meanwhile, and after an interruption it keeps nothing. So each sample is written to a file at once, if
-FAIR_ETL_JOURNAL names a folder: `benchmarks.bench` shows progress from it, and an interrupted run goes on.
+FAIR_ETL_JOURNAL names a folder: `benchmarks.bench` shows progress from it, and an interrupted run goes on. It removes
+the journals once asv has kept the results.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Generic, TextIO, TypeVar
 
 import xxhash
 
@@ -23,6 +24,9 @@ from benchmarks.measuring.values import JsonValues, from_json, to_json
 
 JOURNAL_VARIABLE = "FAIR_ETL_JOURNAL"
 FOLDER = Path(__file__).parent
+
+Variant = TypeVar("Variant")
+Sample = TypeVar("Sample", bound=JsonValues)
 
 
 @dataclass(frozen=True)
@@ -63,36 +67,56 @@ class CellMetrics(JsonValues):
         return self.compute_alone / self.epoch.wall.total
 
 
-class Journal:
+@dataclass(frozen=True)
+class Kind(Generic[Variant, Sample]):
+    """The kind of a journal.
+
+    Attributes
+    ----------
+    suite : str
+        The suite that it is of.
+    variant, sample : type
+        The type of what is measured, and of what one round measures of it.
+    """
+
+    suite: str
+    variant: Any
+    sample: type[Sample]
+
+
+CELLS: Kind[Cell, CellMetrics] = Kind("end_to_end", Cell, CellMetrics)
+
+
+class Journal(Generic[Variant, Sample]):
     """A journal of samples, or nothing if there is no file.
 
     Attributes
     ----------
     taken : dict
-        Samples of an earlier run by cell and round.
+        Samples of an earlier run by variant and round.
     """
 
-    def __init__(self, file: TextIO | None, taken: dict[Cell, dict[int, CellMetrics]] | None = None) -> None:
+    def __init__(self, file: TextIO | None, taken: dict[Variant, dict[int, Sample]] | None = None) -> None:
         self._file = file
         self.taken = taken or {}
 
-    def note(self, cell: Cell, number: int, metrics: CellMetrics) -> None:
+    def note(self, variant: Variant, number: int, sample: Sample) -> None:
         """Add a sample.
 
         Parameters
         ----------
-        cell : Cell
-            The cell.
+        variant : Variant
+            What was measured.
         number : int
             Number of the round.
-        metrics : CellMetrics
+        sample : Sample
             The sample.
         """
-        self._write(_line(cell, number, metrics))
+        self._write(_line(variant, number, sample))
 
-    def note_failure(self, cell: Cell) -> None:
-        """Add that a cell has failed; the next run tries it again."""
-        self._write(json.dumps({"failed": to_json(cell)}))
+    def note_failure(self, variant: Variant) -> None:
+        """Add that a variant has failed; the next run tries it again."""
+        self._write(json.dumps({"failed": to_json(variant)}))
 
     def _write(self, line: str) -> None:
         if self._file is not None:
@@ -101,54 +125,54 @@ class Journal:
 
 
 @contextmanager
-def open_journal(cells: Sequence[Cell], profile: Profile) -> Iterator[Journal]:
-    """Open the journal of these cells, with the samples of complete rounds in it; it is deleted at the end.
+def open_journal(
+    kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile
+) -> Iterator[Journal[Variant, Sample]]:
+    """Open the journal of these variants, with the samples of complete rounds in it.
 
     Journals of another commit, profile or machine, or of other code that measures, are other files.
 
     Parameters
     ----------
-    cells : sequence of Cell
-        The cells that are measured.
+    kind : Kind
+        The kind of the journal.
+    variants : sequence of Variant
+        What is measured.
     profile : Profile
-        Their profile.
+        The profile, with the number of rounds.
     """
     folder = os.environ.get(JOURNAL_VARIABLE)
     if folder is None:
         yield Journal(None)
         return
-    path = Path(folder) / f"{_name(cells, profile)}.jsonl"
+    path = Path(folder) / f"{_name(kind, variants, profile)}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = {"cells": len(cells), "rounds": profile.rounds, "samples": profile.samples}
+    header = {"suite": kind.suite, "variants": len(variants), "rounds": profile.rounds}
     found = read_lines(path)
-    samples, failed = samples_in(found), failed_in(found)
+    samples, failed = samples_in(found, kind), _failed_in(found, kind)
     complete = [
         number
         for number in range(profile.rounds)
-        if all(number in samples.get(each, {}) for each in cells if each not in failed) and samples
+        if all(number in samples.get(each, {}) for each in variants if each not in failed) and samples
     ]
-    taken = {cell: {number: each[number] for number in complete if number in each} for cell, each in samples.items()}
+    taken = {
+        each: {number: rounds[number] for number in complete if number in rounds} for each, rounds in samples.items()
+    }
     lines = [json.dumps(header)]
-    lines += [_line(cell, number, metrics) for cell, each in taken.items() for number, metrics in each.items()]
+    lines += [_line(each, number, sample) for each, rounds in taken.items() for number, sample in rounds.items()]
     path.write_text("".join(f"{line}\n" for line in lines))
     with path.open("a") as file:
         yield Journal(file, taken)
-    path.unlink()
 
 
-def samples_in(lines: Sequence[Mapping[str, Any]]) -> dict[Cell, dict[int, CellMetrics]]:
-    """Return the samples in the lines of a journal, by cell and round."""
-    samples: dict[Cell, dict[int, CellMetrics]] = {}
+def samples_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Variant, Sample]) -> dict[Variant, dict[int, Sample]]:
+    """Return the samples in the lines of a journal of this kind, by variant and round."""
+    samples: dict[Variant, dict[int, Sample]] = {}
     for line in lines:
-        if "metrics" in line:
-            cell: Cell = from_json(Cell, line["cell"])
-            samples.setdefault(cell, {})[line["round"]] = CellMetrics.from_json(line["metrics"])
+        if "sample" in line:
+            variant: Variant = from_json(kind.variant, line["variant"])
+            samples.setdefault(variant, {})[line["round"]] = kind.sample.from_json(line["sample"])
     return samples
-
-
-def failed_in(lines: Sequence[Mapping[str, Any]]) -> set[Cell]:
-    """Return the cells that failed, according to the lines of a journal."""
-    return {from_json(Cell, line["failed"]) for line in lines if "failed" in line}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -160,15 +184,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _line(cell: Cell, number: int, metrics: CellMetrics) -> str:
-    return json.dumps({"cell": to_json(cell), "round": number, "metrics": metrics.to_json()})
+def _failed_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Variant, Sample]) -> set[Variant]:
+    """Return the variants that failed, according to the lines of a journal."""
+    return {from_json(kind.variant, line["failed"]) for line in lines if "failed" in line}
 
 
-def _name(cells: Sequence[Cell], profile: Profile) -> str:
+def _line(variant: Any, number: int, sample: JsonValues) -> str:
+    return json.dumps({"variant": to_json(variant), "round": number, "sample": sample.to_json()})
+
+
+def _name(kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile) -> str:
     """Return a name that is equal only if samples can be taken over."""
     digest = xxhash.xxh3_64()
-    for file in sorted([*FOLDER.glob("*.py"), *(FOLDER / "measuring").glob("*.py")]):
-        digest.update(file.read_bytes())
-    digest.update(json.dumps([to_json(replace(profile, rounds=0)), [to_json(each) for each in cells]]))
+    for folder in (FOLDER, FOLDER / "measuring", FOLDER / "settings"):
+        for file in sorted(folder.glob("*.py")):
+            digest.update(file.read_bytes())
+    digest.update(json.dumps([to_json(replace(profile, rounds=0)), [to_json(each) for each in variants]]))
     digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", "FAIR_ETL_CPUS")]))
-    return f"{os.environ.get('ASV_COMMIT', 'uncommitted')[:12]}-{profile.name}-{digest.hexdigest()}"
+    commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
+    return f"{commit}-{kind.suite}-{profile.name}-{digest.hexdigest()}"

@@ -17,7 +17,7 @@ import numpy as np
 import etl
 from benchmarks.cells import COLD, Cell, Profile
 from benchmarks.foreign import open_loader
-from benchmarks.journal import CellMetrics, open_journal
+from benchmarks.journal import CELLS, CellMetrics, open_journal
 from benchmarks.measuring.arrays import BatchDigest, Layout, copy_of, layout_of, merge_layouts
 from benchmarks.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
@@ -86,7 +86,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     """
     server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
     cells = list(cells)
-    with open_journal(cells, profile) as journal:
+    with open_journal(CELLS, cells, profile) as journal:
         failures: dict[Cell, str] = {}
 
         def take(cell: Cell, number: int) -> CellMetrics:

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     console = wide_console()
     show(measured, commit, profile, console)
-    say(f"The history is in {Path(conf.html_dir).resolve()}; `asv preview` shows it in a browser.", console)
+    say(f"The history is in {Path(conf.html_dir).resolve()}; `make preview` shows it in a browser.", console)
     return 0
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from benchmarks.cells import Profile
 from benchmarks.console import Progress
+from benchmarks.journal import Kind, open_journal
 from benchmarks.measuring.layout import draw_environment
 from benchmarks.measuring.processes import MeasurementError, Server
 from benchmarks.measuring.rounds import Rounds
-from benchmarks.measuring.turns import DifferentWork, Pairs, take_blocks
+from benchmarks.measuring.turns import Block, DifferentWork, Pairs, take_blocks
+from benchmarks.measuring.values import JsonValues
 from benchmarks.servers import start_server
 from benchmarks.settings.setting import AXES, DEFAULT, Setting, unsupported_reason
 from benchmarks.workload import Data, make_data
@@ -68,6 +70,39 @@ class SettingPairs(Pairs):
         return [math.log(sum(b for _, b in pair) / sum(a for a, _ in pair)) for pair in self.blocks]
 
 
+@dataclass(frozen=True)
+class SettingResult(JsonValues):
+    """A setting in one pair of processes.
+
+    Attributes
+    ----------
+    value : str
+        The value of the axis.
+    blocks : list of (float, float)
+        Blocks of turns.
+    memory : list of int
+        Bytes of A and of B.
+    failure : str
+        Why measuring failed; empty if it did not.
+    """
+
+    value: str
+    blocks: list[Block]
+    memory: list[int]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class RoundOfSettings(JsonValues):
+    """All values of an axis on a workload in one round."""
+
+    results: list[SettingResult]
+
+
+# By axis and workload.
+JOURNAL: Kind[tuple[str, str], RoundOfSettings] = Kind("settings", tuple[str, str], RoundOfSettings)
+
+
 def keys(axes: Iterable[str]) -> list[Key]:
     """Return the keys of all that is measured on `axes`."""
     return [
@@ -105,34 +140,52 @@ def take_turns(
         )
         for key in keys(axes)
     }
-    done = 0
-    with tempfile.TemporaryDirectory() as folder:
-        data = make_data(Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False), Path(folder))
-        arms = _Arms(data)
+    variants = list(dict.fromkeys(key[:2] for key, each in measured.items() if not each.reason))
+    profile = Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False)
+    with open_journal(JOURNAL, variants, profile) as journal, tempfile.TemporaryDirectory() as folder:
+        arms = _Arms(make_data(profile, Path(folder)))
+        done = 0
 
-        def take(variant: tuple[str, str], number: int) -> None:
+        def add(variant: tuple[str, str], sample: RoundOfSettings) -> None:
             nonlocal done
-            values = [key for key, each in measured.items() if key[:2] == variant and not each.reason]
-            if values:
-                values = random.Random(number).sample(values, len(values))
-                _at_workload(arms, measured, values, number, seconds)
-                done += len(values)
-                progress(done / len(measured) / rounds)
+            for each in sample.results:
+                _add(measured[(*variant, each.value)], each)
+            done += len(sample.results)
+            progress(done / len(measured) / rounds)
 
-        variants = [(axis, workload) for (axis, workload, _), each in measured.items() if not each.reason]
-        Rounds(variants, take, begin=arms.in_round, on_failure=_refuse).run(rounds)
+        def take(variant: tuple[str, str], number: int) -> RoundOfSettings:
+            values = [key for key, each in measured.items() if key[:2] == variant and not each.reason]
+            values = random.Random(number).sample(values, len(values))
+            sample = RoundOfSettings(_at_workload(arms, values, number, seconds) if values else [])
+            journal.note(variant, number, sample)
+            add(variant, sample)
+            return sample
+
+        for variant, samples in journal.taken.items():
+            for each in samples.values():
+                add(variant, each)
+        Rounds(variants, take, taken=journal.taken, begin=arms.in_round, on_failure=_refuse).run(rounds)
     return measured
 
 
-def _at_workload(
-    arms: _Arms, measured: Mapping[Key, SettingPairs], values: list[Key], number: int, seconds: float
-) -> None:
+def _add(pairs: SettingPairs, result: SettingResult) -> None:
+    """Add a result to those of the same setting."""
+    if result.failure:
+        pairs.failure = result.failure
+        return
+    pairs.blocks.append(result.blocks)
+    a, b = result.memory
+    pairs.memory.append((a, b))
+
+
+def _at_workload(arms: _Arms, values: list[Key], number: int, seconds: float) -> list[SettingResult]:
     """Take the turns of all `values` of an axis on one workload, with one process of the default."""
     name, workload, _ = values[0]
     axis = AXES[name]
     request = {"workload": workload, "cpus": _cpus(number, axis.is_on_one_cpu)}
     seconds *= RARE_FACTOR if axis.is_of_rare_events else 1
     ready = arms.base.ask({**request, "setting": axis.base.to_json()})
+    results = []
     for key in values:
         setting = axis.at(name, key[2])
         try:
@@ -142,12 +195,12 @@ def _at_workload(
             blocks = take_blocks(partial(_turn, (arms.base, arm), axis.turn_seconds), number, seconds, min_blocks=1)
             arm.end_session()
         except MeasurementError as error:
-            measured[key].failure = str(error)
+            results.append(SettingResult(key[2], [], [], str(error)))
             arms.end(setting)  # its server may be in the middle of a session
             continue
-        measured[key].blocks.append(blocks)
-        measured[key].memory.append((ready["memory"], other["memory"]))
+        results.append(SettingResult(key[2], blocks, [ready["memory"], other["memory"]]))
     arms.base.end_session()
+    return results
 
 
 def _refuse(_: tuple[str, str], error: MeasurementError) -> None:

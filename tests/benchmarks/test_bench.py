@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from rich.console import Console
 
 from benchmarks import bench
 from benchmarks.cells import Cell, Profile
+from benchmarks.journal import CELLS as KIND
 from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, open_journal, read_lines, samples_in
 from benchmarks.measuring.clock import EpochMetrics, Split
 
+REQUIREMENTS = Path(bench.__file__).parents[1] / ".ci" / "asv.txt"
 PROFILE = Profile("test", samples=32, image_size=32, rounds=3, seconds_per_figure=0.0, grid=False)
 CELLS = [Cell("raw"), Cell("presaved"), Cell("presaved", dtype="float64")]
 NOTHING = Split(0.0, 0.0)
@@ -36,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def interrupt(rounds: int, samples: int, failed: Cell | None = None) -> None:
     """Write a journal of complete rounds, and of some samples of the next round."""
-    with contextlib.suppress(KeyboardInterrupt), open_journal(CELLS, PROFILE) as journal:
+    with contextlib.suppress(KeyboardInterrupt), open_journal(KIND, CELLS, PROFILE) as journal:
         if failed is not None:
             journal.note_failure(failed)
         for number in range(rounds + 1):
@@ -47,16 +53,18 @@ def interrupt(rounds: int, samples: int, failed: Cell | None = None) -> None:
 
 def test_complete_rounds_are_taken_over_after_an_interruption_and_others_are_not(folder: Path) -> None:
     interrupt(rounds=2, samples=1)
-    with open_journal(CELLS, PROFILE) as journal:
+    with open_journal(KIND, CELLS, PROFILE) as journal:
         assert journal.taken == {cell: {0: sample(1.0), 1: sample(2.0)} for cell in CELLS}
-    assert not list(folder.iterdir())  # it is complete
-    with open_journal(CELLS, PROFILE) as journal:
-        assert journal.taken == {}
+        for cell in CELLS:
+            journal.note(cell, 2, sample(3.0))
+    # asv loses them if it is interrupted before it ends, so they are kept.
+    with open_journal(KIND, CELLS, PROFILE) as journal:
+        assert {len(each) for each in journal.taken.values()} == {3}
 
 
 def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complete(folder: Path) -> None:
     interrupt(rounds=1, samples=1, failed=CELLS[1])
-    with open_journal(CELLS, PROFILE) as journal:
+    with open_journal(KIND, CELLS, PROFILE) as journal:
         assert journal.taken == {cell: {0: sample(1.0)} for cell in (CELLS[0], CELLS[2])}
 
 
@@ -64,7 +72,7 @@ def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
     interrupt(rounds=1, samples=1)
     (path,) = folder.iterdir()
     path.write_text(path.read_text()[:-20])
-    assert sum(len(each) for each in samples_in(read_lines(path)).values()) == 3
+    assert sum(len(each) for each in samples_in(read_lines(path), KIND).values()) == 3
 
 
 @pytest.mark.parametrize(
@@ -79,28 +87,28 @@ def test_samples_of_other_cells_or_another_profile_are_not_taken_over(
     folder: Path, other: tuple[list[Cell], Profile]
 ) -> None:
     interrupt(rounds=2, samples=0)
-    with open_journal(*other) as journal:
+    with open_journal(KIND, *other) as journal:
         assert journal.taken == {}
 
 
 def test_those_of_another_commit_are_not_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(rounds=2, samples=0)
     monkeypatch.setenv("ASV_COMMIT", "f" * 40)
-    with open_journal(CELLS, PROFILE) as journal:
+    with open_journal(KIND, CELLS, PROFILE) as journal:
         assert journal.taken == {}
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
     interrupt(rounds=2, samples=0)
-    with open_journal(CELLS, PROFILE) as journal:
+    with open_journal(KIND, CELLS, PROFILE) as journal:
         assert journal.taken == {}
 
 
 def test_progress_counts_samples_and_shows_the_strategies_after_each_round(folder: Path) -> None:
     progress = bench.Progress(folder)
     assert progress() is None
-    with open_journal(CELLS, PROFILE) as journal:
+    with open_journal(KIND, CELLS, PROFILE) as journal:
         for cell in CELLS[:2]:
             journal.note(cell, 0, sample(0.2))
         assert progress() is None
@@ -119,6 +127,42 @@ def test_a_command_that_is_silent_is_said_to_run(monkeypatch: pytest.MonkeyPatch
     assert bench.watch([sys.executable, "-c", program], "asv starts", lambda: None, console) == 3
     assert "·· Installing\n" in printed.getvalue()
     assert "\nInstalling: " in printed.getvalue()
+
+
+def test_a_step_is_named_before_its_line_ends_and_environments_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "EVERY_SECONDS", 0.2)
+    monkeypatch.setattr(bench, "LOOK_SECONDS", 0.05)
+    printed = io.StringIO()
+    program = (
+        "import sys, time; print('[50.00%] ·· Installing into virtualenv-py3.11-numpy2.2.6'); print('===== table')\n"
+        "sys.stdout.write('· Creating environments'); sys.stdout.flush(); time.sleep(1)"
+    )
+    bench.watch([sys.executable, "-c", program], "asv starts", lambda: None, Console(file=printed, width=200))
+    lines = printed.getvalue().splitlines()
+    assert lines[:2] == ["[50.00%] ·· Installing into asv's environment", "===== table"]
+    assert lines[2] == "Creating environments: 0 s"
+    assert lines[-1] == "· Creating environments"
+
+
+def test_what_runs_outside_of_asv_s_environments_needs_the_packages_of_its_list_only() -> None:
+    modules = ["benchmarks.bench", *(f"benchmarks.publish.{name}" for name in ("table", "front_page", "offline_pages"))]
+    code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    owners = importlib.metadata.packages_distributions()
+    used = {canonicalize_name(owner) for name in loaded.split() for owner in owners.get(name, [])}
+    listed = {name_of(line) for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")}
+    needed = {name_of(requirement) for requirement in importlib.metadata.requires("fair-etl") or ()}
+    assert used & {*needed, "torch"} <= listed
+
+
+def name_of(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def test_every_suite_is_in_the_full_profile() -> None:
+    folder = Path(bench.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py") if "    def track_" in path.read_text()}
+    assert set(bench.SUITES["full"]) == {*modules, "settings"}
 
 
 def test_an_interruption_ends_the_command_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -156,5 +200,5 @@ def test_journals_are_lines_of_json(folder: Path) -> None:
     interrupt(rounds=1, samples=0)
     (path,) = folder.iterdir()
     header, *lines = path.read_text().splitlines()
-    assert json.loads(header) == {"cells": 3, "rounds": 3, "samples": 32}
+    assert json.loads(header) == {"suite": "end_to_end", "variants": 3, "rounds": 3}
     assert len(lines) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -9,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from rich.console import Console
 
 import etl
 from benchmarks.cells import PROFILE_VARIABLE
+from benchmarks.journal import JOURNAL_VARIABLE
 from benchmarks.measuring.processes import MeasurementError
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.settings import __main__ as command
@@ -24,7 +27,7 @@ from benchmarks.settings import suites, turns
 from benchmarks.settings.handlers import WORKLOADS
 from benchmarks.settings.setting import AXES, BACKENDS, DEFAULT, Axis, Setting, on_backend, unsupported_reason
 from benchmarks.settings.table import WORDS, as_json, judge_settings, show
-from benchmarks.settings.turns import SettingPairs, keys, memory_ratios, take_turns
+from benchmarks.settings.turns import SettingPairs, SettingResult, keys, memory_ratios, take_turns
 
 MISSING = sorted(set(settings.ALLOCATORS) - set(settings.ALLOCATORS_HERE))
 PAIR_SECONDS = 0.01
@@ -74,6 +77,35 @@ def test_what_a_commit_lacks_is_reported_and_not_tried(monkeypatch: pytest.Monke
     assert "no batch boundaries" in unsupported_reason(Setting())
     monkeypatch.setattr(turns, "start_server", None)
     assert all(each.missing and not each.blocks for each in take_turns(["heap"], 1, PAIR_SECONDS).values())
+
+
+def test_complete_rounds_are_not_measured_again_after_an_interruption(
+    axes: dict[str, Axis], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    axes["heap"] = Axis((DEFAULT, "retain"), ("one", "other"))
+    monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(turns, "make_data", lambda *_: None)
+    monkeypatch.setattr(turns, "_Arms", lambda _: SimpleNamespace(in_round=lambda _: contextlib.nullcontext()))
+    rounds: list[tuple[str, int]] = []
+
+    def measure(_: Any, values: list[Any], number: int, seconds: float) -> list[SettingResult]:
+        if stop_at == (len(rounds), number):
+            raise KeyboardInterrupt
+        rounds.append((values[0][1], number))
+        return [SettingResult(key[2], [(1.0, float(number))], [1, 2]) for key in values]
+
+    monkeypatch.setattr(turns, "_at_workload", measure)
+    stop_at = (5, 2)
+    with pytest.raises(KeyboardInterrupt):
+        take_turns(["heap"], 4, PAIR_SECONDS)
+    stop_at = (-1, -1)
+    measured = take_turns(["heap"], 4, PAIR_SECONDS)
+    # Two rounds were complete; the workload of the third that was measured is measured again.
+    assert [number for _, number in rounds] == [0, 0, 1, 1, 2, 2, 2, 3, 3]
+    assert len(measured) == 4
+    for each in measured.values():
+        assert each.blocks == [[(1.0, 0.0)], [(1.0, 1.0)], [(1.0, 2.0)], [(1.0, 3.0)]]
+        assert each.memory == [(1, 2)] * 4
 
 
 @pytest.mark.slow
