@@ -72,7 +72,7 @@ class ModelTrace:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What torch's allocator of device memory did during the measured batches, and what it holds after them.
+    """Counts of torch's allocator of device memory during the measured batches, and the bytes that it holds after them.
 
     Attributes
     ----------

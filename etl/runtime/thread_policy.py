@@ -14,7 +14,7 @@ import numpy as np
 
 from etl.arguments import whole_number
 from etl.runtime.audit import Audit
-from etl.runtime.resources import available_cpus
+from etl.runtime.resources import available_cores, available_cpus
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,8 +52,9 @@ class ThreadPolicy:
     Parameters
     ----------
     compute : int, optional
-        Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default the CPUs that this
-        process may use, by its affinity and its control group, less `loaders`, and at least 1.
+        Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default the physical cores
+        that this process may use, by its affinity and its control group, less `loaders`, and at least 1: two threads
+        that compute on one core wait for each other.
     loaders : int, optional
         Threads of each `AsyncIterator` whose `threads` is not given. By default the CPUs that `compute` leaves.
 
@@ -73,7 +74,7 @@ class ThreadPolicy:
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:
         self.loaders = None if loaders is None else whole_number("loader threads", loaders, least=1)
         if compute is None:
-            compute = max(1, available_cpus() - (self.loaders or 0))
+            compute = max(1, (available_cores() or available_cpus()) - (self.loaders or 0))
         self.compute = whole_number("compute threads", compute, least=1)
         self._entered: ExitStack | None = None
         # The pools that were limited on entering.

@@ -14,8 +14,8 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import etl
-from etl.runtime import ThreadPolicy
-from etl.runtime.resources import available_cpus
+from etl.runtime import ThreadPolicy, thread_policy
+from etl.runtime.resources import available_cores, available_cpus
 
 Pools = dict[str, int]
 LIMIT_SECONDS = 60
@@ -95,8 +95,20 @@ def test_threads_that_are_no_whole_number_above_0_are_refused(compute: object) -
 
 
 def test_compute_is_what_loading_leaves_of_the_cpus() -> None:
-    assert ThreadPolicy().compute == available_cpus()
-    assert ThreadPolicy(loaders=1).compute == max(1, available_cpus() - 1)
+    cores = available_cores() or available_cpus()
+    assert ThreadPolicy().compute == cores
+    assert ThreadPolicy(loaders=1).compute == max(1, cores - 1)
+
+
+def test_logical_cpus_of_one_core_are_left_to_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_policy, "available_cpus", lambda: 8)
+    monkeypatch.setattr(thread_policy, "available_cores", lambda: 4)
+    assert ThreadPolicy().compute == 4
+    assert ThreadPolicy(loaders=1).compute == 3
+    with ThreadPolicy(2):
+        assert thread_policy.default_loader_threads() == 6
+    monkeypatch.setattr(thread_policy, "available_cores", lambda: None)  # the system does not say
+    assert ThreadPolicy().compute == 8
     assert ThreadPolicy(loaders=1000).compute == 1
 
 
