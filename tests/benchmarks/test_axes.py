@@ -17,11 +17,11 @@ from asv_runner.discovery import disc_benchmarks
 import etl
 import presave
 from benchmarks import end_to_end
-from benchmarks.cells import AXES, PROFILE_VARIABLE, Cell, Profile, cell_at, cells_to_measure
+from benchmarks.cells import AXES, BUFFERS, NEW, PROFILE_VARIABLE, UPDATERS, Cell, Profile, cell_at, cells_to_measure
 from benchmarks.datasets import DATA_VARIABLE
 from benchmarks.measure import CellResults, measure_cells
 from benchmarks.suite import explained
-from benchmarks.workload import Data, make_data, unsupported_reason
+from benchmarks.workload import Compute, Data, files_of, make_data, make_iterator, unsupported_reason
 
 LOADING_AXES = ("prefetch_size", "workers", "presave_format", "presave_stage")
 PROFILE = Profile("test", samples=32, image_size=32, rounds=1, seconds_per_figure=0.0, grid=False, axes=LOADING_AXES)
@@ -89,6 +89,20 @@ def test_a_profile_has_no_suite_of_an_axis_that_it_does_not_measure(monkeypatch:
     monkeypatch.setenv(PROFILE_VARIABLE, "full")
     importlib.reload(end_to_end)
     assert found == ["backend", "batch_size", "dtype", "garbage_collection", "heap", "strategy"]
+
+
+def test_buffers_updaters_and_files_are_those_of_the_cell(data: Data) -> None:
+    for buffers in BUFFERS:
+        with make_iterator(Cell("raw", buffers=buffers), data) as iterator:
+            assert iterator.reuse is (buffers != NEW)
+    kinds = {}
+    for updater in UPDATERS:
+        optimizer = Compute(Cell(updater=updater), data)._optimizer
+        kinds[updater] = type(optimizer).__name__, optimizer.defaults.get("momentum")
+    assert kinds == {"sgd": ("SGD", 0.0), "momentum": ("SGD", 0.9), "adam": ("Adam", None)}
+    raw, presaved = (files_of(Cell(strategy), data) for strategy in ("raw", "presaved"))
+    assert len([path for path in raw if path.suffix == ".jpg"]) == 32
+    assert any(path.suffix == ".npy" for path in presaved)
 
 
 @pytest.mark.slow

@@ -38,6 +38,14 @@ def test_a_store_is_a_sequence_with_negative_indices(folder: Path) -> None:
         assert [int(record["label"]) for record in store] == list(range(COUNT))
 
 
+def test_files_that_are_none_of_its_own_are_no_records(folder: Path) -> None:
+    for name in ("stray.npy", "shard-99999.npy", "notes.txt", ".DS_Store"):
+        (folder / name).write_bytes(b"not a record")
+    with presave.open_store(folder, trusted=True) as store:
+        assert len(store) == COUNT
+        assert [int(record["label"]) for record in store] == list(range(COUNT))
+
+
 @pytest.mark.parametrize("index", [COUNT, -COUNT - 1, 10**18])
 def test_a_record_that_does_not_exist_raises_an_index_error_with_the_length(index: int, folder: Path) -> None:
     with (

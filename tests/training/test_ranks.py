@@ -115,6 +115,21 @@ def test_averaging_every_three_iterations_is_what_its_definition_says() -> None:
     assert_equal(result.state, models[0].state_dict())
 
 
+def test_the_score_is_the_mean_of_all_ranks_or_that_of_this_one() -> None:
+    def first_loss(rank: int) -> float:
+        features, labels = next(iter(raw(42).shard(rank, 2)))
+        with torch.no_grad():
+            loss = torch.nn.functional.cross_entropy(make_model()(torch.from_numpy(features)), torch.from_numpy(labels))
+        return float(loss)
+
+    mean = parallel(partial(raw, 42))
+    own = parallel(partial(raw, 42), report_score_after_averaging=False)
+    assert_equal(mean.state, own.state)
+    assert own.scores[0] == pytest.approx(first_loss(0))
+    assert mean.scores[0] == pytest.approx((first_loss(0) + first_loss(1)) / 2)
+    assert own.scores[0] != pytest.approx(mean.scores[0])
+
+
 def trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     parameters = list(model.parameters())
     return [each.detach() for each in parameters] + [optimizer.state[each]["momentum_buffer"] for each in parameters]
