@@ -7,11 +7,14 @@ Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wr
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.metadata
+import re
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
 from etl.commands.output import check_file_path, output_console, show_error, show_warning
@@ -26,6 +29,8 @@ COMMANDS = {
     "convert": convert,
     "doctor": doctor,
 }
+
+UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'")
 
 # Shown by `etl` alone.
 FIRST_STEPS = """\
@@ -43,9 +48,22 @@ data sets of your own are sources, too. `etl --help` lists all commands, and
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage of thirty options."""
+
+    def error(self, message: str) -> NoReturn:
+        chosen = UNKNOWN_COMMAND.search(message)
+        if chosen is not None:
+            close = difflib.get_close_matches(chosen[1], COMMANDS, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
+            message = f"there is no command {chosen[1]!r}: {hint}"
+        show_error(f"{message}; see `{self.prog} --help`", self.prog)
+        self.exit(2)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments`, by default those of this program, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="etl", description="Load training data, and measure what it costs.")
+    parser = _Parser(prog="etl", description="Load training data, and measure what it costs.")
     debug_help = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=debug_help)
     parser.add_argument("--version", action="version", version=f"fair-etl {importlib.metadata.version('fair-etl')}")

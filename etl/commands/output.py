@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
+import textwrap
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -132,10 +134,21 @@ def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None
         output_console().print(f"The page is {page}", soft_wrap=True, highlight=False)
 
 
-def show_error(text: str) -> None:
-    """Print `text` as one line on standard error, shortened if it is very long."""
+def show_error(text: str, command: str = "etl") -> None:
+    """Print `text` as one line on standard error, shortened if it is very long; a terminal breaks it between words.
+
+    Parameters
+    ----------
+    text : str
+        The error.
+    command : str
+        The command that it is of.
+    """
     line = printable(" ".join(text.split()))
-    print(f"etl: {line if len(line) <= MAX_ERROR_LENGTH else line[:MAX_ERROR_LENGTH] + ' ...'}", file=sys.stderr)
+    line = f"{command}: {line if len(line) <= MAX_ERROR_LENGTH else line[:MAX_ERROR_LENGTH] + ' ...'}"
+    if sys.stderr.isatty():
+        line = textwrap.fill(line, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    print(line, file=sys.stderr)
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:

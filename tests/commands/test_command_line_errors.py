@@ -15,6 +15,7 @@ import pytest
 
 import presave
 from etl.commands import main
+from etl.commands.output import show_error
 
 LIMIT_SECONDS = 120
 ROOT = Path(__file__).parents[2]
@@ -190,15 +191,39 @@ def test_an_existing_target_is_refused_and_kept(
 
 
 @pytest.mark.parametrize(
-    "call",
-    [["convert", "s", "t", "--format", "zip"], ["presave", "s", "t", "--decoder", "magic"], ["fly"]],
-    ids=str,
+    ("call", "error"),
+    [
+        (["convert", "s", "t", "--format", "zip"], "etl convert: argument --format: invalid choice: 'zip'"),
+        (["presave", "s", "t", "--decoder", "magic"], "etl presave: argument --decoder: invalid choice: 'magic'"),
+        (["compare"], "etl compare: the following arguments are required: SOURCE; see `etl compare --help`"),
+        (["doctr"], "etl: there is no command 'doctr': did you mean 'doctor'?; see `etl --help`"),
+        (
+            ["fly"],
+            "etl: there is no command 'fly': there are dataset, compare, tune, presave, inspect, verify, convert",
+        ),
+    ],
 )
-def test_a_call_that_argparse_refuses_exits_with_2_too(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_call_that_argparse_refuses_is_one_line_too_and_exits_with_2(
+    call: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(call)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: etl")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(error)
+
+
+def test_a_terminal_breaks_an_error_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    show_error("a folder of classes has a name-that-is-longer-than-the-whole-terminal-is-wide, which is not broken")
+    assert capsys.readouterr().err.splitlines() == [
+        "etl: a folder of classes has a",
+        "name-that-is-longer-than-the-whole-terminal-is-wide,",
+        "which is not broken",
+    ]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the command", "after the command"])
