@@ -255,7 +255,7 @@ class Profile:
 def chosen_profile() -> Profile:
     """Return the profile that FAIR_ETL_PROFILE names, "quick" by default.
 
-    FAIR_ETL_ROUNDS replaces its number of rounds. FAIR_ETL_AXES, names separated by commas, replaces its axes.
+    FAIR_ETL_ROUNDS replaces its numbers of rounds. FAIR_ETL_AXES, names separated by commas, replaces its axes.
     FAIR_ETL_STRATEGIES, such as "mine=my_loaders:dataloader,other=my_loaders:generator", adds loaders of the user.
 
     Raises
@@ -271,7 +271,8 @@ def chosen_profile() -> Profile:
         key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()
     }
     if ROUNDS_VARIABLE in os.environ:
-        settings["rounds"] = int(os.environ[ROUNDS_VARIABLE])
+        of_settings = {"setting_rounds"} & settings.keys()  # profiles without suites of settings have none
+        settings.update(dict.fromkeys(("rounds", *of_settings), int(os.environ[ROUNDS_VARIABLE])))
     if AXES_VARIABLE in os.environ:
         settings["axes"] = tuple(os.environ[AXES_VARIABLE].split(","))
         unknown = [axis for axis in settings["axes"] if axis not in AXES]

@@ -10,7 +10,6 @@ import argparse
 import difflib
 import importlib.metadata
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -85,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code
     except KeyboardInterrupt:
-        print(
-            f"etl: interrupted; {getattr(COMMANDS[parsed.command], 'INTERRUPTED', 'nothing was left')}", file=sys.stderr
-        )
+        show_error(f"interrupted; {getattr(COMMANDS[parsed.command], 'INTERRUPTED', 'nothing was left')}")
         return 130
     except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
         if parsed.debug:

@@ -44,7 +44,7 @@ from etl.comparison.trace import trace_events
 from etl.configuration import PREFETCH_SIZE, Configuration
 
 # Said after Ctrl-C.
-INTERRUPTED = "nothing was left but what --tune had found, which is kept"
+INTERRUPTED = "no files were left; what --tune has found is kept"
 # Name of the strategy of `--config` in reports.
 CONFIGURED = "configured"
 

@@ -20,7 +20,6 @@ from etl.doctor.memory_need import MemoryNeed, look_at_memory
 from etl.doctor.rank_waits import RankWaits, time_rank_waits
 from etl.doctor.setup import ModelSetup, Setup
 from etl.doctor.steps import StepTimes, time_steps
-from etl.measuring.arrays import copy_of
 from etl.runtime import Collections, CollectionWatch
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class Observation:
     count : int
         Number of measured batches.
     batch : batch
-        A copy of the last measured batch.
+        A copy of the first of the largest batches.
     device : torch.device
         Device of compute; see `Setup.device`.
     collections : list of Collections
@@ -178,7 +177,7 @@ class Observation:
 def observe_training(
     user_model: torch.nn.Module | None, setup: Setup, count: int, is_rank: bool = False
 ) -> Observation:
-    """Measure training on `count` batches. Then trace every call inside the model in two more steps on the last batch.
+    """Measure training on `count` batches. Then trace every call inside the model in two more steps on one of them.
 
     Parameters
     ----------
@@ -209,8 +208,7 @@ def observe_training(
         if user_model is not None:
             tracing.enter_context(_trace_callers(user_model, calls))
             tracing.callback(user_model.register_forward_pre_hook(predictions).remove)
-        times, last = time_steps(setup, count, around)
-        batch = copy_of(last)
+        times, batch = time_steps(setup, count, around)
         trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predictions.records)
     device_memory = DeviceMemory.between(on_device, _device_stats(setup.device))
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None

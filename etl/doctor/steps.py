@@ -13,6 +13,7 @@ from typing import Any
 
 from etl.doctor.check import Trial
 from etl.doctor.setup import Setup
+from etl.measuring.arrays import copy_of
 from etl.measuring.statistics import CONFIDENCE, signed_rank_interval
 from etl.measuring.structure import record_count
 
@@ -79,7 +80,7 @@ def time_steps(
 
     Returns
     -------
-    The times, and the last batch. The iterator may reuse the memory of this batch.
+    The times, and a copy of the first of the largest batches: the last one of an epoch may be smaller.
     """
     times = StepTimes()
     with ExitStack() as in_force:
@@ -87,8 +88,11 @@ def time_steps(
         step = setup.make_step()
         batches = setup.endless()
         in_force.callback(batches.close)  # type: ignore[attr-defined]
+        largest: Any = None
         for _ in range(WARM_UP_BATCHES):
-            step(next(batches))
+            batch = next(batches)
+            step(batch)
+            largest = _larger(largest, batch)
         with around():
             until = time.perf_counter() + seconds
             while len(times.etl) < count or time.perf_counter() < until:
@@ -103,7 +107,13 @@ def time_steps(
                 times.ended.append(ended)
                 times.records.append(record_count(batch))
                 times.faults.append(_minor_faults() - faults)
-    return times, batch
+                largest = _larger(largest, batch)
+    return times, largest
+
+
+def _larger(kept: Any, batch: Any) -> Any:
+    """Return `kept`, or if `batch` has more records, a copy of that: an iterator may reuse its memory."""
+    return kept if kept is not None and record_count(kept) >= record_count(batch) else copy_of(batch)
 
 
 def time_compute(setups: Sequence[Setup], batches: Sequence[Any], seconds: float) -> list[float]:

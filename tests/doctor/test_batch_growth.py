@@ -80,3 +80,8 @@ def test_small_batches_grow_to_the_usual_sizes_only() -> None:
 def test_batches_of_thousands_of_records() -> None:
     found = of(lambda batch: time.sleep(0.003), 2000)
     assert (found.severity, found.found) == (Severity.NOTE, "batches of 2,000 records, more than 1,024")
+
+
+def test_a_smaller_last_batch_is_not_taken_for_the_others() -> None:
+    setup = StepSetup([np.zeros((32, 3)), np.zeros((32, 3)), np.zeros((5, 3))], lambda batch: None)
+    assert len(observe_training(None, setup, 3).batch) == 32
