@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from etl.comparison import foreign
 from etl.comparison.candidates import Candidate
@@ -23,7 +22,7 @@ from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.ranks import Rank
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
-from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy, ThreadPolicy
+from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy
 from etl.training.backends import import_torch
 
 # Imported before forking, since imports can take longer than a measurement.
@@ -104,7 +103,7 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     return take_sample(loading, policies, **arguments)
 
 
-def _policies(workload: Workload) -> list[Any]:
+def _policies(workload: Workload) -> list[Policy]:
     """Return the runtime policies of every strategy, the number of its threads excepted.
 
     Raises
@@ -113,7 +112,7 @@ def _policies(workload: Workload) -> list[Any]:
         If device memory is to be configured, and compute is not on a CUDA device.
     """
     settings = workload.settings
-    policies: list[Any] = [HeapPolicy(settings.heap), GcPolicy(settings.gc)]
+    policies: list[Policy] = [HeapPolicy(settings.heap), GcPolicy(settings.gc)]
     if settings.device_memory != "default":
         if not is_on_device(settings):
             raise ValueError(f"--device-memory {settings.device_memory}: compute is not on a CUDA device")

@@ -41,7 +41,7 @@ from etl.strategies.foreign import close_loader
 from etl.strategies.torch_loader import given_torch_settings, torch_settings
 
 if TYPE_CHECKING:
-    from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
+    from etl.runtime import Policy
 
 # Batches before a sample, so that allocators, caches and thread pools are as in the middle of an epoch.
 WARM_UP_BATCHES = 2
@@ -56,7 +56,7 @@ RESIDENT_NBYTES = 256 << 20
 # An epoch that has this many times its records does not end, or repeats them.
 ENDLESS = 2
 
-Policies = Sequence["HeapPolicy | GcPolicy | ThreadPolicy"]
+Policies = Sequence["Policy"]
 
 
 def try_loader(loading: Loading, step_records: int, seconds: float) -> TriedLoader:
@@ -257,7 +257,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
     ----------
     loading : Loading
         The way to load.
-    policies : sequence of HeapPolicy, GcPolicy and ThreadPolicy
+    policies : sequence of Policy
         Active runtime policies, whose effect is audited.
     with_etl_alone : bool
         Also time an epoch of loading alone.

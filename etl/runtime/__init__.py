@@ -6,6 +6,7 @@ from etl.runtime.device_memory_policy import DeviceMemoryPolicy
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.gc_watch import Collections, CollectionWatch
 from etl.runtime.heap_policy import HeapPolicy
+from etl.runtime.policy import Policy
 from etl.runtime.thread_policy import ThreadPolicy
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DeviceMemoryPolicy",
     "GcPolicy",
     "HeapPolicy",
+    "Policy",
     "ThreadPolicy",
     "batch_boundary",
 ]

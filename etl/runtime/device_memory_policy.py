@@ -6,13 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etl.runtime.audit import Audit
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from etl.runtime.policy import Policy
 
 # torch reads it when it is loaded.
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -59,7 +56,7 @@ _DEFAULTS = {
 }
 
 
-class DeviceMemoryPolicy:
+class DeviceMemoryPolicy(Policy):
     """A context manager that configures torch's allocators of device memory and of page-locked host memory.
 
     Parameters
@@ -107,23 +104,10 @@ class DeviceMemoryPolicy:
         self.policy = policy
         self.device = device
         self._settings = _parse(policy)
-        self._entered: ExitStack | None = None
 
-    def __enter__(self) -> Self:
-        if self._entered is not None:
-            raise RuntimeError("this DeviceMemoryPolicy is in force already")
-        with ExitStack() as stack:
-            if self._settings:
-                self._apply(self._load_torch(), stack)
-            self._entered = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.close()
+    def _put_in_force(self, stack: ExitStack) -> None:
+        if self._settings:
+            self._apply(self._load_torch(), stack)
 
     def audit(self) -> Audit:
         """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.
@@ -131,8 +115,7 @@ class DeviceMemoryPolicy:
         Takes blocks of device memory to see what becomes of them. If the limit is among the settings, one of them is
         larger than the limit, and torch then gives back the memory that it keeps.
         """
-        if self._entered is None:
-            raise RuntimeError("this DeviceMemoryPolicy is not in force")
+        self._require_in_force()
         if not self._settings:
             return Audit("device memory", self.policy, "torch's own settings", "nothing was changed")
         torch = sys.modules["torch"]

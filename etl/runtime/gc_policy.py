@@ -8,15 +8,12 @@ import sysconfig
 import threading
 import time
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from etl.runtime.audit import Audit
 from etl.runtime.boundaries import at_batch_boundaries
 from etl.runtime.gc_watch import CollectionWatch
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from etl.runtime.policy import Policy
 
 KINDS = ("default", "off", "freeze", "window:MS", "thresholds:A,B,C")
 # The audit makes this many container objects to find out if that starts a collection: several times the threshold.
@@ -26,7 +23,7 @@ MIN_FROZEN = 1_000
 SWITCHED_ON = "and automatic collection is on: something in this process calls gc.enable(). Remove that."
 
 
-class GcPolicy:
+class GcPolicy(Policy):
     """A context manager that configures the garbage collector and restores the former state.
 
     It affects this process, and worker processes of etl that start while it is in force. Processes that other libraries
@@ -62,7 +59,6 @@ class GcPolicy:
             self._thresholds = _parse_thresholds(policy, argument)
         elif policy not in KINDS:
             raise ValueError(f"unknown GC policy {policy!r}; known: {', '.join(KINDS)}")
-        self._entered: ExitStack | None = None
         # Duration of a full collection before objects were frozen.
         self._full_seconds = 0.0
         # For "window": the thread that entered, the time of the last collection, and the number of collections made
@@ -73,40 +69,27 @@ class GcPolicy:
         self._saw_boundary = False
         self._watch = CollectionWatch()
 
-    def __enter__(self) -> Self:
-        if self._entered is not None:
-            raise RuntimeError("this GcPolicy is in force already")
+    def _put_in_force(self, stack: ExitStack) -> None:
         if self._kind != "default" and sys.implementation.name != "cpython":
             raise RuntimeError(
                 f"GC policy {self.policy} needs CPython's collector; {sys.implementation.name} has another: use default"
             )
-        with ExitStack() as stack:
-            {
-                "default": lambda _: None,
-                "off": _disable,
-                "freeze": self._freeze,
-                "window": self._begin_window,
-                "thresholds": self._set_thresholds,
-            }[self._kind](stack)
-            self.in_force.append(self)
-            stack.callback(self.in_force.remove, self)
-            self._entered = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.close()
+        {
+            "default": lambda _: None,
+            "off": _disable,
+            "freeze": self._freeze,
+            "window": self._begin_window,
+            "thresholds": self._set_thresholds,
+        }[self._kind](stack)
+        self.in_force.append(self)
+        stack.callback(self.in_force.remove, self)
 
     def audit(self) -> Audit:
         """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.
 
         Makes some thousand objects, or for "freeze" a full collection.
         """
-        if self._entered is None:
-            raise RuntimeError("this GcPolicy is not in force")
+        self._require_in_force()
         effect, alarm = {
             "default": self._audit_default,
             "off": self._audit_off,

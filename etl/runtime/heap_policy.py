@@ -6,23 +6,20 @@ import mmap
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from etl.arguments import parse_nbytes
 from etl.runtime import glibc
 from etl.runtime.audit import Audit
+from etl.runtime.policy import Policy
 from etl.runtime.resources import available_nbytes
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 KINDS = ("default", "retain", "preallocate:SIZE", "limit:SIZE")
 # Above glibc's largest mapping threshold, so that without a policy the block is unmapped when it is freed.
 PROBE_NBYTES = 2 * glibc.MAX_MMAP_THRESHOLD
 
 
-class HeapPolicy:
+class HeapPolicy(Policy):
     """A context manager that configures glibc's allocator, or limits the process's memory.
 
     Worker processes of etl that start while it is in force do the same; a limit is that of each process, and what is
@@ -80,37 +77,23 @@ class HeapPolicy:
                 raise ValueError(f"heap policy {policy!r}: {error}") from None
         elif policy not in KINDS:
             raise ValueError(f"unknown heap policy {policy!r}; known: {', '.join(KINDS)}")
-        self._entered: ExitStack | None = None
         self._resident_nbytes = 0
 
-    def __enter__(self) -> Self:
-        if self._entered is not None:
-            raise RuntimeError("this HeapPolicy is in force already")
-        with ExitStack() as stack:
-            if self._kind == "limit":
-                self._limit(stack)
-            elif self._kind != "default":
-                self._retain(stack)
-                self._preallocate()
-            self.in_force.append(self)
-            stack.callback(self.in_force.remove, self)
-            self._entered = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.close()
+    def _put_in_force(self, stack: ExitStack) -> None:
+        if self._kind == "limit":
+            self._limit(stack)
+        elif self._kind != "default":
+            self._retain(stack)
+            self._preallocate()
+        self.in_force.append(self)
+        stack.callback(self.in_force.remove, self)
 
     def audit(self) -> Audit:
         """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block.
 
         Allocates 64 MiB.
         """
-        if self._entered is None:
-            raise RuntimeError("this HeapPolicy is not in force")
+        self._require_in_force()
         if self._kind == "limit":
             return self._audit_limit()
         # This works with any allocator.

@@ -7,17 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from etl.arguments import whole_number
 from etl.runtime.audit import Audit
+from etl.runtime.policy import Policy
 from etl.runtime.resources import available_cores, available_cpus
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # The audit multiplies square matrices of this side for this time, and measures how many CPUs that takes.
 PROBE_SIDE = 512
@@ -46,7 +43,7 @@ def default_loader_threads() -> int:
     return loaders or max(1, available_cpus() - compute_threads_in_force())
 
 
-class ThreadPolicy:
+class ThreadPolicy(Policy):
     """A context manager that sets the number of compute threads and of loader threads, and restores the former ones.
 
     Parameters
@@ -76,43 +73,29 @@ class ThreadPolicy:
         if compute is None:
             compute = max(1, (available_cores() or available_cpus()) - (self.loaders or 0))
         self.compute = whole_number("compute threads", compute, least=1)
-        self._entered: ExitStack | None = None
         # The pools that were limited on entering.
         self._set: set[str] = set()
 
-    def __enter__(self) -> Self:
-        if self._entered is not None:
-            raise RuntimeError("this ThreadPolicy is in force already")
-        with ExitStack() as stack:
-            torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
-            if torch is not None:
-                stack.callback(torch.set_num_threads, torch.get_num_threads())
-                torch.set_num_threads(self.compute)
-            # Before cv2, whose pool may be OpenMP's: they are restored in reverse order.
-            stack.callback(_pools().threadpool_limits(limits=self.compute).restore_original_limits)
-            if cv2 is not None:
-                stack.callback(cv2.setNumThreads, cv2.getNumThreads())
-                cv2.setNumThreads(min(self.compute, cv2.getNumThreads()))
-            self._set = set(pool_threads()) - {OPENCV}
-            _in_force.append(self)
-            stack.callback(_in_force.remove, self)
-            self._entered = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.close()
+    def _put_in_force(self, stack: ExitStack) -> None:
+        torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+        if torch is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(self.compute)
+        # Before cv2, whose pool may be OpenMP's: they are restored in reverse order.
+        stack.callback(_pools().threadpool_limits(limits=self.compute).restore_original_limits)
+        if cv2 is not None:
+            stack.callback(cv2.setNumThreads, cv2.getNumThreads())
+            cv2.setNumThreads(min(self.compute, cv2.getNumThreads()))
+        self._set = set(pool_threads()) - {OPENCV}
+        _in_force.append(self)
+        stack.callback(_in_force.remove, self)
 
     def audit(self) -> Audit:
         """Report the threads of every pool and the CPUs that a matrix product takes, in a tenth of a second.
 
         Raises `RuntimeError` outside of the `with` block.
         """
-        if self._entered is None:
-            raise RuntimeError("this ThreadPolicy is not in force")
+        self._require_in_force()
         pools = pool_threads()
         used = _cpus_of_product()
         available = available_cpus()

@@ -14,7 +14,7 @@ from etl.iterators import BatchIterator
 from etl.iterators.foreign import as_iterator, is_exhausted_by_iterating
 from etl.iterators.iterator import close_epoch
 from etl.loading.batch import Batch, as_batch
-from etl.runtime import Audit, DeviceMemoryPolicy, GcPolicy, HeapPolicy, ThreadPolicy, batch_boundary
+from etl.runtime import Audit, DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop
 from etl.training.backends import Backend, import_torch
 from etl.training.listeners import Iteration, Listener
@@ -418,7 +418,7 @@ def _policies(
     heap: HeapPolicy | str | None,
     threads: ThreadPolicy | int | None,
     device_memory: DeviceMemoryPolicy | str | None,
-) -> list[DeviceMemoryPolicy | GcPolicy | HeapPolicy | ThreadPolicy]:
+) -> list[Policy]:
     # Garbage collection comes last, so that objects made by the other policies are frozen, too.
     made = (
         DeviceMemoryPolicy(device_memory) if isinstance(device_memory, str) else device_memory,

@@ -1,0 +1,46 @@
+"""A runtime policy: settings that are in force inside a `with` block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from etl.runtime.audit import Audit
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Policy(ABC):
+    """A context manager that puts runtime settings in force, and restores the former ones on exit."""
+
+    _entered: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        if self._entered is not None:
+            raise RuntimeError(f"this {type(self).__name__} is in force already")
+        with ExitStack() as stack:
+            self._put_in_force(stack)
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.close()
+
+    @abstractmethod
+    def audit(self) -> Audit:
+        """Report what is in force and what it does; raise `RuntimeError` outside of the `with` block."""
+
+    @abstractmethod
+    def _put_in_force(self, stack: ExitStack) -> None:
+        """Change the settings; whatever restores them is put on `stack`, also if a later change fails."""
+
+    def _require_in_force(self) -> None:
+        if self._entered is None:
+            raise RuntimeError(f"this {type(self).__name__} is not in force")
