@@ -182,6 +182,11 @@ def _measured(result: Any, metric: str, name: str) -> list[float]:
     return samples_of(result, metric, name) or known
 
 
+def _readable(name: str, value: str) -> str:
+    """Return a fact about the machine for people; asv has the memory in bytes."""
+    return f"{int(value) / 1e9:.1f} GB" if name == "ram" and value.isdecimal() else value
+
+
 def find_changes(before: Any, after: Any, benchmarks: Mapping[str, Any]) -> list[Change]:
     """Return what changed most between two results, the clearest first.
 
@@ -265,7 +270,7 @@ def render(history: History, profile: Profile, benchmarks: Mapping[str, Any], pr
         curves=[_curve(history.commits, name) for name in newest.epochs],
         commits=len(history.commits),
         changes=[] if previous is None else find_changes(previous.result, newest.result, benchmarks),
-        machine={name: params[name] for name in MACHINE if params.get(name)},
+        machine={name: _readable(name, params[name]) for name in MACHINE if params.get(name)},
         versions={name: value for name, value in sorted(params.items()) if name not in MACHINE and value},
         other_machines=history.other_machines,
         width=WIDTH,

@@ -41,7 +41,7 @@ def add_commit(
     """Save what asv would save of a commit, and return its hash."""
     name = f"{number:040x}"[::-1]
     result = Results(
-        {"machine": machine, "cpu": "a processor", "num_cpu": "2", "numpy": "2.2.6"},
+        {"machine": machine, "cpu": "a processor", "num_cpu": "2", "ram": "25276510208", "numpy": "2.2.6"},
         {"numpy": "2.2.6"},
         name,
         1_700_000_000_000 + number * 86_400_000,
@@ -100,6 +100,7 @@ def test_the_page_has_a_bar_for_each_strategy_with_its_ratio(tmp_path: Path) -> 
     assert page.count('<div class="row">') == len(STRATEGIES)
     assert "0.20 of raw (0.20 to 0.20)" in " ".join(page.split())
     assert "a processor" in page
+    assert "25.3 GB" in page
     assert not re.search(r'(src|href)="(https?:)?//', page)
 
 
