@@ -6,6 +6,7 @@ simulated; on a CUDA device the same claims are made of the real one.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -39,34 +40,34 @@ class SimulatedMemory:
     obeys : bool
         Obey the settings.
     share : float
-        Share of the memory that may be taken.
+        Share of the memory that may be taken, as torch keeps it: a whole number of bytes.
+    segments : list of dict
+        Segments, as `torch.cuda.memory_snapshot` returns them.
     free : list of (int, int)
         Address and size of free blocks.
     """
 
     obeys: bool = True
     share: float = 1.0
+    segments: list[dict[str, Any]] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)
-    top: int = 0
 
-    def take(self, nbytes: int) -> Any:
+    def take(self, _torch: Any, _device: int, nbytes: int) -> Any:
         if self.obeys and nbytes > self.share * TOTAL_NBYTES:
-            raise torch.cuda.OutOfMemoryError
-        limit = self._setting("max_split_size_mb")
+            return None
+        limit = self.setting("max_split_size_mb")
         for address, size in self.free:
             if size >= nbytes and not (self.obeys and limit and size > int(limit) * MIB):
                 return _Block(self, address, nbytes)
-        self.top += nbytes
-        return _Block(self, self.top - nbytes, nbytes)
+        grows = self.obeys and self.setting("expandable_segments") == "True"
+        address = sum(each["total_size"] for each in self.segments)
+        self.segments.append({"address": address, "total_size": nbytes, "is_expandable": grows})
+        return _Block(self, address, nbytes)
 
-    def segments(self) -> list[dict[str, Any]]:
-        grows = self.obeys and self._setting("expandable_segments") == "True"
-        return [{"address": 0, "total_size": self.top, "is_expandable": grows}]
+    def set_share(self, share: float, device: int) -> None:
+        self.share = math.floor(share * TOTAL_NBYTES) / TOTAL_NBYTES if self.obeys else 1.0
 
-    def set_share(self, share: float, device: Any) -> None:
-        self.share = share if self.obeys else 1.0
-
-    def _setting(self, name: str) -> str | None:
+    def setting(self, name: str) -> str | None:
         return dict(pair.split(":") for pair in in_force().split(",") if pair).get(name)
 
 
@@ -89,7 +90,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMemory]:
         "is_available": lambda: True,
         "get_allocator_backend": lambda: "native",
         "empty_cache": simulated.free.clear,
-        "memory_snapshot": simulated.segments,
+        "memory_snapshot": lambda: list(simulated.segments),
+        "mem_get_info": lambda _: (TOTAL_NBYTES, TOTAL_NBYTES),
         "current_device": lambda: 0,
         "get_device_properties": lambda _: SimpleNamespace(total_memory=TOTAL_NBYTES),
         "get_per_process_memory_fraction": lambda _: simulated.share,
@@ -97,7 +99,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMemory]:
     }
     for name, function in functions.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    monkeypatch.setattr(device_memory_policy, "_probe", lambda _torch, _device, nbytes: simulated.take(nbytes))
+    monkeypatch.setattr(device_memory_policy, "_take", simulated.take)
     before = in_force()
     yield simulated
     torch._C._accelerator_setAllocatorSettings(before)  # type: ignore[attr-defined]
@@ -105,29 +107,80 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMemory]:
 
 def test_settings_are_in_force_inside_the_block_and_not_after_it(memory: SimulatedMemory) -> None:
     torch._C._accelerator_setAllocatorSettings("garbage_collection_threshold:0.5")  # type: ignore[attr-defined]
-    with DeviceMemoryPolicy("expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.5"):
-        assert set(in_force().split(",")) == {
-            "garbage_collection_threshold:0.5",
-            "expandable_segments:True",
-            "max_split_size_mb:128",
-        }
+    with DeviceMemoryPolicy("expandable_segments:True,per_process_memory_fraction:0.5"):
+        assert in_force() == "garbage_collection_threshold:0.5,expandable_segments:True"
         assert memory.share == 0.5
+        with DeviceMemoryPolicy("max_split_size_mb:128"):
+            assert in_force().endswith("expandable_segments:True,max_split_size_mb:128")
+        assert in_force().endswith("expandable_segments:True")
     # torch resets the size by itself, but not the segments.
-    assert set(in_force().split(",")) == {"garbage_collection_threshold:0.5", "expandable_segments:False"}
+    assert in_force() == "expandable_segments:False,garbage_collection_threshold:0.5"
     assert memory.share == 1.0
 
 
+def test_settings_that_it_does_not_know_are_kept(memory: SimulatedMemory) -> None:
+    # A list has commas of its own.
+    former = "roundup_power2_divisions:[256:1,512:2,>:4],max_non_split_rounding_mb:30"
+    torch._C._accelerator_setAllocatorSettings(former)  # type: ignore[attr-defined]
+    with DeviceMemoryPolicy("roundup_power2_divisions:8") as active:
+        assert in_force() == f"{former},roundup_power2_divisions:8"
+        assert not active.audit().is_inert
+    assert in_force() == former
+
+
 def test_the_audit_reports_what_became_of_blocks(memory: SimulatedMemory) -> None:
-    policy = "expandable_segments:True,max_split_size_mb:32,per_process_memory_fraction:0.25"
+    policy = "max_split_size_mb:32,per_process_memory_fraction:0.25,garbage_collection_threshold:0.8"
     with DeviceMemoryPolicy(policy) as active:
         audit = active.audit()
     assert not audit.is_inert
     assert audit.setting == "device memory"
     assert audit.requested == policy
     assert set(audit.in_force.split(",")) == set(policy.split(","))
-    assert audit.effect == (
-        "a new segment can grow; a free block of 67,108,864 bytes is not split; 263,192,576 bytes are refused"
+    assert audit.effect == "a free block of 67,108,864 bytes is not split; 263,192,576 bytes are refused"
+    with DeviceMemoryPolicy("expandable_segments:True") as active:
+        assert active.audit().effect == "a new segment can grow"
+
+
+@pytest.mark.parametrize("share", ["0.80", ".9", "0.3333333", "1"])
+def test_a_share_is_in_force_however_it_is_written(memory: SimulatedMemory, share: str) -> None:
+    with DeviceMemoryPolicy(f"per_process_memory_fraction:{share}") as active:
+        assert not active.audit().is_inert
+
+
+def test_what_cannot_be_observed_is_neither_called_in_force_nor_inert(memory: SimulatedMemory) -> None:
+    with DeviceMemoryPolicy("max_split_size_mb:900") as active:
+        audit = active.audit()
+    assert not audit.is_inert
+    assert audit.effect == "no new block of 1,887,436,800 bytes could be had, so splitting was not observed"
+    memory.share = 0.0  # nothing more is given out
+    with DeviceMemoryPolicy("expandable_segments:True") as active:
+        assert active.audit().effect == "no new segment was needed, so its growth was not observed"
+
+
+def test_settings_that_the_backend_ignores_raise_an_alarm(
+    memory: SimulatedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    with DeviceMemoryPolicy("backend:cudaMallocAsync,max_split_size_mb:64") as active:
+        assert "the backend cudaMallocAsync ignores max_split_size_mb" in active.audit().alarm
+
+
+def test_a_threshold_without_a_limit_raises_an_alarm(memory: SimulatedMemory) -> None:
+    with DeviceMemoryPolicy("garbage_collection_threshold:0.5") as active:
+        assert "counts only below a per_process_memory_fraction that is less than 1" in active.audit().alarm
+
+
+def test_the_limit_of_the_device_that_was_current_on_entering_is_restored(
+    memory: SimulatedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: dict[int, float] = {}
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: shares.update({device: share})
     )
+    with DeviceMemoryPolicy("per_process_memory_fraction:0.5"):
+        assert shares == {0: 0.5}
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert shares == {0: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -166,6 +219,9 @@ def test_the_variable_for_a_process_keeps_the_settings_of_this_one(monkeypatch: 
     assert variables_of("backend:cudaMallocAsync,max_split_size_mb:64") == {
         VARIABLE: "backend:cudaMallocAsync,expandable_segments:True"
     }
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")  # torch would not read it beside the other one
+    assert variables_of("backend:native") == {VARIABLE: "backend:native,max_split_size_mb:64"}
     assert variables_of("max_split_size_mb:64") == variables_of("default") == {}
 
 
@@ -187,6 +243,7 @@ def test_the_default_needs_no_device() -> None:
         ("per_process_memory_fraction:nan", "must be a share above 0"),
         ("backend:malloc", "backend must be native or cudaMallocAsync, not 'malloc'"),
         ("backend:native,backend:native", "backend is given twice"),
+        ("expandable_segments:True,max_split_size_mb:64", "max_split_size_mb has no effect on segments that grow"),
         ("pinned_num_register_threads:3", "pinned_num_register_threads must be a power of 2, not '3'"),
     ],
 )
@@ -221,7 +278,7 @@ def test_a_training_on_the_cpu_has_no_device_memory(memory: SimulatedMemory) -> 
 def test_fit_configures_the_device_and_audits_it() -> None:
     model = torch.nn.Linear(2, 1)
     batches = [(torch.ones(4, 2), torch.ones(4, 1))]
-    policy = "expandable_segments:True,max_split_size_mb:64,per_process_memory_fraction:0.5"
+    policy = "expandable_segments:True,per_process_memory_fraction:0.5"
     result = etl.fit(model, batches, backend="cuda", loss=torch.nn.functional.mse_loss, device_memory=policy)
     (audit,) = result.settings
     assert not audit.is_inert, audit.alarm
