@@ -26,7 +26,7 @@ from rich.status import Status
 
 from benchmarks.cells import PROFILE_VARIABLE, STRATEGIES, Cell
 from benchmarks.console import say, wide_console
-from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, read_lines, samples_in
+from benchmarks.journal import CELLS, JOURNAL_VARIABLE, CellMetrics, read_lines, remove_ended, samples_in
 
 ROOT = Path(__file__).parents[1]
 JOURNALS = ROOT / ".asv" / "unfinished"
@@ -59,16 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         subprocess.run([*asv, "machine", "--yes"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for suite in SUITES[options.profile]:
+            begun = time.time()
             command = [*measure, "--bench", rf"^{suite}\b", options.commits]
             code = watch(command, f"asv starts with {suite}", Progress(JOURNALS), console)
             if code not in (0, SOME_FAILED):
                 return code
             codes.add(code)
-            for journal in JOURNALS.glob("*.jsonl"):  # asv has kept the results
-                journal.unlink()
+            remove_ended(JOURNALS, begun)  # asv has kept the results
         published = watch([*asv, "publish"], "publishing", lambda: None, console)
     except KeyboardInterrupt:
-        say("Interrupted: the next call goes on after the last complete round.", console)
+        say("Interrupted: the next call goes on after the last complete round, or suite without rounds.", console)
         return INTERRUPTED
     shown = subprocess.run([sys.executable, "-m", "benchmarks.publish.table"], cwd=ROOT, check=False).returncode
     say(f"This took {time.monotonic() - started:.0f} s.", console)

@@ -1,8 +1,8 @@
 """The metrics of cells, and the journals that keep samples while asv's `setup_cache` measures for minutes or hours.
 
 asv shows nothing meanwhile, and after an interruption it keeps nothing. So each sample is written to a file at once, if
-FAIR_ETL_JOURNAL names a folder: `benchmarks.bench` shows progress from it, and an interrupted run goes on. It removes
-the journals once asv has kept the results.
+FAIR_ETL_JOURNAL names a folder: `benchmarks.bench` shows progress from it, and an interrupted run goes on. Once asv has
+kept the results, it removes the journals that have ended.
 """
 
 from __future__ import annotations
@@ -118,6 +118,10 @@ class Journal(Generic[Variant, Sample]):
         """Add that a variant has failed; the next run tries it again."""
         self._write(json.dumps({"failed": to_json(variant)}))
 
+    def note_end(self) -> None:
+        """Add that all rounds were measured."""
+        self._write(json.dumps({"ended": True}))
+
     def _write(self, line: str) -> None:
         if self._file is not None:
             self._file.write(line + "\n")
@@ -126,7 +130,7 @@ class Journal(Generic[Variant, Sample]):
 
 @contextmanager
 def open_journal(
-    kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile
+    kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile, conditions: Any = None
 ) -> Iterator[Journal[Variant, Sample]]:
     """Open the journal of these variants, with the samples of complete rounds in it.
 
@@ -140,12 +144,14 @@ def open_journal(
         What is measured.
     profile : Profile
         The profile, with the number of rounds.
+    conditions : JSON values
+        What samples depend on besides.
     """
     folder = os.environ.get(JOURNAL_VARIABLE)
     if folder is None:
         yield Journal(None)
         return
-    path = Path(folder) / f"{_name(kind, variants, profile)}.jsonl"
+    path = Path(folder) / f"{_name(kind, variants, profile, conditions)}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     header = {"suite": kind.suite, "variants": len(variants), "rounds": profile.rounds}
     found = read_lines(path)
@@ -162,7 +168,9 @@ def open_journal(
     lines += [_line(each, number, sample) for each, rounds in taken.items() for number, sample in rounds.items()]
     path.write_text("".join(f"{line}\n" for line in lines))
     with path.open("a") as file:
-        yield Journal(file, taken)
+        journal: Journal[Variant, Sample] = Journal(file, taken)
+        yield journal
+        journal.note_end()
 
 
 def samples_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Variant, Sample]) -> dict[Variant, dict[int, Sample]]:
@@ -173,6 +181,21 @@ def samples_in(lines: Sequence[Mapping[str, Any]], kind: Kind[Variant, Sample]) 
             variant: Variant = from_json(kind.variant, line["variant"])
             samples.setdefault(variant, {})[line["round"]] = kind.sample.from_json(line["sample"])
     return samples
+
+
+def remove_ended(folder: Path, since: float) -> None:
+    """Remove the journals of which all rounds were measured.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the journals are.
+    since : float
+        Time of `time.time`: older journals are those of other runs, and stay.
+    """
+    for path in folder.glob("*.jsonl"):
+        if path.stat().st_mtime >= since and any("ended" in line for line in read_lines(path)):
+            path.unlink()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -193,13 +216,13 @@ def _line(variant: Any, number: int, sample: JsonValues) -> str:
     return json.dumps({"variant": to_json(variant), "round": number, "sample": sample.to_json()})
 
 
-def _name(kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile) -> str:
+def _name(kind: Kind[Variant, Sample], variants: Sequence[Variant], profile: Profile, conditions: Any) -> str:
     """Return a name that is equal only if samples can be taken over."""
     digest = xxhash.xxh3_64()
     for folder in (FOLDER, FOLDER / "measuring", FOLDER / "settings"):
         for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
-    digest.update(json.dumps([to_json(replace(profile, rounds=0)), [to_json(each) for each in variants]]))
+    digest.update(json.dumps([to_json(replace(profile, rounds=0)), [to_json(each) for each in variants], conditions]))
     digest.update(json.dumps([os.environ.get(name) for name in ("ASV_ENV_NAME", "FAIR_ETL_CPUS")]))
     commit = os.environ.get("ASV_COMMIT", "uncommitted")[:12]
     return f"{commit}-{kind.suite}-{profile.name}-{digest.hexdigest()}"

@@ -101,7 +101,7 @@ def _taken(peak: PeakMemory, before: PeakMemory, backend: str) -> int:
     if backend == "cuda":
         import torch
 
-        return int(torch.cuda.max_memory_allocated())
+        return int(torch.cuda.max_memory_reserved())  # with what the allocator keeps, which others cannot have
     return max(1, peak.nbytes - before.nbytes)
 
 

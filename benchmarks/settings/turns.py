@@ -142,7 +142,7 @@ def take_turns(
     }
     variants = list(dict.fromkeys(key[:2] for key, each in measured.items() if not each.reason))
     profile = Profile("settings", SAMPLES, IMAGE_SIZE, rounds, seconds, grid=False)
-    with open_journal(JOURNAL, variants, profile) as journal, tempfile.TemporaryDirectory() as folder:
+    with open_journal(JOURNAL, variants, profile, list(measured)) as journal, tempfile.TemporaryDirectory() as folder:
         arms = _Arms(make_data(profile, Path(folder)))
         done = 0
 

@@ -178,6 +178,11 @@ class Settings:
         HeapPolicy(self.heap)
         GcPolicy(self.gc)
         DeviceMemoryPolicy(self.device_memory)
+        if self.device_memory != "default" and self.pythons:
+            raise ValueError(
+                f"--device-memory {self.device_memory}: strategies in another Python would not have it; leave out "
+                f"--python {', '.join(self.pythons)}"
+            )
         find_dtype(self.dtype)
         for name in (
             "batch_size",

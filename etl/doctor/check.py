@@ -84,6 +84,8 @@ class Finding:
         Measurement of the remedy; None if the remedy was not tried.
     trial_failed : str or None
         Reason why the trial failed; None if it succeeded or there was none.
+    is_suggestion : bool
+        True if the remedy changes what is learnt, so that even a measured time is no saving.
     """
 
     check: str
@@ -96,6 +98,7 @@ class Finding:
     saves_seconds: float | None = None
     trial: Trial | None = None
     trial_failed: str | None = None
+    is_suggestion: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as JSON values."""

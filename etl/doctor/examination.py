@@ -134,7 +134,8 @@ def examine(
         batches may have any structure.
     step : callable, optional
         `step(batch)`, a training step of your own instead of `model`, `backend` and `loss`. It gets each batch as
-        `iterator` yields it, some of them several times, and must leave them as they are.
+        `iterator` yields it, some of them several times, and must leave them as they are. If batches have less than 32
+        records, it also gets some in which a batch is repeated, up to 128 records.
     backend : Backend or str
         Where to train. If "auto" fails, the CPU is used and a finding says so.
     loss : callable, optional
@@ -233,7 +234,7 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
     if trial is None:
         return replace(finding, trial_failed="it cannot be applied in this process")
     batches = case.batches_per_epoch
-    is_of_batches = changed is not None and batches is not None
+    is_of_batches = changed is not None and batches is not None and not finding.is_suggestion
     saves = (trial.without_seconds - trial.with_seconds) * (batches or 0) if is_of_batches else None
     return replace(finding, trial=trial, saves_seconds=saves)
 

@@ -43,6 +43,8 @@ class Gpu:
         Bytes of device memory: in use by any process, and all.
     other_processes : tuple of GpuProcess
         Processes that compute on it, this one and its ranks excepted, the one with the most memory first.
+    lists_own : bool
+        True if this process or one of its ranks is among the processes that NVML lists. In a container it never is.
     """
 
     uuid: str
@@ -51,6 +53,7 @@ class Gpu:
     used_nbytes: int
     total_nbytes: int
     other_processes: tuple[GpuProcess, ...]
+    lists_own: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,9 @@ def look_at_gpus(own: Collection[int]) -> Gpus:
 def _look(nvml: Any, number: int, own: Collection[int]) -> Gpu:
     device = nvml.nvmlDeviceGetHandleByIndex(number)
     memory = nvml.nvmlDeviceGetMemoryInfo(device)
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)
     others = [
-        GpuProcess(each.pid, _name_of(each.pid), each.usedGpuMemory or 0)
-        for each in nvml.nvmlDeviceGetComputeRunningProcesses(device)
-        if each.pid not in own
+        GpuProcess(each.pid, _name_of(each.pid), each.usedGpuMemory or 0) for each in processes if each.pid not in own
     ]
     return Gpu(
         uuid=nvml.nvmlDeviceGetUUID(device).removeprefix("GPU-"),
@@ -108,6 +110,7 @@ def _look(nvml: Any, number: int, own: Collection[int]) -> Gpu:
         used_nbytes=memory.used,
         total_nbytes=memory.total,
         other_processes=tuple(sorted(others, key=lambda each: -each.nbytes)),
+        lists_own=len(others) < len(processes),
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 
 import psutil
 
-from etl.measuring.process_tree import PeakMemory
+from etl.measuring.process_tree import PeakMemory, peak_resident_nbytes
 from etl.runtime.heap_policy import data_nbytes
 from etl.runtime.resources import available_nbytes
 
@@ -58,8 +57,7 @@ def look_at_memory() -> MemoryNeed:
     now = PeakMemory()
     now.look()
     own = psutil.Process().memory_info().rss
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return MemoryNeed(peak + max(0, now.nbytes - own), data_nbytes(), available_nbytes())
+    return MemoryNeed(peak_resident_nbytes() + max(0, now.nbytes - own), data_nbytes(), available_nbytes())
 
 
 def _gigabytes(nbytes: int) -> str:

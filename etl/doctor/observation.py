@@ -193,16 +193,22 @@ def observe_training(
     """
     watch = CollectionWatch()
     calls: Calls = {}
-    on_device: dict[str, int] = {}
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
     needs: list[MemoryNeed] = []
     predictions = _Predictions()
 
     def around() -> ExitStack:
-        on_device.update(_device_stats(setup.device))  # after the batches that warm up
+        before.update(_device_stats(setup.device))  # after the batches that warm up
         stack = ExitStack()
-        stack.callback(lambda: needs.append(look_at_memory()))  # while the iterator's processes still load
+        stack.callback(look)
         stack.enter_context(watch)
         return stack
+
+    def look() -> None:
+        """Look at memory after the batches, while the iterator's processes still load."""
+        after.update(_device_stats(setup.device))
+        needs.append(look_at_memory())
 
     with ExitStack() as tracing:
         if user_model is not None:
@@ -210,7 +216,6 @@ def observe_training(
             tracing.callback(user_model.register_forward_pre_hook(predictions).remove)
         times, batch = time_steps(setup, count, around)
         trace = None if setup.of_model is None else _trace(setup.of_model, batch, calls, predictions.records)
-    device_memory = DeviceMemory.between(on_device, _device_stats(setup.device))
     rank_waits = time_rank_waits(setup) if is_rank and setup.of_model is None else None
     device = setup.device
     tracked = len(gc.get_objects())
@@ -228,13 +233,14 @@ def observe_training(
         memory=needs[0],
         trace=trace,
         rank_waits=rank_waits,
-        device_memory=device_memory,
+        device_memory=DeviceMemory.between(before, after),
     )
 
 
 def _device_stats(device: torch.device) -> Mapping[str, int]:
-    """Return the counts of torch's allocator for a CUDA device; nothing for the CPU."""
-    return torch.cuda.memory_stats(device) if device.type == "cuda" else {}
+    """Return the counts of torch's own allocator for a CUDA device; nothing for the CPU and other allocators."""
+    is_counted = device.type == "cuda" and torch.cuda.get_allocator_backend() == "native"
+    return torch.cuda.memory_stats(device) if is_counted else {}
 
 
 class _Predictions:

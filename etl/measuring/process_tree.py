@@ -64,6 +64,11 @@ class PeakMemory:
             self.look()
 
 
+def peak_resident_nbytes() -> int:
+    """Return the most bytes of memory that this process has had since its program was started."""
+    return _value("/proc/self/status", "VmHWM") * 1024  # getrusage counts what was there before that, too
+
+
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of all its descendants, including those that have ended."""
     # Unlike os.times, getrusage does not count in ticks.

@@ -12,7 +12,7 @@ class Audit:
     Attributes
     ----------
     setting : str
-        "gc", "heap" or "threads".
+        "gc", "heap", "threads" or "device memory".
     requested : str
         The policy that was asked for.
     in_force : str

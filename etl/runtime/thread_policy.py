@@ -49,9 +49,9 @@ class ThreadPolicy(Policy):
     Parameters
     ----------
     compute : int, optional
-        Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default the physical cores
-        that this process may use, by its affinity and its control group, less `loaders`, and at least 1: two threads
-        that compute on one core wait for each other.
+        Threads for BLAS, OpenMP and torch's operations, and the most that OpenCV keeps. By default one for each
+        physical core that this process may use, by its affinity and its control group, since two threads that compute
+        on one core wait for each other; but no more than the CPUs that `loaders` leave, and at least 1.
     loaders : int, optional
         Threads of each `AsyncIterator` whose `threads` is not given. By default the CPUs that `compute` leaves.
 
@@ -71,7 +71,8 @@ class ThreadPolicy(Policy):
     def __init__(self, compute: int | None = None, loaders: int | None = None) -> None:
         self.loaders = None if loaders is None else whole_number("loader threads", loaders, least=1)
         if compute is None:
-            compute = max(1, (available_cores() or available_cpus()) - (self.loaders or 0))
+            cpus = available_cpus()
+            compute = max(1, min(available_cores() or cpus, cpus - (self.loaders or 0)))
         self.compute = whole_number("compute threads", compute, least=1)
         # The pools that were limited on entering.
         self._set: set[str] = set()

@@ -221,10 +221,15 @@ def fit(
     if epochs != 1 and is_exhausted_by_iterating(iterator):
         raise ValueError(f"epochs is {epochs}, but {describe(iterator)} is exhausted after one; {_ITERABLE_AGAIN}")
     make_optimizer = _optimizer_maker(optimizer, learning_rate)
-    policies = _policies(gc, heap, threads, device_memory)
+    policies = _policies(gc, heap, threads)
+    on_device = DeviceMemoryPolicy(device_memory) if isinstance(device_memory, str) else device_memory
     # A checkpoint has what the other listeners have made of the same iteration.
     listeners = sorted(listeners, key=lambda listener: getattr(listener, "runs_last", False))
     ranks, chosen = join(backend)
+    if on_device is not None:
+        policies.insert(
+            0, on_device if on_device.device is not None else DeviceMemoryPolicy(on_device.policy, chosen.device)
+        )
     ranks.check_equal(
         "epochs, averaging_frequency, report_score_after_averaging and listeners that work together",
         (epochs, averaging_frequency, report_score_after_averaging, _working_together(listeners)),
@@ -241,8 +246,6 @@ def fit(
     try:
         with ExitStack() as in_force:
             for policy in policies:
-                if isinstance(policy, DeviceMemoryPolicy) and policy.device is None:
-                    policy.device = chosen.device
                 in_force.enter_context(policy)
             loop.run()
             chosen.synchronize()
@@ -417,11 +420,9 @@ def _policies(
     gc: GcPolicy | str | None,
     heap: HeapPolicy | str | None,
     threads: ThreadPolicy | int | None,
-    device_memory: DeviceMemoryPolicy | str | None,
 ) -> list[Policy]:
     # Garbage collection comes last, so that objects made by the other policies are frozen, too.
     made = (
-        DeviceMemoryPolicy(device_memory) if isinstance(device_memory, str) else device_memory,
         ThreadPolicy(threads) if isinstance(threads, int) else threads,
         HeapPolicy(heap) if isinstance(heap, str) else heap,
         GcPolicy(gc) if isinstance(gc, str) else gc,

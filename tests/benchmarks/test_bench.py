@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks import bench
 from benchmarks.cells import Cell, Profile
 from benchmarks.journal import CELLS as KIND
-from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, open_journal, read_lines, samples_in
+from benchmarks.journal import JOURNAL_VARIABLE, CellMetrics, open_journal, read_lines, remove_ended, samples_in
 from benchmarks.measuring.clock import EpochMetrics, Split
 
 REQUIREMENTS = Path(bench.__file__).parents[1] / ".ci" / "asv.txt"
@@ -60,6 +60,35 @@ def test_complete_rounds_are_taken_over_after_an_interruption_and_others_are_not
     # asv loses them if it is interrupted before it ends, so they are kept.
     with open_journal(KIND, CELLS, PROFILE) as journal:
         assert {len(each) for each in journal.taken.values()} == {3}
+
+
+def test_only_journals_of_this_run_that_have_ended_are_removed(folder: Path) -> None:
+    interrupt(rounds=1, samples=1)
+    (interrupted,) = folder.iterdir()
+    with open_journal(KIND, CELLS[:1], PROFILE):
+        pass
+    (ended,) = set(folder.iterdir()) - {interrupted}
+    remove_ended(folder, since=ended.stat().st_mtime + 1)
+    assert set(folder.iterdir()) == {interrupted, ended}
+    remove_ended(folder, since=0)
+    assert set(folder.iterdir()) == {interrupted}
+
+
+def test_the_journal_of_a_later_suite_outlives_the_suites_before_it(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr(bench, "JOURNALS", folder)
+    interrupt(rounds=2, samples=0)
+    seen: list[int] = []
+
+    def watch(*_: object) -> int:
+        seen.append(len(list(folder.iterdir())))
+        return 0
+
+    monkeypatch.setattr(bench, "watch", watch)
+    monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    assert bench.main(["--profile", "full"]) == 0
+    assert seen == [1] * (len(bench.SUITES["full"]) + 1)  # and asv publish
 
 
 def test_a_cell_that_failed_is_tried_again_and_keeps_no_round_from_being_complete(folder: Path) -> None:

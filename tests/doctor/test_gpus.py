@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from etl.doctor import Finding, Severity, examine
+from etl.doctor import Finding, Severity
 from etl.doctor.check import Case
 from etl.doctor.checks import cpus
 from etl.doctor.checks.cpus import OtherProcesses
 from etl.doctor.gpus import Gpu, GpuProcess, Gpus, look_at_gpus
-from tests.doctor_cases import quiet_machine
+from etl.doctor.observation import observe_training
+from etl.doctor.setup import make_setup
+from etl.training.backends import backend
+from tests.doctor_cases import Batches, mlp, quiet_machine
 
 SOURCE = Path(__file__).with_name("nvml.c")
 CODE = """
@@ -116,19 +119,27 @@ def test_a_gpu_whose_use_is_unknown_is_not_called_free() -> None:
     assert "NVML: no" in found.evidence
 
 
-def test_only_the_gpu_of_compute_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.doctor_cases import Batches, mlp
+def test_processes_cannot_be_told_apart_where_this_one_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = replace(IDLE, other_processes=(GpuProcess(7, "python", 25 * 10**9),))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # as in a container: 7 may be this process
+    found = on_gpus(gpu)
+    assert found.severity is Severity.FINE
+    assert "processes, this one among them: python (7) 25.0 GB" in found.evidence
+    assert on_gpus(replace(gpu, lists_own=True)).severity is Severity.WARNING
 
+
+def test_a_training_on_the_cpu_does_not_mind_who_uses_the_gpu() -> None:
+    busy = replace(IDLE, busy=0.9, other_processes=(GpuProcess(7, "python", 25 * 10**9),))
+    machine = replace(quiet_machine(), gpus=Gpus((busy,)))
+    setup = make_setup(mlp(), Batches(), backend("cpu"), None)
+    found = OtherProcesses().look(Case(machine, setup, observe_training(None, setup, 2)))
+    assert (found.severity, found.found) == (Severity.FINE, "the CPUs are free")
+
+
+@pytest.mark.parametrize(("uuid", "severity"), [("aaaa", Severity.FINE), ("bbbb", Severity.SERIOUS)])
+def test_only_the_gpu_of_compute_counts(uuid: str, severity: Severity, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = replace(quiet_machine(), gpus=Gpus((IDLE, replace(IDLE, uuid="bbbb", busy=0.9))))
-    monkeypatch.setattr("etl.doctor.examination.look_at_machine", lambda: machine)
-    seen: list[Case] = []
-    monkeypatch.setattr(OtherProcesses, "look", lambda self, case: seen.append(case) or self.fine("", ""))
-    examine(mlp(), Batches(), backend="cpu", batches=2)
-    monkeypatch.undo()
-    monkeypatch.setattr(cpus, "_uuid_of", lambda _: "aaaa")
-    (case,) = seen
-    assert case.observation is not None
-    on_first = replace(case.observation, device=torch.device("cuda", 0))
-    assert OtherProcesses().look(replace(case, observation=on_first)).severity is Severity.FINE
-    monkeypatch.setattr(cpus, "_uuid_of", lambda _: "bbbb")
-    assert OtherProcesses().look(replace(case, observation=on_first)).severity is Severity.SERIOUS
+    setup = make_setup(mlp(), Batches(), backend("cpu"), None)
+    observation = replace(observe_training(None, setup, 2), device=torch.device("cuda", 0))
+    monkeypatch.setattr(cpus, "_uuid_of", lambda _: uuid)
+    assert OtherProcesses().look(Case(machine, setup, observation)).severity is severity

@@ -15,7 +15,7 @@ from etl.doctor.check import Case
 from etl.doctor.checks import forward_pass
 from etl.doctor.checks.forward_pass import SharedModel
 from etl.doctor.observation import observe_training
-from etl.doctor.setup import make_setup
+from etl.doctor.setup import ModelSetup, make_setup
 from etl.training.backends import backend
 from tests.doctor_cases import FEATURES, Batches, mlp, quiet_machine
 
@@ -79,10 +79,28 @@ def test_answers_of_a_shared_model_and_of_the_server_are_measured(monkeypatch: p
 
 def test_an_error_of_a_prediction_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     case = served_case(clients=1, records=1)
+    SharedModel().look(case)
     assert case.observation is not None
     batch = replace(case.observation.batch, features=case.observation.batch.features[:, :3])
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         SharedModel().measure(replace(case, observation=replace(case.observation, batch=batch)))
+
+
+class Several(Serial):
+    """A model with several outputs."""
+
+    def forward(self, features: Any) -> Any:
+        outputs = super().forward(features)
+        return {"outputs": outputs, "features": (features, outputs)}
+
+
+def test_models_of_several_outputs_are_served_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward_pass, "SERVING_SECONDS", 0.05)
+    case = served_case(clients=2, records=1)
+    SharedModel().look(case)
+    assert isinstance(case.setup, ModelSetup)
+    served = replace(case, setup=replace(case.setup, model=Several()))
+    assert SharedModel().measure(served) is not None
 
 
 def test_threads_that_train_are_not_served() -> None:

@@ -97,14 +97,15 @@ def test_threads_that_are_no_whole_number_above_0_are_refused(compute: object) -
 def test_compute_is_what_loading_leaves_of_the_cpus() -> None:
     cores = available_cores() or available_cpus()
     assert ThreadPolicy().compute == cores
-    assert ThreadPolicy(loaders=1).compute == max(1, cores - 1)
+    assert ThreadPolicy(loaders=1).compute == max(1, min(cores, available_cpus() - 1))
 
 
 def test_logical_cpus_of_one_core_are_left_to_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_policy, "available_cpus", lambda: 8)
     monkeypatch.setattr(thread_policy, "available_cores", lambda: 4)
     assert ThreadPolicy().compute == 4
-    assert ThreadPolicy(loaders=1).compute == 3
+    assert ThreadPolicy(loaders=4).compute == 4
+    assert ThreadPolicy(loaders=6).compute == 2
     with ThreadPolicy(2):
         assert thread_policy.default_loader_threads() == 6
     monkeypatch.setattr(thread_policy, "available_cores", lambda: None)  # the system does not say

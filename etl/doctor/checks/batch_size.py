@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch, as_batch
 from etl.measuring.arrays import copy_of
+from etl.measuring.process_tree import PeakMemory
 from etl.measuring.structure import describe, leaves_in, record_count
 from etl.runtime.resources import available_nbytes
 
@@ -41,7 +41,7 @@ class Growth:
     factor : int
         Its records divided by those of the present batch.
     end : str
-        Reason why no larger one is.
+        Reason why no larger one is, as a sentence without a full stop.
     """
 
     factor: int
@@ -72,25 +72,18 @@ class BatchSize(Check):
                 "the first axis of a batch",
                 "check that the loss falls as fast as with smaller batches",
             )
-        found, usual = (
-            f"batches of {size} record{'s' if size > 1 else ''}",
-            f"{MIN_RECORDS} to {USUAL_RECORDS} are usual",
-        )
-        reason, growth = self._why_not_larger(case, batch), None
-        if not reason:
-            try:
-                growth = _grow(case.setup, batch, MAX_RECORDS if is_usual else USUAL_RECORDS)
-            except Exception as error:  # noqa: BLE001 - with batches of this size, this training has just run
-                reason = f"batches of more than {size} fail: {type(error).__name__}: {error}"
-        if growth is None or growth.factor == 1:
-            reason = reason or f"batches of more than {size} are of no use: {growth.end if growth else ''}"
-            return self.fine(found, f"{usual}; {reason}") if is_usual else self.not_looked_at(reason)
+        found = f"batches of {size} record{'s' if size > 1 else ''}"
+        usual = f"{MIN_RECORDS} to {USUAL_RECORDS} are usual"
+        reason = self._why_not_larger(case, batch, is_usual)
+        growth = Growth(1, reason) if reason else _grow(case.setup, batch, MAX_RECORDS if is_usual else USUAL_RECORDS)
+        if growth.factor == 1:
+            return self.fine(found, f"{usual}; {growth.end}") if is_usual else self.not_looked_at(growth.end)
         factor = case.notes[self.name] = growth.factor
         small, large = time_compute((case.setup, case.setup), (batch, _repeated(batch, factor)), TRIAL_SECONDS)
         ratio = large / factor / small
         evidence = (
             f"a training step takes {small * 1e3:.2f} ms, and {large * 1e3:.2f} ms with {factor} times the records: "
-            f"{ratio:.2f} times as long for each record (medians, in turns); beyond that, {growth.end}"
+            f"{ratio:.2f} times as long for each record (medians, in turns); {growth.end}"
         )
         if not is_usual:
             return self.slower(
@@ -105,18 +98,33 @@ class BatchSize(Check):
         if ratio > 1 - MIN_SAVING:
             return self.fine(found, f"{usual}; {evidence}")
         # Fewer and larger steps may not learn as much in an epoch, so no saving is promised.
-        return self.wrong(
+        suggestion = self.wrong(
             Severity.NOTE,
             f"{found} are computed slower than larger ones",
             evidence,
             f"try batch_size={factor * size}, and check that the loss falls as fast; {LEARNING_RATE}",
         )
+        return replace(suggestion, is_suggestion=True)
 
-    def _why_not_larger(self, case: Case, batch: Any) -> str:
-        """Return the reason why no larger batches can be tried; an empty string if they can."""
+    def _why_not_larger(self, case: Case, batch: Any, is_usual: bool) -> str:
+        """Return the reason why no larger batches can be tried; an empty string if they can.
+
+        Parameters
+        ----------
+        case : Case
+            The case.
+        batch : batch
+            A batch.
+        is_usual : bool
+            True if its size is.
+        """
         if case.waits_for_ranks:
             return f"larger batches are not tried: {STEP_WITH_RANKS}"
-        return "" if _can_be_joined(batch) else f"larger batches cannot be made of {describe(batch)}"
+        if not _can_be_joined(batch):
+            return f"larger batches cannot be made of {describe(batch)}"
+        if is_usual and case.of_model is None:
+            return "larger batches are not tried with a step of your own, which would learn from repeated records"
+        return ""
 
     def apply(self, setup: Setup, case: Case) -> Setup:
         return setup.loading(Rebatched(setup.batches, case.notes[self.name], setup.accept))
@@ -167,36 +175,47 @@ def _grow(setup: Setup, batch: Any, max_records: int) -> Growth:
         The most records to try.
     """
     factor, step = 1, setup.make_step()
-    step(batch)
     size = record_count(batch)
-    seconds = min(_seconds_of(step, batch) for _ in range(2))
-    while 2 * factor * size <= max_records:
-        available, peak = available_nbytes(), _peak_nbytes()
-        larger = _repeated(batch, 2 * factor)
-        try:
-            step(larger)  # the first of its size allocates memory
+    try:
+        step(batch)
+        seconds = _seconds_of(step, batch)
+        while 2 * factor * size <= max_records:
+            larger = _repeated(batch, 2 * factor)
+            if _is_too_large(step, larger):
+                return Growth(factor, "a step with twice as many records takes more than a quarter of the free memory")
             doubled = _seconds_of(step, larger)
-        except torch.cuda.OutOfMemoryError:
-            return Growth(factor, "the device has too little memory")
-        if _peak_nbytes() - peak > available / 4:
-            return Growth(factor, "a step takes more than a quarter of the free memory")
-        if doubled > 2 * (1 - MIN_GAIN) * seconds and 2 * factor * size > MIN_RECORDS:
-            return Growth(factor, "a record takes as long in a larger batch")
-        factor, seconds = 2 * factor, doubled
-        if seconds > MAX_STEP_SECONDS:
-            return Growth(factor, f"a step takes more than {MAX_STEP_SECONDS} s")
-    return Growth(factor, f"batches have more than {max_records:,} records, which is not usual")
+            if doubled > 2 * (1 - MIN_GAIN) * seconds and 2 * factor * size > MIN_RECORDS:
+                return Growth(factor, "a record takes as long in batches of twice as many")
+            factor, seconds = 2 * factor, doubled
+            if seconds > MAX_STEP_SECONDS:
+                return Growth(factor, f"a step takes more than {MAX_STEP_SECONDS} s")
+    except torch.cuda.OutOfMemoryError:
+        return Growth(factor, "the device has too little memory for twice as many records")
+    except Exception as error:  # noqa: BLE001 - with batches of the given size, this training has just run
+        return Growth(factor, f"batches of more than {factor * size} fail: {type(error).__name__}: {error}")
+    finally:
+        if setup.device.type == "cuda":
+            torch.cuda.empty_cache()  # what large batches needed is left to others
+    return Growth(factor, f"batches of more than {max_records:,} records are not usual")
+
+
+def _is_too_large(step: Callable[[Any], None], batch: Any) -> bool:
+    """Train on `batch` for the first time, and return True if that takes more than a quarter of the free memory."""
+    available, before = available_nbytes(), PeakMemory()
+    before.look()
+    with PeakMemory() as during:
+        step(batch)
+    return during.nbytes - before.nbytes > available / 4
 
 
 def _seconds_of(step: Callable[[Any], None], batch: Any) -> float:
-    started = time.perf_counter()
-    step(batch)
-    return time.perf_counter() - started
-
-
-def _peak_nbytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the seconds of a step, the less of two measurements."""
+    times = []
+    for _ in range(2):
+        started = time.perf_counter()
+        step(batch)
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def _repeated(batch: Any, times: int) -> Any:

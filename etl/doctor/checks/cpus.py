@@ -74,28 +74,33 @@ class OtherProcesses(Check):
         )
 
     def _of_gpus(self, case: Case) -> Finding | None:
-        """Return the finding for the GPU of compute, or for all of them if that is unknown; None without any."""
-        gpus = case.machine.gpus
-        is_on_gpu = case.observation is not None and case.observation.device.type == "cuda"
-        if not gpus.found:
-            if is_on_gpu or case.machine.nvidia_gpus:
-                return self.fine("it is unknown who else uses the GPU", gpus.unknown)
+        """Return the finding for the GPU of compute, or for all GPUs without a training; None if there are none."""
+        gpus, observation = case.machine.gpus, case.observation
+        if observation is not None and observation.device.type != "cuda":
             return None
-        uuid = _uuid_of(case.observation.device) if case.observation is not None and is_on_gpu else None
-        ours = [each for each in gpus.found if each.uuid == uuid] or gpus.found
+        uuid = None if observation is None else _uuid_of(observation.device)
+        ours = [each for each in gpus.found if observation is None or each.uuid == uuid or len(gpus.found) == 1]
+        if not ours:
+            if observation is None and not case.machine.nvidia_gpus:
+                return None
+            reason = gpus.unknown or "NVML lists none of the GPUs with the identifier that torch has"
+            return self.fine("it is unknown who else uses the GPU", reason)
         busiest = max(ours, key=lambda each: (each.busy, each.used_nbytes))
-        held = sum(each.nbytes for each in busiest.other_processes)
+        # While this process holds memory of the GPU and is not listed, it is one of those that are.
+        is_hidden = import_torch().cuda.is_initialized() and not busiest.lists_own
+        held = 0 if is_hidden else sum(each.nbytes for each in busiest.other_processes)
         named = ", ".join(
             f"{each.name} ({each.pid}) {each.nbytes / 1e9:.1f} GB" for each in busiest.other_processes[:SHOWN_PROCESSES]
         )
         evidence = (
             f"NVML, of {busiest.name}, while this process was idle: busy {busiest.busy:.0%}; "
-            f"{busiest.used_nbytes / 1e9:.1f} of {busiest.total_nbytes / 1e9:.1f} GB in use; other processes: "
+            f"{busiest.used_nbytes / 1e9:.1f} of {busiest.total_nbytes / 1e9:.1f} GB in use; "
+            f"{'processes, this one among them' if is_hidden else 'other processes'}: "
             f"{named or 'none that can be seen'}"
         )
         end = "end them, or train on another GPU: backend='cuda:1', or CUDA_VISIBLE_DEVICES"
         if busiest.busy >= WARNING_SHARE:
-            saves = _share_of_epoch(case, busiest.busy) if is_on_gpu else None
+            saves = _share_of_epoch(case, busiest.busy)
             return self.wrong(_severity_of(busiest.busy), "other processes compute on the GPU", evidence, end, saves)
         if held >= HELD_SHARE * busiest.total_nbytes:
             return self.wrong(

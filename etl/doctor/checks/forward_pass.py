@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from etl.doctor.check import Case, Check, Finding, Severity, Trial
 from etl.doctor.steps import take_turns
@@ -42,7 +43,9 @@ class SharedModel(Check):
             return self.fine("one thread calls the model", evidence)
         name, threads = max(shared.items(), key=lambda each: each[1])
         remedy = "give each thread its own model (copy.deepcopy), or let one thread compute for all of them"
-        if case.observation.trace.predicting & callers[name]:
+        clients = case.observation.trace.predicting & callers[name]
+        if clients:
+            case.notes[self.name] = len(clients)
             evidence += (
                 "; gradients are off in some of these threads, as for predictions, for which the guide's step 6 names "
                 '"one model per thread (as this avoids locks)", or "ParallelInference"'
@@ -58,13 +61,12 @@ class SharedModel(Check):
     def measure(self, case: Case) -> Trial | None:
         """Let as many threads as were seen predict with one copy of the model, and in turns with `ParallelInference`.
 
-        Nothing is trained meanwhile. None if no thread was seen to predict.
+        Nothing is trained meanwhile. None if `look` saw none, so that its remedy is another one.
         """
         setup, observation = case.of_model, case.observation
         if setup is None or observation is None or observation.trace is None:
             return None
-        trace = observation.trace
-        clients = len(trace.predicting & frozenset().union(*trace.callers.values()))
+        trace, clients = observation.trace, case.notes.get(self.name, 0)
         if not clients or not trace.predicted_records:
             return None
         features = observation.batch.features
@@ -76,7 +78,7 @@ class SharedModel(Check):
 
         def predict() -> None:
             with torch.no_grad():
-                shared(*(each.to(setup.device) for each in inputs)).cpu()
+                tree_map_only(torch.Tensor, torch.Tensor.cpu, shared(*(each.to(setup.device) for each in inputs)))
 
         with ExitStack() as stack:
             server = stack.enter_context(ParallelInference(setup.model, backend=setup.backend))
