@@ -113,7 +113,7 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
     longest = max(metrics["wall"] for metrics in medians.values())
     table = Table(
         title=f"One epoch of {profile.samples:,} photographs at {profile.image_size} x {profile.image_size}, "
-        f"commit {commit[:8]}, median of {rounds} rounds",
+        f"commit {commit[:8]}, median of {_rounds(rounds)}",
         caption="ms; ETL: loading alone; wall = compute █ + stall ░ + the loop itself",
     )
     table.add_column("strategy")
@@ -133,6 +133,10 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
             say(_ratio(measured, strategy, base), console)
     if measured.presaving is not None:
         say(_presaving_cost(*measured.presaving, medians), console)
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'' if count == 1 else 's'}"
 
 
 def results_of(results_dir: Path, profile: Profile) -> list[Any]:
@@ -175,7 +179,7 @@ def _ratio(measured: StrategySamples, strategy: str, base: str) -> str:
     ratios = [above / below for above, below in pairs]
     return (
         f"wall time {strategy} / {base}: {statistics.median(ratios):.2f}, "
-        f"from {min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds"
+        f"from {min(ratios):.2f} to {max(ratios):.2f} over {_rounds(len(ratios))}"
     )
 
 

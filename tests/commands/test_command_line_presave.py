@@ -208,6 +208,7 @@ def test_left_out_files_are_one_line_on_standard_error(
         assert store.gather(range(2))["label"].tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_comparison_says_only_once_which_files_are_left_out(mixed: Path) -> None:
     options = [
         "--strategies",

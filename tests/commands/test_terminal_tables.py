@@ -223,6 +223,7 @@ def assert_readable(shown: Shown, columns: int) -> None:
     assert max(map(cell_len, shown.lines)) <= columns
 
 
+@pytest.mark.slow
 def test_the_command_compare(photographs: Path) -> None:
     shown = run_in_terminal(80, "-m", "etl", "compare", str(photographs), *QUICK, "--strategies", "raw,presaved")
     assert shown.code == 0, shown.errors

@@ -25,7 +25,7 @@ from etl.doctor import Examination, Severity, examine
 from etl.doctor.check import Case
 from etl.doctor.checks import CHECKS, batch_size, cpus, data_type, hardware
 from etl.doctor.checks.batch_size import BatchSize, Rebatched
-from etl.doctor.checks.cpus import OtherProcesses
+from etl.doctor.checks.cpus import OtherProcesses, Threads
 from etl.doctor.checks.data_type import DataType
 from etl.doctor.checks.forward_pass import Fallback, SharedModel
 from etl.doctor.checks.hardware import BackendInUse, CpuExtensions, VendorKernels
@@ -547,7 +547,8 @@ def test_a_training_that_cannot_be_examined_is_refused(model: Any, batches: Any,
         examine(model, batches, backend="cpu")
 
 
-def test_what_reads_ahead_of_a_dataloader_is_left_at_its_epoch() -> None:
+def test_what_reads_ahead_of_a_dataloader_is_left_at_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examination.CHECKS", (LoadingBottleneck(), Threads()))
     data = torch.utils.data.TensorDataset(torch.zeros(64, FEATURES), torch.zeros(64, dtype=torch.int64))
     for iterator in (
         etl.AsyncIterator(torch.utils.data.DataLoader(data, batch_size=32)),

@@ -14,9 +14,10 @@ import torch
 import etl
 from etl.doctor import Severity, examine
 from etl.doctor.check import OWN_STEP, Case
-from etl.doctor.checks.batch_size import Rebatched
+from etl.doctor.checks.batch_size import BatchSize, Rebatched
 from etl.doctor.checks.hardware import BackendInUse
-from etl.doctor.observation import Observation
+from etl.doctor.memory_need import MemoryNeed
+from etl.doctor.observation import Observation, observe_training
 from etl.doctor.setup import StepSetup
 from etl.doctor.steps import StepTimes
 from etl.runtime import GcPolicy, ThreadPolicy
@@ -88,7 +89,9 @@ def test_waits_for_data_are_found_around_a_step() -> None:
     assert "AsyncIterator" in str(found.remedy)
 
 
-def test_small_batches_of_any_structure_are_joined_for_a_step() -> None:
+def test_small_batches_of_any_structure_are_joined_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.doctor.examination.CHECKS", (BatchSize(),))
+    monkeypatch.setattr("etl.doctor.steps.TURN_SECONDS", 0.05)
     sizes = set()
 
     def step(batch: Any) -> None:
@@ -114,7 +117,8 @@ def test_small_batches_of_any_structure_are_joined_for_a_step() -> None:
 def test_batches_that_cannot_be_made_larger_are_not_looked_at(
     batch: Any, step: Callable[[Any], Any], reason: str
 ) -> None:
-    found = finding(examine(iterator=[batch] * 3, step=step, batches=2), "batch_size")
+    setup = StepSetup([batch] * 3, step)
+    found = BatchSize().look(Case(quiet_machine(), setup, observe_training(None, setup, 2)))
     assert found.severity is Severity.NOT_LOOKED_AT
     assert found.found.startswith(reason)
 
@@ -174,7 +178,8 @@ def test_a_gpu_beside_a_step_is_named_only_if_torch_did_not_use_it(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("etl.doctor.checks.hardware.find_backend", lambda _: etl.backend("cpu"))
-    observation = Observation(StepTimes(), 0, None, torch.device(device), [], 0, 0.0, None)
+    need = MemoryNeed(peak_nbytes=1, data_nbytes=1, available_nbytes=1)
+    observation = Observation(StepTimes(), 0, None, torch.device(device), [], 0, 0.0, need, None)
     found = BackendInUse().look(Case(quiet_machine(), StepSetup([], do_nothing), observation))
     assert found.severity is severity
     assert words in found.found

@@ -115,6 +115,7 @@ def test_averaging_every_three_iterations_is_what_its_definition_says() -> None:
     assert_equal(result.state, models[0].state_dict())
 
 
+@pytest.mark.slow
 def test_the_score_is_the_mean_of_all_ranks_or_that_of_this_one() -> None:
     def first_loss(rank: int) -> float:
         features, labels = next(iter(raw(42).shard(rank, 2)))
