@@ -189,7 +189,7 @@ def test_a_data_set_is_trained_on_with_a_step_of_its_own(
         "fallback",
     }
     assert "ms for a batch and computes for" in by_name["loading"]["evidence"]
-    assert "with 4 times the records" in by_name["batch_size"]["evidence"]
+    assert "with 16 times the records" in by_name["batch_size"]["evidence"]
     assert [each["name"] for each in content["stages"]["stages"]] == ["read"]
     assert content["pauses"]["batches"] == 4
     assert content["heap"]["leaks"] == []

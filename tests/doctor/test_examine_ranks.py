@@ -16,6 +16,7 @@ import etl
 from etl.doctor import Severity, examine
 from etl.doctor.check import STEP_WITH_RANKS, Case
 from etl.doctor.checks.ranks import WaitForRanks
+from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.observation import Observation
 from etl.doctor.rank import Rank
 from etl.doctor.rank_waits import RankWaits, duration_outside
@@ -125,7 +126,9 @@ def test_a_model_of_which_each_rank_has_a_part_is_refused(monkeypatch: pytest.Mo
 
 
 def test_waits_that_the_profiler_does_not_show_are_not_said_to_be_none() -> None:
-    observation = Observation(StepTimes(), 0, None, torch.device("cuda:1"), [], 0, 0.0, None, RankWaits(2.0, None))
+    need = MemoryNeed(peak_nbytes=1, data_nbytes=1, available_nbytes=1)
+    waits = RankWaits(2.0, None)
+    observation = Observation(StepTimes(), 0, None, torch.device("cuda:1"), [], 0, 0.0, need, None, waits)
     case = Case(quiet_machine(), StepSetup([], print), observation, Rank(1, 2, (0,)))
     found = WaitForRanks().look(case)
     assert found.severity is Severity.NOT_LOOKED_AT
