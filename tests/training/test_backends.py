@@ -198,3 +198,15 @@ def test_without_torch_batches_are_loaded_all_the_same() -> None:
         "print(sum(len(b) for b in etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 2))))"
     )
     assert process.stdout == "5\n", process.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_halves_batches_and_weights(dtype: str) -> None:
+    def nbytes(dtype: str) -> tuple[int, int]:
+        records = [{"features": np.ones(16, np.float32), "label": 0} for _ in range(4)]
+        with etl.RawIterator(records, etl.Pipeline([]), batch_size=4, dtype=dtype) as iterator:
+            features = next(iter(iterator)).features
+        model = etl.backend("cpu").place(torch.nn.Linear(16, 2), dtype)
+        return features.nbytes, sum(each.nbytes for each in model.parameters())
+
+    assert [2 * each for each in nbytes(dtype)] == list(nbytes("float32"))
