@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +82,27 @@ def look(check: Check, model: torch.nn.Module, batches: Any) -> Finding:
     """Return the finding of one check alone, of a training on the CPU."""
     setup = make_setup(model, batches, etl.backend("cpu"), None)
     return check.look(Case(quiet_machine(), setup, observe_training(model, setup, 6)))
+
+
+@contextmanager
+def predicting(model: torch.nn.Module, clients: int = 1, records: int = 1) -> Iterator[None]:
+    """Let threads predict with `model` meanwhile, each with this number of records at a time."""
+    done = threading.Event()
+
+    def predict() -> None:
+        while not done.is_set():
+            with torch.no_grad():
+                model(torch.zeros(records, FEATURES))
+
+    threads = [threading.Thread(target=predict) for _ in range(clients)]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for each in threads:
+            each.join()
 
 
 def finding(examination: Examination, check: str) -> Finding:

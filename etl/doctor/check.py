@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,6 +100,10 @@ class Finding:
     trial_failed: str | None = None
     is_suggestion: bool = False
 
+    def beside(self, other: Finding) -> Finding:
+        """Return this finding with the evidence of both."""
+        return replace(self, evidence=f"{self.evidence}; {other.evidence}")
+
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
         return {**asdict(self), "severity": self.severity.value}
@@ -148,6 +152,11 @@ class Case:
     def batches_per_epoch(self) -> int | None:
         """Batches of an epoch; None without a training, or if the iterator has no length."""
         return None if self.setup is None else self.setup.batches_per_epoch
+
+
+def heaviest_first(*findings: Finding) -> list[Finding]:
+    """Return the findings, that of the greatest weight first; equal ones stay in order."""
+    return sorted(findings, key=lambda each: -SEVERITIES.index(each.severity))
 
 
 class Check(ABC):

@@ -39,7 +39,18 @@ from etl.doctor.steps import time_compute
 from etl.loading.batch import Batch
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 from etl.runtime.resources import available_cpus
-from tests.doctor_cases import CLASSES, FEATURES, Batches, Slow, convolutional, finding, look, mlp, quiet_machine
+from tests.doctor_cases import (
+    CLASSES,
+    FEATURES,
+    Batches,
+    Slow,
+    convolutional,
+    finding,
+    look,
+    mlp,
+    predicting,
+    quiet_machine,
+)
 
 WORSE = (Severity.WARNING, Severity.SERIOUS)
 
@@ -231,20 +242,8 @@ def test_a_module_that_four_threads_call() -> None:
 
 def test_a_model_that_another_thread_uses_meanwhile() -> None:
     model = mlp()
-    done = threading.Event()
-
-    def serve() -> None:
-        while not done.is_set():
-            with torch.no_grad():
-                model(torch.zeros(1, FEATURES))
-
-    server = threading.Thread(target=serve)
-    server.start()
-    try:
+    with predicting(model):
         found = look(SharedModel(), model, Batches())
-    finally:
-        done.set()
-        server.join()
     assert found.severity is Severity.SERIOUS
     assert "2 threads call" in found.found
     assert "etl.ParallelInference" in str(found.remedy)

@@ -17,7 +17,7 @@ from etl.doctor.checks.forward_pass import SharedModel
 from etl.doctor.observation import observe_training
 from etl.doctor.setup import ModelSetup, make_setup
 from etl.training.backends import backend
-from tests.doctor_cases import FEATURES, Batches, mlp, quiet_machine
+from tests.doctor_cases import Batches, mlp, predicting, quiet_machine
 
 
 class Serial(torch.nn.Module):
@@ -41,23 +41,9 @@ LOCKS: dict[int, threading.Lock] = {}
 def served_case(clients: int, records: int) -> Case:
     """Return the case of a training beside which threads predict with the same model."""
     model = Serial()
-    done = threading.Event()
-
-    def predict() -> None:
-        while not done.is_set():
-            with torch.no_grad():
-                model(torch.zeros(records, FEATURES))
-
-    threads = [threading.Thread(target=predict) for _ in range(clients)]
-    for each in threads:
-        each.start()
-    try:
+    with predicting(model, clients, records):
         setup = make_setup(model, Batches(), backend("cpu"), None)
         observation = observe_training(model, setup, 4)
-    finally:
-        done.set()
-        for each in threads:
-            each.join()
     return Case(quiet_machine(), setup, observation)
 
 
@@ -114,20 +100,8 @@ def test_the_trial_is_part_of_an_examination(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("etl.doctor.examination.CHECKS", (SharedModel(),))
     monkeypatch.setattr(forward_pass, "SERVING_SECONDS", 0.1)
     model = mlp()
-    done = threading.Event()
-
-    def predict() -> None:
-        while not done.is_set():
-            with torch.no_grad():
-                model(torch.zeros(1, FEATURES))
-
-    thread = threading.Thread(target=predict)
-    thread.start()
-    try:
+    with predicting(model):
         (found,) = examine(model, Batches(), backend="cpu", batches=4, try_remedies=True).findings
-    finally:
-        done.set()
-        thread.join()
     assert found.trial is not None
     assert found.trial_failed is None
     assert found.saves_seconds is None

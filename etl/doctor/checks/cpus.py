@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from etl.doctor.check import SEVERITIES, Case, Check, Finding, Severity
+from etl.doctor.check import Case, Check, Finding, Severity, heaviest_first
 from etl.doctor.setup import Setup
 from etl.doctor.steps import time_compute
 from etl.runtime import ThreadPolicy
@@ -37,11 +37,10 @@ class OtherProcesses(Check):
         on_cpus, on_gpus = self._of_cpus(case), self._of_gpus(case)
         if on_gpus is None:
             return on_cpus
-        first, second = sorted((on_gpus, on_cpus), key=lambda each: -SEVERITIES.index(each.severity))
-        evidence = f"{first.evidence}; {second.evidence}"
-        if first.severity is Severity.FINE:
-            return self.fine(f"{on_cpus.found}; {on_gpus.found}", evidence)
-        return replace(first, evidence=evidence)
+        heavier, lighter = heaviest_first(on_gpus, on_cpus)
+        if heavier.severity is Severity.FINE:
+            heavier = replace(heavier, found=f"{on_cpus.found}; {on_gpus.found}")
+        return heavier.beside(lighter)
 
     def _of_cpus(self, case: Case) -> Finding:
         machine = case.machine

@@ -5,11 +5,10 @@ from __future__ import annotations
 import mmap
 import resource
 import time
-from dataclasses import replace
 
 import numpy as np
 
-from etl.doctor.check import SEVERITIES, Case, Check, Finding, Severity
+from etl.doctor.check import Case, Check, Finding, Severity, heaviest_first
 from etl.doctor.observation import DeviceMemory, Observation
 from etl.doctor.setup import Setup
 from etl.measuring.arrays import views_in
@@ -86,9 +85,9 @@ class MemoryReuse(Check):
         if case.observation.device_memory is None:
             return on_host
         on_device = self._of_device(case.observation.device_memory, case.observation.count)
-        first, second = sorted((on_device, on_host), key=lambda each: -SEVERITIES.index(each.severity))
-        case.notes[self.name] = int(first is on_device)
-        return replace(first, evidence=f"{first.evidence}; {second.evidence}")
+        heavier, lighter = heaviest_first(on_device, on_host)
+        case.notes[self.name] = int(heavier is on_device)
+        return heavier.beside(lighter)
 
     def _of_device(self, memory: DeviceMemory, batches: int) -> Finding:
         """Return the finding for the memory of a CUDA device, over this number of batches."""
