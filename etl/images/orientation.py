@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image
+
+from etl.images.jpeg import APP1, START_OF_SCAN, jpeg_segments
 
 # How to turn an image upright, by EXIF orientation (CIPA DC-008, tag 0x0112): for Pillow images, and for arrays of
 # shape (height, width, channels).
@@ -33,60 +33,39 @@ UPRIGHT_PIXELS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 # Orientations from here on exchange width and height.
 FIRST_SIDEWAYS = 5
 
-# A segment of a JPEG file (ITU-T T.81, B.1.1.3) begins with 0xFF, its marker, and usually the length of what follows.
-START_OF_SCAN, APP1 = 0xDA, 0xE1
-SEGMENT = struct.Struct(">BBH")
 EXIF_HEADER = b"Exif\0\0"
 XMP_HEADER = b"http://ns.adobe.com/xap/1.0/\0"
-XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
 
 def orientation_of_image(image: Image.Image) -> Any:
     """Return the EXIF orientation of a Pillow image; None if there is none or the EXIF data is damaged."""
     try:
         return image.getexif().get(ExifTags.Base.Orientation)
-    except (SyntaxError, struct.error):  # damaged EXIF data; the pixels may be whole
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - Pillow raises many kinds for damaged EXIF data; the pixels may be whole
         return None
 
 
 def orientation_of_jpeg(encoded: np.ndarray) -> Any:
-    """Return the orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow would find it.
-
-    The orientation in the EXIF data comes first, then that in the XMP data. None if there is neither, or the EXIF data
-    is damaged.
-    """
-    exif = xmp = b""
-    for content in _app1_segments(encoded.data):
-        if content.startswith(EXIF_HEADER):
-            exif += content[len(EXIF_HEADER) :] if exif else content
-        elif content.startswith(XMP_HEADER):
-            xmp = content
-    if exif:
-        found = Image.Exif()
-        try:
-            found.load(exif)
-            if ExifTags.Base.Orientation in found:
-                return found[ExifTags.Base.Orientation]
-        except (SyntaxError, struct.error):
-            return None
-    match = XMP_ORIENTATION.search(xmp)
-    return int(match[1]) if match else None
+    """Return the orientation in the bytes of a JPEG file, uint8 of shape `(bytes,)`, as Pillow would find it."""
+    found: dict[str, bytes] = {}
+    for marker, place in jpeg_segments(encoded.data):
+        if marker == START_OF_SCAN:
+            break
+        if marker == APP1:
+            content = encoded[place].tobytes()
+            if content.startswith(EXIF_HEADER):
+                found["exif"] = found["exif"] + content[len(EXIF_HEADER) :] if "exif" in found else content
+            elif content.startswith(XMP_HEADER):
+                found["xmp"] = content[len(XMP_HEADER) :]
+    if not found:
+        return None
+    image = Image.Image()  # it has no pixels, and the metadata that Pillow would have read from the file
+    image.info.update(found)
+    return orientation_of_image(image)
 
 
 def is_sideways(orientation: Any) -> bool:
     """Return True if turning the image upright exchanges its width and height."""
     return orientation in UPRIGHT_PIXELS and orientation >= FIRST_SIDEWAYS
-
-
-def _app1_segments(encoded: memoryview) -> Iterator[bytes]:
-    position = 2
-    while position + SEGMENT.size <= len(encoded):
-        start, marker, nbytes = SEGMENT.unpack_from(encoded, position)
-        if start != 0xFF or marker == START_OF_SCAN:
-            return
-        if marker == 0xFF:  # padding
-            position += 1
-            continue
-        if marker == APP1:
-            yield bytes(encoded[position + 4 : position + 2 + nbytes])
-        position += 2 + max(nbytes, 2)

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from etl.images.jpeg import START_OF_SCAN, jpeg_segments
 from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
 
 # Formats of plain pixels; file names do not matter. Some of Pillow's other formats are languages, and one of them runs
@@ -15,7 +16,7 @@ from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_im
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 JPEG_FORMATS = ("JPEG", "MPO")
-START_OF_SCAN = b"\xff\xda"
+SCAN_MARKER = bytes([0xFF, START_OF_SCAN])
 MIN_SCAN_NBYTES = 10
 # Most scans of a JPEG image of the largest size allowed, and proportionally more for smaller ones. Encoders write 1 to
 # 12.
@@ -72,13 +73,13 @@ def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.
             )
         if opened.format in JPEG_FORMATS:
             check_scans(encoded, opened.width * opened.height)
-        orientation = orientation_of_image(opened)
-        if at_least is not None:
-            height, width = at_least[::-1] if is_sideways(orientation) else at_least
-            opened.draft(None, (width, height))
-        turn = UPRIGHT_IMAGE.get(orientation)
-        image = opened if turn is None else opened.transpose(turn)
-        return to_rgb(image)
+            if at_least is not None:
+                height, width = at_least[::-1] if is_sideways(orientation_of_image(opened)) else at_least
+                opened.draft(None, (width, height))
+        image = to_rgb(opened)
+        # Only now: Pillow turns a TIFF file while it loads the pixels, and then reports no orientation any more.
+        turn = UPRIGHT_IMAGE.get(orientation_of_image(opened))
+        return image if turn is None else image.transpose(turn)
 
 
 def has_too_many_pixels(width: int, height: int) -> bool:
@@ -91,8 +92,9 @@ def check_scans(encoded: np.ndarray, pixels: int) -> None:
     if Image.MAX_IMAGE_PIXELS is None:
         return
     most = MAX_SCANS * Image.MAX_IMAGE_PIXELS // max(1, pixels)
-    if len(encoded) > most * MIN_SCAN_NBYTES:
-        scans = encoded.tobytes().count(START_OF_SCAN)
+    # Counting bytes is faster, but finds too many: in other segments, and in what follows the image.
+    if len(encoded) > most * MIN_SCAN_NBYTES and encoded.tobytes().count(SCAN_MARKER) > most:
+        scans = sum(marker == START_OF_SCAN for marker, _ in jpeg_segments(encoded.data))
         if scans > most:
             raise ValueError(f"{scans} scans of {pixels:,} pixels, which is no photograph; remove or replace the file")
 
@@ -104,6 +106,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     `ValueError` for floating-point pixels and for integers of more than 16 bits: no conversion to 8 bits is right for
     all of them, and Pillow's own turns pixels between 0 and 1 black.
     """
+    image.load()  # so that damaged data is an error of decoding, and the pixels outlive the file
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, whose range is not known; convert it to 8 or 16 bits")
     if image.mode.startswith("I;16") or image.mode == "I":
@@ -113,10 +116,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     # Alpha is dropped, and Pillow would warn that it cannot be kept.
     image.info.pop("transparency", None)
-    if image.mode != "RGB":
-        return image.convert("RGB")
-    image.load()  # so that damaged data is an error of decoding, and the pixels outlive the file
-    return image
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def to_pixels(image: Image.Image) -> np.ndarray:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 import etl
+import presave
 
 # Black, with one bright corner: any turn or flip shows.
 UPRIGHT = np.zeros((4, 6, 3), np.uint8)
@@ -23,8 +27,8 @@ def encode(image: Image.Image, format: str = "PNG", **options: Any) -> np.ndarra
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def decode(encoded: np.ndarray) -> np.ndarray:
-    pixels: np.ndarray = etl.stages.Decode()({"features": encoded, "label": 0})["features"]
+def decode(encoded: np.ndarray, decoder: str = "pillow") -> np.ndarray:
+    pixels: np.ndarray = etl.stages.Decode(decoder)({"features": encoded, "label": 0})["features"]
     assert pixels.dtype == np.uint8
     assert pixels.ndim == 3
     assert pixels.shape[2] == 3
@@ -137,6 +141,108 @@ def test_sixteen_bits_are_turned_upright_too() -> None:
     np.testing.assert_array_equal(decode(encode(stored, exif=exif))[:, :, 0], wide >> 8)
 
 
+PAGES: dict[str, Any] = {"save_all": True}  # and another page, see `stored`
+TILED = {"tiffinfo": {ExifTags.Base.TileWidth: 16, ExifTags.Base.TileLength: 16}}
+EIGHT_BITS = ("L", "RGB", "CMYK")
+# The modes of each kind of file that holds EXIF data.
+KINDS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("JPEG", {"quality": 90}, EIGHT_BITS),
+    ("MPO", PAGES, ("RGB",)),
+    ("PNG", {}, ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
+    ("PNG", PAGES, ("RGB",)),
+    ("WEBP", {"lossless": True}, ("RGB", "RGBA")),
+    ("TIFF", {}, ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "LAB", "I", "I;16", "I;16B")),
+    ("TIFF", {"compression": "tiff_lzw"}, ("RGB", "YCbCr", "I;16B")),
+    ("TIFF", {"compression": "tiff_adobe_deflate"}, ("P", "I;16")),
+    ("TIFF", {"compression": "jpeg"}, ("RGB",)),
+    ("TIFF", {"compression": "group4"}, ("1",)),
+    ("TIFF", {"big_tiff": True}, ("RGB", "I;16")),
+    ("TIFF", TILED, ("L", "RGB")),
+    ("TIFF", PAGES, ("RGB",)),
+]
+
+
+def picture(mode: str) -> Image.Image:
+    colours = np.random.default_rng(0).integers(0, 256, (18, 33, 4), dtype=np.uint8)
+    if mode in ("I", "I;16", "I;16B"):
+        wide = colours[..., :2].copy().view({"I;16": "<u2", "I;16B": ">u2", "I": "<u2"}[mode])[..., 0]
+        return (
+            Image.fromarray(wide.astype(np.int32)) if mode == "I" else Image.frombytes(mode, (33, 18), wide.tobytes())
+        )
+    if mode == "LAB":
+        return Image.frombytes("LAB", (33, 18), colours[..., :3].tobytes())
+    return (
+        Image.fromarray(colours).convert("P" if mode == "PA" else mode if mode in EIGHT_BITS else "RGB").convert(mode)
+    )
+
+
+def stored(mode: str, format: str, options: dict[str, Any]) -> np.ndarray:
+    pages = {"append_images": [Image.new("RGB", (5, 9))]} if "save_all" in options else {}
+    return encode(picture(mode), format, **options, **pages)
+
+
+def turned_by_pillow(encoded: np.ndarray) -> np.ndarray:
+    with Image.open(io.BytesIO(encoded.tobytes())) as image:
+        turned = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I"):
+        upper = (np.asarray(turned) >> 8).astype(np.uint8)
+        return np.stack([upper] * 3, axis=2)
+    return np.asarray(turned.convert("RGB"))
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+@pytest.mark.parametrize(
+    ("format", "options", "mode"),
+    [(*kind, mode) for *kind, modes in KINDS for mode in modes],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_every_format_and_mode_is_turned_as_by_exif_transpose(
+    format: str, options: dict[str, Any], mode: str, decoder: str
+) -> None:
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        given = {**options, "exif": exif}
+        if "tiffinfo" in options:
+            given = {"tiffinfo": {**options["tiffinfo"], ExifTags.Base.Orientation: orientation}}
+        encoded = stored(mode, format, given)
+        np.testing.assert_array_equal(decode(encoded, decoder), turned_by_pillow(encoded), str(orientation))
+
+
+def test_a_big_endian_tiff_is_turned_once_in_a_store_too(tmp_path: Path) -> None:
+    tags = [(256, 4, 4), (257, 4, 6), (258, 3, 8 << 16), (262, 3, 1 << 16), (273, 4, 110), (274, 3, 6 << 16)]
+    tags += [(277, 3, 1 << 16), (279, 4, 24)]
+    directory = b"".join(struct.pack(">HHII", tag, kind, 1, value) for tag, kind, value in tags)
+    header = b"MM\0*\0\0\0\x08" + struct.pack(">H", len(tags)) + directory + bytes(4)
+    encoded = np.frombuffer(header.ljust(110, b"\0") + np.rot90(UPRIGHT[:, :, 0], 1).tobytes(), np.uint8)
+    records = etl.records([{"features": encoded, "label": 0}], etl.Pipeline([etl.stages.Decode()]))
+    with presave.write(tmp_path / "one.store", records) as store:
+        pixels = store.gather([0])["features"][0]
+    np.testing.assert_array_equal(pixels, turned_by_pillow(encoded))
+
+
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("JPEG", {"xmp": XMP}),
+        ("WEBP", {"xmp": XMP, "lossless": True}),
+        ("TIFF", {"tiffinfo": {700: XMP}}),
+        ("MPO", {"xmp": XMP, **PAGES}),
+    ],
+)
+def test_an_orientation_in_xmp_data_counts_as_for_exif_transpose(
+    format: str, options: dict[str, Any], decoder: str
+) -> None:
+    encoded = stored("RGB", format, options)
+    pixels = decode(encoded, decoder)
+    assert pixels.shape == (33, 18, 3)
+    np.testing.assert_array_equal(pixels, turned_by_pillow(encoded))
+
+
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_does_not_exist_changes_nothing(orientation: int) -> None:
     exif = Image.Exif()
@@ -148,6 +254,63 @@ def test_an_orientation_that_does_not_exist_changes_nothing(orientation: int) ->
 def test_damaged_exif_data_does_not_make_the_image_unreadable(format: str) -> None:
     encoded = encode(Image.fromarray(UPRIGHT), format, exif=b"Exif\0\0this is no TIFF header")
     assert decode(encoded).shape == UPRIGHT.shape
+
+
+def png_with(chunk: bytes, content: bytes, behind_pixels: bool) -> np.ndarray:
+    encoded = encode(Image.fromarray(UPRIGHT)).tobytes()
+    place = encoded.index(b"IEND" if behind_pixels else b"IDAT") - 4
+    checked = struct.pack(">I", len(content)) + chunk + content + struct.pack(">I", zlib.crc32(chunk + content))
+    return np.frombuffer(encoded[:place] + checked + encoded[place:], np.uint8)
+
+
+RAW_PROFILE = b"Raw profile type exif\0"
+
+
+@pytest.mark.parametrize("behind_pixels", [False, True])
+@pytest.mark.parametrize(
+    ("chunk", "content"),
+    [
+        (b"tEXt", RAW_PROFILE + b"\nexif\n   8\nno hex at all"),
+        (b"tEXt", RAW_PROFILE + b"\nexif\n   3\n457"),
+        (b"tEXt", RAW_PROFILE),
+        (b"zTXt", RAW_PROFILE + b"\0" + zlib.compress(b"\nexif\n   8\nzz")),
+        (b"eXIf", b"II*\0\xff\xff\xff\xff"),
+        (b"eXIf", b"neither II nor MM"),
+        (b"eXIf", b""),
+    ],
+)
+def test_unreadable_metadata_of_a_png_does_not_make_it_unreadable(
+    chunk: bytes, content: bytes, behind_pixels: bool
+) -> None:
+    np.testing.assert_array_equal(decode(png_with(chunk, content, behind_pixels)), UPRIGHT)
+
+
+def test_exif_data_behind_the_pixels_of_a_png_counts_as_before_them() -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 3
+    encoded = png_with(b"eXIf", exif.tobytes()[6:], behind_pixels=True)
+    np.testing.assert_array_equal(decode(encoded), UPRIGHT[::-1, ::-1])
+
+
+# The type, the count and the value of the tag "orientation": text, a fraction, a fraction by zero, two numbers, an
+# unknown type, more values than there is room for.
+@pytest.mark.parametrize(
+    "entry",
+    [
+        struct.pack("<HI4s", 2, 2, b"6"),
+        struct.pack("<HII", 5, 1, 26) + struct.pack("<III", 0, 6, 1),
+        struct.pack("<HII", 5, 1, 26) + struct.pack("<III", 0, 6, 0),
+        struct.pack("<HIHH", 3, 2, 6, 6),
+        struct.pack("<HII", 99, 1, 6),
+        struct.pack("<HII", 3, 1 << 30, 8),
+    ],
+)
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # about damaged EXIF data
+def test_an_orientation_that_is_no_number_counts_as_for_exif_transpose(entry: bytes, decoder: str) -> None:
+    exif = b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1" + entry + bytes(4)
+    encoded = encode(picture("RGB"), "JPEG", exif=exif)
+    np.testing.assert_array_equal(decode(encoded, decoder), turned_by_pillow(encoded))
 
 
 def test_what_is_no_image_is_said_to_be_none() -> None:

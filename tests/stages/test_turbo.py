@@ -202,8 +202,56 @@ def test_a_file_of_very_many_scans_is_refused_before_it_is_decoded(calls: list[i
     place = content.index(b"\xff\xc2") + 5
     content = content[:place] + (8000).to_bytes(2, "big") * 2 + content[place + 4 :]
     last = content.rindex(b"\xff\xda")
-    encoded = np.frombuffer(content + content[last:-2] * 100, np.uint8)
+    encoded = np.frombuffer(content[:-2] + content[last:-2] * 100 + content[-2:], np.uint8)
     for decoder in ("turbo", "pillow"):
         with pytest.raises(ValueError, match=r"1\d\d scans of 64,000,000 pixels, which is no photograph"):
             etl.stages.Decode(decoder).open(encoded)
     assert calls == []
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+SCANS = b"\xff\xda" * 30_000
+ADDED: dict[str, tuple[bytes, bytes]] = {  # behind the beginning of the image, and behind its end
+    "zeros behind the end": (b"", bytes(50_000)),
+    "scans behind the end": (b"", SCANS * 10),
+    "an image behind the end": (b"", b"\xff\xd8" + segment(0xE1, b"Exif\0\0") + SCANS * 5 + b"\xff\xd9"),
+    "scans in APP segments": (segment(0xE5, SCANS) * 10, b""),
+    "scans in a comment": (segment(0xFE, SCANS) * 10, b""),
+    "15 MB of APP segments": (
+        b"".join(segment(0xEB, bytes([n]) * 65_000) for n in range(231)) + segment(0xE5, SCANS),
+        b"",
+    ),
+    "EXIF data in another segment": (segment(0xFE, segment(0xE1, bytes(orientation(3).tobytes()))), b""),
+    "bytes between segments": (segment(0xFE, b"") + b"\x00\x01\x02", b""),
+    "a restart marker between segments": (b"\xff\xd3", b""),
+    "padding": (b"\xff" * 7, b""),
+}
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("added", ADDED)
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_what_else_is_in_a_jpeg_file_makes_it_neither_unreadable_nor_another(
+    decoder: str, added: str, progressive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 87 * 131)  # so that 20 scans are allowed
+    plain = encode(picture(), exif=orientation(6), progressive=progressive).tobytes()
+    start, end = ADDED[added]
+    encoded = np.frombuffer(plain[:2] + start + plain[2:] + end, np.uint8)
+    np.testing.assert_array_equal(decode(encoded, decoder), decode(np.frombuffer(plain, np.uint8), "pillow"))
+
+
+@pytest.mark.parametrize("hidden", [b"", segment(0xE5, b"\xff\xd9"), b"\xff\x05\xff\xff", b"\xff\xd0", b"\xff" * 9])
+@pytest.mark.parametrize("decoder", ["pillow", "turbo"])
+def test_scans_are_counted_wherever_libjpeg_finds_them(
+    decoder: str, hidden: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 87 * 131)
+    content = encode(picture(), progressive=True).tobytes()
+    last = content.rindex(b"\xff\xda")
+    encoded = np.frombuffer(content[:-2] + (hidden + content[last:-2]) * 30 + content[-2:], np.uint8)
+    with pytest.raises(ValueError, match=r"[34]\d scans of 11,397 pixels, which is no photograph"):
+        decode(encoded, decoder)
