@@ -6,7 +6,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,6 +36,10 @@ from presave.shard_formats import find_format
 RECORDS_BETWEEN_STOP_CHECKS = 16
 
 OnError = Literal["raise", "skip"]
+
+# Called when worker processes begin to write. Each returns a function that they call first, such as to take over
+# settings that a library has in this process.
+WORKER_PREPARATIONS: list[Callable[[], Callable[[], object]]] = []
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,8 @@ def write_spans(
         tasks = (joblib.delayed(writer.write)(number, spans[number]) for number in missing)
     else:
         file = _save_writer(writer)
-        tasks = (joblib.delayed(_write_elsewhere)(file, number, spans[number]) for number in missing)
+        prepare = [each() for each in WORKER_PREPARATIONS]
+        tasks = (joblib.delayed(_write_elsewhere)(file, prepare, number, spans[number]) for number in missing)
     finished = parallel(tasks)
     started = time.perf_counter()
     flushes = [flusher.submit(partial.flush, number, each) for number, each in results.items()]
@@ -243,14 +248,31 @@ def _load_writer(file: _WriterFile) -> SpanWriter:
     return writer
 
 
-def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, SpanResult]:
-    """Write a span in a worker process, which may be killed, and raise only errors that can be unpickled."""
+def _write_elsewhere(
+    file: _WriterFile, prepare: Sequence[Callable[[], object]], number: int, span: range
+) -> tuple[int, SpanResult]:
+    """Write a span in a worker process, which may be killed, and raise only errors that can be unpickled.
+
+    Parameters
+    ----------
+    file : _WriterFile
+        The pickled writer.
+    prepare : sequence of callable
+        Called before the records are read; the process may have written others.
+    number : int
+        Number of the shard.
+    span : range
+        The records.
+    """
     # An earlier worker may have written the shard and been killed before it returned the result.
     earlier = load_span_result(file.path.parent, number)
     if earlier is not None:
         return number, earlier
     try:
-        return _load_writer(file).write(number, span)
+        writer = _load_writer(file)
+        for each in prepare:  # only now, because unpickling may import modules that have settings of their own
+            each()
+        return writer.write(number, span)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line

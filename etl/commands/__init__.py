@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
 from etl.commands.output import check_file_path, output_console, show_error, show_warning
+from etl.commands.source_arguments import image_settings
 
 COMMANDS = {
     "dataset": dataset,
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         check_file_path(getattr(parsed, "json", None), "--json")
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), image_settings(parsed):
             warnings.showwarning = show_warning  # type: ignore[assignment]
             exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code

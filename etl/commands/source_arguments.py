@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from etl.arguments import whole_number
+from etl.images.settings import pillow_settings, take_over
 from etl.sources.named import is_source_name
 
 SOURCES = (
@@ -31,12 +35,46 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         "member that holds the label, such as cls or json:key",
     )
     parser.add_argument("--classes", nargs="+", metavar="NAME", help="class names in the order of their numbers")
+    images = parser.add_argument_group("for images")
+    images.add_argument(
+        "--max-image-pixels",
+        type=_max_pixels,
+        default=argparse.SUPPRESS,  # None is a value
+        metavar="N",
+        help="refuse images of more pixels, or none for no limit (default: Pillow's MAX_IMAGE_PIXELS)",
+    )
+    images.add_argument(
+        "--load-truncated-images", action="store_true", help="read what there is of truncated images (default: refuse)"
+    )
     tables = parser.add_argument_group("for CSV files and sequences of them")
     tables.add_argument("--features", nargs="+", metavar="COLUMN", help="other columns to take (default: all)")
     tables.add_argument("--no-header", action="store_true", help="the first line is a row; columns are numbered from 0")
     tables.add_argument("--delimiter", metavar="CHARACTER", help="default: a comma, in .tsv files a tab")
     tables.add_argument("--regression", action="store_true", help="labels are targets, not class numbers")
     tables.add_argument("--missing", type=float, metavar="VALUE", help="replaces empty values (default: an error)")
+
+
+@contextmanager
+def image_settings(arguments: argparse.Namespace) -> Iterator[None]:
+    """Let Pillow have the settings of the command line in this process, and in those that are started meanwhile."""
+    given = []
+    if "max_image_pixels" in arguments:
+        given.append(("PIL.Image", "MAX_IMAGE_PIXELS", arguments.max_image_pixels))
+    if getattr(arguments, "load_truncated_images", False):
+        given.append(("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", True))
+    before = pillow_settings()
+    take_over(given)
+    try:
+        yield
+    finally:
+        take_over(before)
+
+
+def _max_pixels(text: str) -> int | None:
+    try:
+        return None if text == "none" else whole_number("it", int(text) if text.isdecimal() else text, least=1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; none is no limit") from None
 
 
 def parse_source(text: str) -> str | Path:

@@ -25,6 +25,7 @@ from etl.comparison.measure import check_epoch, compute_seconds, take_sample, ta
 from etl.comparison.samples import FirstTry, TriedLoader, WrittenStore
 from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
+from etl.images.settings import take_over
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
@@ -360,6 +361,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     skip exit handlers, in which some libraries remove their shared memory.
     """
     search_folders(request["search"])
+    take_over(request["pillow"])
     # Before the import, since some libraries then start as many threads as they may use CPUs.
     os.sched_setaffinity(0, request["affinity"])
     with loader_errors():

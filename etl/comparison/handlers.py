@@ -17,6 +17,7 @@ from etl.comparison.compute import is_on_device, make_compute, modules_of
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload, WorkloadState
 from etl.functions import find_function, search_folders
+from etl.images.settings import take_over
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.ranks import Rank
@@ -32,6 +33,7 @@ MODULES = ("etl.comparison.builtin", "etl.comparison.profile")
 def prepare(request: Request) -> tuple[Answer, OpenSession]:
     """Make the workload that `Workload.as_dict` described, and import all that measuring needs, in random order."""
     search_folders(request["search"])
+    take_over(request["pillow"])
     workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
     compute_modules = modules_of(workload.settings)
     if not compute_modules and request["functions"] and importlib.util.find_spec("torch") is not None:

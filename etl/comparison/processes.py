@@ -30,6 +30,7 @@ from etl.comparison.samples import (
     WrittenStore,
 )
 from etl.comparison.workload import Workload
+from etl.images.settings import pillow_settings
 from etl.measuring.layout import draw_environment, draw_hash_seed
 from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
 from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
@@ -359,7 +360,7 @@ class Processes:
     def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:
         """Start a server of this Python that imports the modules of `loaders`."""
         functions = [str(each.kind.function) for each in loaders]
-        request = {**self._workload.as_dict(), "functions": functions}
+        request = {**self._workload.as_dict(), "functions": functions, "pillow": pillow_settings()}
         return self._start_server(sys.executable, "etl.comparison.handlers:prepare", request, {}, timeout)
 
     def _start_alone(self, candidate: Candidate, rank: int) -> Server:
@@ -372,6 +373,7 @@ class Processes:
         request = {
             "function": str(candidate.kind.function),
             "search": own_folders(self._workload.settings.search),
+            "pillow": pillow_settings(),
             "affinity": self._rank(rank).cpus,
             "may_fork": False,
         }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.images.jpeg import START_OF_SCAN, jpeg_segments
 from etl.images.orientation import UPRIGHT_IMAGE, is_sideways, orientation_of_image
+from etl.images.settings import pillow_settings, take_over
+from presave.parallel_write import WORKER_PREPARATIONS
 
 # Formats of plain pixels; file names do not matter. Some of Pillow's other formats are languages, and one of them runs
 # a program.
@@ -22,6 +24,15 @@ MIN_SCAN_NBYTES = 10
 # 12.
 MAX_SCANS = 20
 MAX_16_BITS = (1 << 16) - 1
+
+# Pillow has no other way to permit these.
+TOO_MANY_PIXELS = "set PIL.Image.MAX_IMAGE_PIXELS (--max-image-pixels) if you trust it"
+TRUNCATED = (
+    "remove or replace the file, or set PIL.ImageFile.LOAD_TRUNCATED_IMAGES (--load-truncated-images) to read what "
+    "there is of it"
+)
+
+WORKER_PREPARATIONS.append(lambda: partial(take_over, pillow_settings()))
 
 
 @cache
@@ -53,11 +64,15 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
     """
     try:
         return _open_image(encoded, at_least)
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"{error}; set PIL.Image.MAX_IMAGE_PIXELS if you trust it") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # of the latter, if it is an error
+        raise ValueError(f"{error}; {TOO_MANY_PIXELS}") from None
     except UnidentifiedImageError:
         raise ValueError("not an image that Pillow knows; remove or replace the file") from None
-    except (OSError, ValueError, MemoryError):
+    except OSError as error:
+        if "truncated" in str(error) and not ImageFile.LOAD_TRUNCATED_IMAGES:
+            raise OSError(f"{error}; {TRUNCATED}") from None
+        raise
+    except (ValueError, MemoryError):
         raise
     except Exception as error:  # Pillow's readers raise SyntaxError, TypeError and others for a damaged file
         raise ValueError(f"{error or type(error).__name__}; remove or replace the file") from error
@@ -68,8 +83,7 @@ def _open_image(encoded: np.ndarray, at_least: tuple[int, int] | None) -> Image.
         # Pillow only warns up to twice as many pixels, and a file of 100 bytes can take seconds.
         if has_too_many_pixels(opened.width, opened.height):
             raise ValueError(
-                f"{opened.width} x {opened.height} pixels are more than {Image.MAX_IMAGE_PIXELS:,}; "
-                "set PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+                f"{opened.width} x {opened.height} pixels are more than {Image.MAX_IMAGE_PIXELS:,}; {TOO_MANY_PIXELS}"
             )
         if opened.format in JPEG_FORMATS:
             check_scans(encoded, opened.width * opened.height)

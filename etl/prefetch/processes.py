@@ -41,6 +41,8 @@ class ProcessPrefetcher(Prefetcher):
         super().__init__(plans, prefetch_size, name_error)
         pool.check_owner()
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
+        for worker in pool.workers:
+            worker.update_settings()
         self._pool = pool
         # Workers that may be replaced if they are lost between two records. A limit, because a worker that always dies
         # at once would be replaced for ever.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from etl.images.settings import Setting, take_over
 from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import Parts, Place, SharedView, load_shared
 from etl.runtime import batch_boundary
@@ -48,6 +49,12 @@ class Task(NamedTuple):
     indices: Place
     epoch: int
     places: dict[str, Place]
+
+
+class NewSettings(NamedTuple):
+    """The settings of Pillow for the tasks that follow."""
+
+    pillow: Sequence[Setting]
 
 
 class Ready(NamedTuple):
@@ -93,6 +100,7 @@ def run(
     loader: int,
     parts: Parts,
     policies: Sequence[Inherited],
+    pillow: Sequence[Setting],
 ) -> None:
     """Do the tasks that come over `connection`, until it is closed.
 
@@ -110,6 +118,8 @@ def run(
         See `load_shared`.
     policies : list of (str, str)
         See `inherited_policies`.
+    pillow : list of (str, str, Any)
+        See `pillow_settings`.
     """
     end_with_parent()
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
@@ -119,6 +129,7 @@ def run(
             place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
             worker = _Worker(load_shared(loader, parts), view, SharedCursor.from_buffer(view.array(place).data))
             os.close(loader)
+            take_over(pillow)  # after the imports of the loader's modules, which may have settings of their own
         except Exception as error:  # noqa: BLE001 - the parent raises it
             _refuse(connection, "load the source and the stages", error)
             return
@@ -130,7 +141,10 @@ def run(
         with ThreadPolicy(1):
             _send(connection, Ready())
             while True:
-                task: Task = pickle.loads(connection.recv_bytes())  # noqa: S301 - from the process that started this
+                task: Task | NewSettings = pickle.loads(connection.recv_bytes())  # noqa: S301 - from the parent
+                if isinstance(task, NewSettings):
+                    take_over(task.pillow)
+                    continue
                 _send(connection, worker.do(task))
                 batch_boundary()
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from etl.images.settings import Setting, pillow_settings
 from etl.loading.batch_plan import BatchPlan
 from etl.prefetch.prefetcher import PendingBatch, Prefetcher
 from etl.prefetch.shared_memory import SharedMemory, SharedObject
 from etl.prefetch.start import leave_to_parent, start_process
-from etl.prefetch.worker_main import Done, Failed, Ready, Task, describe
+from etl.prefetch.worker_main import Done, Failed, NewSettings, Ready, Task, describe
 from etl.runtime.inherited import inherited_policies
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, READING, SharedCursor, ThreadCursor
@@ -33,7 +34,7 @@ START = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from etl.prefetch.worker_main import run
-run(connection, memory(), cursor, loader(), parts, policies)
+run(connection, memory(), cursor, loader(), parts, policies, pillow)
 """
 ADVICE = (
     "see the traceback above. Worker processes import the program's main script: what it runs must be under "
@@ -96,6 +97,7 @@ class Worker:
         self._cursor_memory = cursor
         self._loader = loader
         self._process: Any = None
+        self._pillow: list[Setting] = []
         # As text, because the error's traceback would keep the caller's frames alive, and with them the iterator.
         self._start_error: str | None = None
         self._is_to_end = False
@@ -136,7 +138,14 @@ class Worker:
         if is_to_end:
             self._end_process(0)
 
-    def send(self, task: Task) -> None:
+    def update_settings(self) -> None:
+        """Let the process take over settings of Pillow that have changed, after the tasks that it has."""
+        current = pillow_settings()
+        if current != self._pillow:
+            self._pillow = current
+            self.send(NewSettings(current))
+
+    def send(self, task: Task | NewSettings) -> None:
         """Send the process a task, to be done after the tasks that it has."""
         with contextlib.suppress(OSError):  # the process has ended: `receive` returns None
             self.connection.send_bytes(pickle.dumps(task))
@@ -208,6 +217,7 @@ class Worker:
         return error
 
     def _arguments(self) -> dict[str, Any]:
+        self._pillow = pillow_settings()
         # Only what the standard library can unpickle: see START.
         return {
             "connection": self._theirs,
@@ -216,6 +226,7 @@ class Worker:
             "loader": _Descriptor(self._loader.fd),
             "parts": self._loader.parts,
             "policies": inherited_policies(),
+            "pillow": self._pillow,
         }
 
     def _end_process(self, patience: float) -> None:

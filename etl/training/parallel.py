@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import whole_number
 from etl.functions import name_of_function
+from etl.images.settings import pillow_settings
 from etl.iterators import BatchIterator
 from etl.measuring.processes import SIGNALS
 from etl.training.backends import choose_device, import_torch
@@ -202,7 +203,7 @@ def _carried(job: Job) -> bytes:
 
     try:
         # The folders of modules come first: unpickling the job imports from them.
-        content = pickle.dumps((list(sys.path), cloudpickle.dumps(job)))
+        content = pickle.dumps((list(sys.path), pillow_settings(), cloudpickle.dumps(job)))
     except Exception as error:  # pickling runs the user's code
         names = f"{name_of_function(job.make_model)}, {name_of_function(job.make_iterator)} or an option"
         raise ValueError(f"{names} cannot be carried to another process: {type(error).__name__}: {error}") from error

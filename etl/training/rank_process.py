@@ -30,15 +30,18 @@ def main(folder: Path, parent: int) -> None:
             return
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     from etl.functions import search_folders
+    from etl.images.settings import take_over
     from etl.training.parallel import JOB, PROGRESS, RESULT
     from etl.training.progress import STARTING, VARIABLE, own_progress
 
     os.environ[VARIABLE] = str(folder / PROGRESS)
     own_progress(rank).set(STARTING)
     try:
-        folders, content = pickle.loads((folder / JOB).read_bytes())  # noqa: S301 - written by the parent
+        folders, pillow, content = pickle.loads((folder / JOB).read_bytes())  # noqa: S301 - written by the parent
         search_folders(folders)
-        result = _train(pickle.loads(content))  # noqa: S301
+        job = pickle.loads(content)  # noqa: S301
+        take_over(pillow)  # after the imports of the job's modules, which may have settings of their own
+        result = _train(job)
         if rank == 0:
             (folder / RESULT).write_bytes(pickle.dumps(result))
     except Exception as error:  # noqa: BLE001 - the parent raises it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -350,6 +351,9 @@ def test_a_file_of_so_many_pixels_that_pillow_warns_is_refused(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
     encoded = encode(Image.new("RGB", (6, 4)), format)
     with pytest.raises(ValueError, match=r"6 x 4 pixels .* 20; set PIL\.Image"):
+        etl.stages.Decode(decoder).open(encoded)
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with pytest.raises(ValueError, match=r"24 pixels.* of 20 .*; set PIL\.Image"):
         etl.stages.Decode(decoder).open(encoded)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from PIL import Image, ImageFile
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
@@ -70,6 +71,21 @@ def rank_processes() -> list[psutil.Process]:
 
 def temporary_folders(folder: Path) -> list[Path]:
     return [*folder.glob("etl-*"), *folder.glob("torchelastic_*")]
+
+
+def test_ranks_take_over_the_settings_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 12_345)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+
+    def make_iterator() -> etl.RawIterator:
+        from PIL import Image, ImageFile
+
+        found = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+        if found != (12_345, True):
+            raise ValueError(f"the settings are {found}")
+        return raw(8)
+
+    assert parallel(make_iterator, workers=1).state is not None
 
 
 def test_two_ranks_train_as_torchs_own_loop_does_bit_for_bit(tmp_path: Path) -> None:
