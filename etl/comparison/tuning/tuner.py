@@ -211,6 +211,11 @@ class _Tuner:
             except MeasurementError as error:
                 self._failed[name] = error.reason
                 continue
+            except InputError as error:
+                if not known:
+                    raise
+                self._failed[name] = str(error)  # what was measured of the others is not lost
+                continue
             known[candidate] = replace(result, name=name, seconds=time.monotonic() - began)
             if tuning.was_interrupted:
                 raise KeyboardInterrupt
@@ -284,7 +289,7 @@ class _OneStrategy:
         began = time.monotonic()
         self._select(deadline - began)
         given = self._configured({})
-        self._write([given], deadline)
+        self._write([given], math.inf)  # it is measured even if starting has taken all the time
         self._processes.renew()  # its start is no part of the first sample
         search = Search(
             given,
