@@ -33,6 +33,11 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
         return ["Nothing can be recommended: every strategy broke a rule of fairness (see below)."]
+    if report.noise.is_throttled:
+        return [
+            f"Nothing is recommended: a CPU quota was used up in {report.noise.throttled:.0%} of its periods, so no "
+            "difference between strategies is claimed (see below)."
+        ]
     fastest = min(valid, key=lambda each: each.parts.wall_seconds)
     slowest = max(valid, key=lambda each: each.parts.wall_seconds)
     if len(valid) == 1:
