@@ -106,8 +106,8 @@ def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., 
     """
     import numba
 
-    def compiled(**options: bool) -> Callable[..., Any]:
-        loop: Callable[..., Any] = numba.njit(signature, nogil=True, **options)(function)
+    def compiled(cache: bool) -> Callable[..., Any]:
+        loop: Callable[..., Any] = numba.njit(signature, nogil=True, cache=cache)(function)
         return loop
 
     try:
@@ -116,7 +116,7 @@ def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., 
         cause, folder = error, ""
     try:
         cached = numba.njit(cache=True)(function)
-        folder = f" in {Path(cached.stats.cache_path).parent}"
+        folder = f" in {Path(str(cached.stats.cache_path)).parent}"
         # With nothing compiled, this only empties the cache: its index must not name files that could not be written.
         cached.recompile()
         if not isinstance(cause, OSError):
@@ -127,7 +127,7 @@ def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., 
             return loop
     except Exception as error:  # noqa: BLE001 - the same
         cause = error
-    loop = compiled()
+    loop = compiled(cache=False)
     _cache_problems.append(
         f"numba's cache{folder} cannot be used, so each process compiles its loops again, which takes seconds: "
         f"{type(cause).__name__}: {cause}; set NUMBA_CACHE_DIR to a folder with room that can be written to"
