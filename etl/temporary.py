@@ -34,10 +34,12 @@ def ending_in_order() -> Iterator[None]:
     Only the main thread can handle signals; in others this does nothing.
     """
     taken: list[signal.Signals] = []
+    received: list[int] = []
 
     def leave(number: int, _: object) -> NoReturn:
         for each in taken:  # another one must not interrupt the cleaning
             signal.signal(each, signal.SIG_IGN)
+        received.append(number)
         raise Terminated(number)
 
     if threading.current_thread() is threading.main_thread():
@@ -46,9 +48,14 @@ def ending_in_order() -> Iterator[None]:
         for each in taken:
             signal.signal(each, leave)
         yield
+    except Exception:  # cleaning up may have failed: the terminal is gone after SIGHUP
+        if not received:
+            raise
     finally:
         for each in taken:
             signal.signal(each, signal.SIG_DFL)
+    if received:
+        raise Terminated(received[0])
 
 
 @contextmanager

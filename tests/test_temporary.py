@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etl.temporary import temporary_folder
+from etl.temporary import Terminated, ending_in_order, temporary_folder
 from tests.scratch import ROOT
 
 # Makes a folder with a file in it, says so, and waits.
@@ -138,6 +139,20 @@ def test_no_process_and_no_file_is_left_when_measuring_is_ended(
         assert process.wait(60) == code
     assert not psutil.wait_procs(started, timeout=10)[1]
     assert not list(temporary.iterdir())
+
+
+@ending_in_order()
+def clean_up_badly(error: Exception | None) -> None:
+    with contextlib.suppress(Terminated):
+        signal.raise_signal(signal.SIGHUP)
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("error", [None, OSError("the terminal is gone")])
+def test_a_signal_ends_the_block_though_its_cleaning_fails_or_hides_it(error: Exception | None) -> None:
+    with pytest.raises(Terminated, match="SIGHUP"):
+        clean_up_badly(error)
 
 
 def test_signals_have_their_default_meaning_again_after_the_block() -> None:
