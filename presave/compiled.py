@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -29,11 +30,14 @@ class Compiled:
     Attributes
     ----------
     module : module, optional
-        None until it is loaded. It remains None if numba is missing.
+        None until it is loaded. It remains None if numba is missing, or cannot load it.
+    error : Exception, optional
+        Why numba, which is installed, cannot load it.
     """
 
     def __init__(self, load: Callable[[], ModuleType]) -> None:
         self.module: ModuleType | None = None
+        self.error: Exception | None = None
         self._load_module = load
         # Re-entrant, because a signal handler may fork or call `begin` in a thread that holds it.
         self._lock = threading.RLock()
@@ -67,10 +71,13 @@ class Compiled:
                 return
             try:
                 self.module = self._load_module()
-            except ImportError as error:  # installed, but incomplete or not for this NumPy
-                warnings.warn(
-                    f"numba cannot be imported, so NumPy is used instead: {error}", RuntimeWarning, stacklevel=1
-                )
+            except Exception as error:  # noqa: BLE001 - importing and compiling may raise anything
+                self.error = error
+                text = f"numba cannot be used, so NumPy is used instead: {type(error).__name__}: {error}"
+                warnings.warn(text, RuntimeWarning, stacklevel=1)
+            if _cache_problems[:1] != _shown:  # after the module is set: a filter may turn the warning into an error
+                _shown.append(_cache_problems[0])
+                warnings.warn(_cache_problems[0], RuntimeWarning, stacklevel=1)
 
     def _after_fork_in_child(self) -> None:
         # The child has no loading thread. It may start one, unless the parent's had begun: an import that the fork cut
@@ -79,25 +86,50 @@ class Compiled:
             self._loading = None
 
 
-def compile_loop(function: Callable[..., Any], signature: Any = None) -> Callable[..., Any]:
+# Sentences on what is wrong with numba's cache, and the first of them once it was shown.
+_cache_problems: list[str] = []
+_shown: list[str] = []
+
+
+def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     """Compile `function` with numba, to run without the GIL.
+
+    The machine code is cached on disk. A damaged cache is written anew, and without a cache the function is compiled in
+    every process; a warning says why.
 
     Parameters
     ----------
     function : callable
         A loop in the subset of Python that numba supports.
-    signature : numba type, optional
-        If given, the function is compiled immediately and only for this signature.
-
-    Returns
-    -------
-    callable
-        The compiled function. Its machine code is cached on disk if a cache folder is writable.
+    signature : numba type
+        The types of its arguments. It is compiled for no others, which would happen when it is called.
     """
     import numba
 
+    def compiled(cache: bool) -> Callable[..., Any]:
+        loop: Callable[..., Any] = numba.njit(signature, nogil=True, cache=cache)(function)
+        return loop
+
     try:
-        compiled: Callable[..., Any] = numba.njit(signature, nogil=True, cache=True)(function)
-    except RuntimeError:  # no place for the cache: neither this folder nor the user's cache folder is writable
-        compiled = numba.njit(signature, nogil=True)(function)
-    return compiled
+        return compiled(cache=True)
+    except Exception as error:  # noqa: BLE001 - unpickling a damaged file may raise anything
+        cause, folder = error, ""
+    try:
+        cached = numba.njit(cache=True)(function)
+        folder = f" in {Path(str(cached.stats.cache_path)).parent}"
+        # With nothing compiled, this only empties the cache: its index must not name files that could not be written.
+        cached.recompile()
+        if not isinstance(cause, OSError):
+            loop = compiled(cache=True)
+            _cache_problems.append(
+                f"numba's cache{folder} was damaged, and has been written anew: {type(cause).__name__}: {cause}"
+            )
+            return loop
+    except Exception as error:  # noqa: BLE001 - the same
+        cause = error
+    loop = compiled(cache=False)
+    _cache_problems.append(
+        f"numba's cache{folder} cannot be used, so each process compiles its loops again, which takes seconds: "
+        f"{type(cause).__name__}: {cause}; set NUMBA_CACHE_DIR to a folder with room that can be written to"
+    )
+    return loop

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import psutil
 
 from presave.errors import StoreError
 from presave.manifest import Manifest
 from presave.manifest_file import load_manifest
+from presave.memory import available_nbytes
 from presave.open_shards import OpenShards
 from presave.ragged import Ranges, ShardValues, find_ranges, gather_values, view_values
 from presave.schema import Field, Schema
@@ -51,7 +51,8 @@ def open_store(
     verify : bool
         Compare every byte with the checksums in the manifest first.
     memory_budget : int, optional
-        Maximum size of the store in bytes with `cache="ram"`; by default the memory that is free.
+        Maximum size of the store in bytes with `cache="ram"`; by default the memory that is free,
+        within the limits of the container and of the process.
 
     Returns
     -------
@@ -339,11 +340,12 @@ class Store(Sequence[Arrays]):
     def preload(self, memory_budget: int | None = None) -> None:
         """Read the whole store into memory. Later gathers copy from there.
 
-        Raises `MemoryError` if it needs more than `memory_budget` bytes (by default what is free).
+        Raises `MemoryError` if it needs more than `memory_budget` bytes (by default what is free, within
+        the limits of the container and of the process).
         """
         specs = [self._shards.column_specs(shard) for shard in range(len(self.manifest.shards))]
         needed = sum(column.nbytes for columns in specs for column in columns)
-        allowed = psutil.virtual_memory().available if memory_budget is None else memory_budget
+        allowed = available_nbytes() if memory_budget is None else memory_budget
         if needed > allowed:
             limit = "are free" if memory_budget is None else "are its memory_budget"
             raise MemoryError(
@@ -352,7 +354,7 @@ class Store(Sequence[Arrays]):
             )
         for shard, columns in enumerate(specs):
             readers = self._shards.columns(shard)
-            arrays = {column.name: np.array(readers[column.name].view(0, column.rows)) for column in columns}
+            arrays = {column.name: _in_memory(readers[column.name].view(0, column.rows)) for column in columns}
             self._shards.replace(shard, arrays)
         self._memory_budget, self._is_preloaded = memory_budget, True
 
@@ -410,6 +412,14 @@ class Store(Sequence[Arrays]):
     def _find_ranges(self, field: Field, shard: int, rows: np.ndarray) -> Ranges:
         elements = self.manifest.shards[shard].elements[field.name]
         return find_ranges(field, self._shards.columns(shard), rows, elements, f"{self.path}, shard {shard}")
+
+
+def _in_memory(array: np.ndarray) -> np.ndarray:
+    """Return `array`, or a copy unless the memory that it views is its own: that of a file or of another library."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return array if owner.flags.owndata else np.array(array)
 
 
 def _reopen(path: Path, trusted: bool, is_preloaded: bool, memory_budget: int | None) -> Store:

@@ -1,7 +1,7 @@
 """The command line, `etl`: one file for each command.
 
 Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wrong, 130 interrupted,
-143 terminated (`etl compare`).
+143 terminated, 129 if the terminal was closed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NoReturn
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
 from etl.commands.output import check_file_path, output_console, show_error, show_warning
 from etl.commands.source_arguments import image_settings
+from etl.temporary import Terminated, ending_in_order
 
 COMMANDS = {
     "dataset": dataset,
@@ -80,13 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         check_file_path(getattr(parsed, "json", None), "--json")
-        with warnings.catch_warnings(), image_settings(parsed):
+        with warnings.catch_warnings(), ending_in_order(), image_settings(parsed):
             warnings.showwarning = show_warning  # type: ignore[assignment]
             exit_code: int = COMMANDS[parsed.command].run(parsed)
         return exit_code
     except KeyboardInterrupt:
         show_error(f"interrupted; {getattr(COMMANDS[parsed.command], 'INTERRUPTED', 'nothing was left')}")
         return 130
+    except Terminated as end:
+        return 128 + end.number
     except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
         if parsed.debug:
             traceback.print_exc()

@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-memory",
         type=size_in_bytes,
         metavar="SIZE",
-        help="memory limit of a strategy, such as 2GB",
+        help="memory limit of a strategy, such as 2GB (default: what is free, within the limits of the container)",
     )
     how.add_argument(
         "--budget",

@@ -1,10 +1,8 @@
-"""Progress of a comparison or of tuning in the terminal, and their end if they are terminated."""
+"""Progress of a comparison or of tuning in the terminal."""
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,30 +29,12 @@ PHASES = {
 def measuring(debug: bool) -> Iterator[_Show]:
     """Yield a function that shows progress; with `debug`, print all details of a measurement that fails."""
     try:
-        with exit_on_sigterm(), show_progress() as show:
+        with show_progress() as show:
             yield show
     except MeasurementError as error:
         if debug:
             print(error.text, file=sys.stderr)
         raise
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into `SystemExit`, so that processes are ended and the temporary folder is removed."""
-    if threading.current_thread() is not threading.main_thread():  # only that one can handle signals
-        yield
-        return
-
-    def leave(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt the cleaning
-        raise SystemExit(128 + signal.SIGTERM)
-
-    usual = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, usual)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from etl.comparison.settings import BACKENDS, Settings
 from etl.measuring.structure import describe
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
+from etl.temporary import temporary_folder
 from etl.training.backends import import_torch
 
 # Least severity of the lines that torch's profiler prints to standard error; 6 is above all.
@@ -89,13 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
         check_file_path(arguments.profile, "--profile")
         check_profile_path(arguments.profile)
     more: dict[str, Any]
-    with tempfile.TemporaryDirectory(prefix="etl-doctor-") as folder, _progress() as show_progress:
+    with temporary_folder("doctor") as folder, _progress() as show_progress:
         if arguments.source is None:
             _refuse_without_source(arguments)
             examination, more = examine(progress=show_progress), {}
         else:
             _refuse_beside_step(arguments)
-            examination, more = _examine_source(arguments, Path(folder), show_progress)
+            examination, more = _examine_source(arguments, folder, show_progress)
     console = output_console()
     show_examination(examination, console)
     shows: dict[str, Any] = {"stages": show_stages, "pauses": show_pauses, "heap": show_heap}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from etl.comparison.settings import Settings
 from etl.functions import name_of_function, pickle_function
 from etl.strategies import default_names
+from etl.temporary import temporary_folder
 
 # A strategy: a name as on the command line, or a function or class that loads.
 Given = str | Callable[..., Any]
@@ -41,8 +41,8 @@ def carried_settings(
     **settings
         Other fields of `Settings`.
     """
-    with tempfile.TemporaryDirectory(prefix="etl-functions-") as folder:
-        carried = _Carried(Path(folder))
+    with temporary_folder("functions") as folder:
+        carried = _Carried(folder)
         source_reference, source_name = carried.source(source)
         yield Settings(
             source=source_reference,

@@ -162,6 +162,7 @@ def join_samples(samples: Sequence[Sample], are_together: bool | None = None) ->
         cpu_seconds=sum(cpu_seconds),
         read_nbytes=sum(each.read_nbytes for each in samples),
         other_processes=_share_of_others(straggler, sum(cpu_seconds) - straggler.cpu_seconds),
+        throttled=max(each.throttled for each in samples),
         affinity=sorted({cpu for each in samples for cpu in each.affinity}),
         torch_threads=max(each.torch_threads for each in samples),
         misplaced_pages=sum(each.misplaced_pages for each in samples),

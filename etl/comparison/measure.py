@@ -32,7 +32,7 @@ from etl.measuring.arrays import (
 from etl.measuring.clock import EpochTimes, Split, Step, run_epoch, seconds_of_step
 from etl.measuring.device import peak_device_memory
 from etl.measuring.meeting import Meeting
-from etl.measuring.noise import NoiseWatch, frequencies, probe_speed
+from etl.measuring.noise import NoiseWatch, ThrottleWatch, frequencies, probe_speed
 from etl.measuring.page_cache import absent_pages, reports_pages
 from etl.measuring.process_tree import PeakMemory, cpu_seconds, mapped_nbytes, read_nbytes
 from etl.measuring.structure import record_count
@@ -311,6 +311,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         steps=None if loading.meeting is None else StepTimes(times.began.tolist(), times.done.tolist()),
         loading_waits=waits.times(computing.names),
         transfer=None if transfers is None else Split(sum(transfers[:1]), sum(transfers[1:])),
+        throttled=noise.throttled,
     )
 
 
@@ -335,9 +336,11 @@ def take_tuning_sample(loading: Loading, read_ahead: int | None, may_end: bool =
             for _ in epochs.loader:
                 pass
         epochs.begin()
-        times = run_epoch(epochs, compute.step)
+        with ThrottleWatch() as quota:
+            times = run_epoch(epochs, compute.step)
         ahead = _read_ahead(epochs.loader) if read_ahead is None else read_ahead
-    return TuningSample(float(times.done[0]) - times.started, seconds_per_batch(times, ahead), memory.nbytes)
+    first_seconds = float(times.done[0]) - times.started
+    return TuningSample(first_seconds, seconds_per_batch(times, ahead), memory.nbytes, quota.throttled)
 
 
 def _begin_together(meeting: Meeting | None) -> None:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import psutil
-
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import choose_records, predict_wall
 from etl.comparison.preparation import Preparation, opened_workload
@@ -27,6 +25,7 @@ from etl.comparison.tuning.results import TunedStrategy
 from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
+from etl.runtime.resources import available_nbytes
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
@@ -112,7 +111,7 @@ class _Comparison:
                 f"--strategies: two of {', '.join(names)} would have the same name; rename one, such as again=raw"
             )
         self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
-        self._memory = self._settings.memory_nbytes or psutil.virtual_memory().available
+        self._memory = self._settings.memory_nbytes or available_nbytes()
         self._checks: dict[Candidate, CheckedEpoch] = {}
         self._trials: dict[Candidate, SplitSeconds] = {}
         self._profile: Profile

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from etl.comparison.candidates import Candidate, StoreKind
 from etl.comparison.processes import Processes
@@ -20,6 +18,7 @@ from etl.measuring.processes import MeasurementError
 from etl.measuring.ranks import cpus_of_rank
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
+from etl.temporary import temporary_folder
 
 # Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
 TRIES_SHARE, TRIED_RECORDS = 0.1, 512
@@ -40,8 +39,8 @@ def opened_workload(settings: Settings) -> Iterator[tuple[Workload, list[int]]]:
         raise ValueError(f"--threads {wanted}: this process may use {cpus} CPUs")
     affinity = affinity_of(wanted)
     fewest = min(len(cpus_of_rank(affinity, rank, settings.ranks)) for rank in range(settings.ranks))
-    with tempfile.TemporaryDirectory(prefix="etl-compare-") as folder:
-        workload = Workload(settings, Path(folder), fewest)
+    with temporary_folder("compare") as folder:
+        workload = Workload(settings, folder, fewest)
         workload.crowding = max(1.0, fewest * settings.ranks / wanted)
         yield workload, affinity
 

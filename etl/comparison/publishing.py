@@ -47,7 +47,7 @@ from etl.comparison.settings import INFERENCE
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval
-from etl.runtime.resources import available_cpus, cgroup_quota
+from etl.runtime.resources import available_cpus, cgroup_quota, usable_nbytes
 
 
 def make_report(measured: Measurements) -> Report:
@@ -205,7 +205,7 @@ def describe_machine() -> dict[str, Any]:
         "cpus_of_the_machine": psutil.cpu_count() or 1,
         "cpu_quota": cgroup_quota(),
         "frequency_mhz": frequencies(),
-        "memory_nbytes": psutil.virtual_memory().total,
+        "memory_nbytes": usable_nbytes(),
         "gpus": _gpus(),
     }
 

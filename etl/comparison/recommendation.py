@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import psutil
-
 from etl import strategies
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
@@ -14,6 +12,7 @@ from etl.comparison.settings import INFERENCE, TRAINING
 from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import MIN_ROUNDS, Interval
+from etl.runtime.resources import usable_nbytes
 
 # A smaller difference is not worth a change, even if it is real.
 NEGLIGIBLE = 0.02
@@ -34,6 +33,11 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:
         return ["Nothing can be recommended: every strategy broke a rule of fairness (see below)."]
+    if report.noise.is_throttled:
+        return [
+            f"Nothing is recommended: a CPU quota was used up in {report.noise.throttled:.0%} of its periods, so no "
+            "difference between strategies is claimed (see below)."
+        ]
     fastest = min(valid, key=lambda each: each.parts.wall_seconds)
     slowest = max(valid, key=lambda each: each.parts.wall_seconds)
     if len(valid) == 1:
@@ -161,7 +165,7 @@ def make_notes(measured: Measurements) -> list[str]:
         found += _split_notes(measured, candidate)
         inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
         found += [f"{measured.name(candidate)}: a setting had no effect: {each.alarm}" for each in inert]
-    memory = psutil.virtual_memory().total
+    memory = usable_nbytes()
     for candidate in measured.compared:
         written = measured.written(candidate)
         nbytes = 0 if written is None else scale.amount(written.nbytes)

@@ -78,6 +78,9 @@ SCHEMA_VERSION = 7
 # The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
 # calculation.
 STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
+# Nothing is claimed if a CPU quota was used up in a larger share of its periods, in the median round of a strategy: a
+# time then depends on when in a period it began. A strategy was recommended over itself in one of four comparisons.
+THROTTLED_LIMIT = 0.05
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,8 @@ class RoundFigures:
         Shares of all CPU time that were taken by the hypervisor and by other processes.
     speed_probe_seconds : float
         Time of a fixed calculation before the epoch, which shows changes in the speed of the CPU.
+    throttled : float
+        Share of the periods of a CPU quota in which it was used up.
     """
 
     round: int
@@ -202,6 +207,7 @@ class RoundFigures:
     steal: float
     other_processes: float
     speed_probe_seconds: float
+    throttled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -469,14 +475,17 @@ class StrategyResult(Section["Report"]):
 
     @property
     def verdict(self) -> str:
-        """One of "disqualified", "reference", "too few rounds", "no difference shown", "faster" and "slower".
+        """One of "disqualified", "reference", "CPU quota", "too few rounds", "no difference shown", "faster", "slower".
 
-        It is "too few rounds" if the ratio has no interval, and "no difference shown" if the interval includes 1.
+        It is "CPU quota" if that was used up so often that nothing is claimed, "too few rounds" if the ratio has no
+        interval, and "no difference shown" if the interval includes 1.
         """
         if self.disqualified:
             return "disqualified"
         if self.name == self.parent.reference:
             return "reference"
+        if self.parent.noise.is_throttled:
+            return "CPU quota"
         if self.ratio is None or self.ratio.low is None:
             return "too few rounds"
         if not self.ratio.excludes_one:
@@ -689,9 +698,27 @@ class Noise(Section["Report"]):
         return max(probes) / min(probes)
 
     @property
+    def throttled(self) -> float:
+        """Share of the periods of a CPU quota in which it was used up: the median round of the strategy it hit most."""
+        strategies = [[each.throttled for each in result.rounds] for result in self.parent.strategies]
+        return max(map(statistics.median, strategies))
+
+    @property
+    def is_throttled(self) -> bool:
+        """True if a CPU quota was used up so often that nothing is claimed."""
+        return self.throttled > THROTTLED_LIMIT
+
+    @property
     def warnings(self) -> list[str]:
         """One sentence for each kind of noise that was too high."""
         found = []
+        if self.is_throttled:
+            quota = self.parent.machine.get("cpu_quota")
+            found.append(
+                f"The CPU quota{'' if quota is None else f' of {quota:g} CPUs'} was used up in {self.throttled:.0%} of "
+                "its periods (cpu.stat), so times depend on when the system stopped the processes: raise the quota, or "
+                "use fewer CPUs with --threads."
+            )
         if self.steal_highest > STEAL_LIMIT:
             found.append(
                 f"The hypervisor took up to {self.steal_highest:.0%} of the CPU time (median {self.steal_median:.1%}): "

@@ -374,6 +374,7 @@ def round_metrics(number: int, sample: Sample) -> RoundFigures:
         steal=sample.steal,
         other_processes=sample.other_processes,
         speed_probe_seconds=sample.speed_probe,
+        throttled=sample.throttled,
     )
 
 

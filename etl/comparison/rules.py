@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.comparison.candidates import Threads
-from etl.comparison.report import Check, Parts
+from etl.comparison.report import THROTTLED_LIMIT, Check, Parts
 from etl.comparison.sameness import Sameness, compare_epochs
 from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
 from etl.measuring.statistics import MIN_ROUNDS
@@ -137,7 +138,8 @@ def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> lis
             checks.append(Check(rule, title, None, "switched off with --no-check"))
             continue
         seen, broken_by = checkers[rule](evidence, conditions)
-        held = not broken_by and not (rule == "noise" and conditions.rounds < MIN_ROUNDS)
+        claims = conditions.rounds >= MIN_ROUNDS and _throttled(evidence) <= THROTTLED_LIMIT
+        held = not broken_by and (claims or rule != "noise")
         checks.append(Check(rule, title, held, seen, broken_by))
     return checks
 
@@ -337,9 +339,18 @@ def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
         f"rounds: {conditions.rounds}, in shuffled order, each in a new server with a newly randomized memory layout; "
         f"each strategy was measured in at least {fewest} of them, always in a fresh process"
     )
+    if _throttled(evidence) > THROTTLED_LIMIT:
+        share = f"{_throttled(evidence):.0%} of its periods"
+        return f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}
     if conditions.rounds < MIN_ROUNDS:
         return f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}
     return f"{seen}; 95% signed-rank intervals of the ratio", {}
+
+
+def _throttled(evidence: Mapping[str, Evidence]) -> float:
+    """Return the share of the periods of a CPU quota in which it was used up, as `Noise.throttled` of the report."""
+    samples = [[sample.throttled for sample in each.samples.values()] for each in evidence.values()]
+    return max((statistics.median(each) for each in samples if each), default=0.0)
 
 
 def _loaded(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001

@@ -118,11 +118,14 @@ class TuningSample(JsonValues):
         In the middle of the epoch.
     peak_memory : int
         Peak memory in bytes, of the process and its workers together, in an epoch that was not timed.
+    throttled : float
+        Share of the periods of a CPU quota in which it was used up.
     """
 
     first_seconds: float
     seconds_per_batch: float
     peak_memory: int
+    throttled: float = 0.0
 
     def epoch_seconds(self, batches: float) -> float:
         """Return the seconds of an epoch of `batches`, of which a partial last one counts as a fraction."""
@@ -348,6 +351,8 @@ class Sample(JsonValues):
         What loading did while the training loop waited, without the first batch; None if that is unknown.
     transfer : Split or None
         The part of its steps in which they waited for the copy of their batch to the device. None if that is unknown.
+    throttled : float
+        Share of the periods of a CPU quota in which it was used up.
     """
 
     epoch: EpochMetrics
@@ -373,6 +378,7 @@ class Sample(JsonValues):
     etl_cpu_seconds: float | None = None
     loading_waits: WaitTimes | None = None
     transfer: Split | None = None
+    throttled: float = 0.0
 
     @property
     def storage(self) -> Split | None:

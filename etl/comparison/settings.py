@@ -80,7 +80,7 @@ class Settings:
     device_memory : str
         `DeviceMemoryPolicy` of every process that computes on a CUDA device.
     memory_nbytes : int or None
-        Memory limit of a strategy; None for the machine's free memory.
+        Memory limit of a strategy; None for the memory that is free, within the limits of the container.
     size : int
         Side of the images in pixels.
     decoder : str

@@ -18,6 +18,7 @@ from etl.doctor.rank import Rank, find_rank
 from etl.doctor.setup import Setup, StepSetup, make_setup
 from etl.doctor.steps import try_remedy
 from etl.iterators.ahead import AheadIterator
+from etl.measuring.noise import ThrottleWatch
 from etl.measuring.structure import record_count
 from etl.training.backends import Backend
 from etl.training.backends import backend as find_backend
@@ -172,8 +173,10 @@ def examine(
             setup = StepSetup(iterator, step)
         elif model is not None:
             setup = make_setup(model, iterator, backend_or_cpu(backend) if isinstance(backend, str) else backend, loss)
-        observation = observe_training(model, setup, batches, is_rank=case.rank is not None)
-        case = replace(case, setup=setup, observation=observation)
+        with ThrottleWatch() as quota:
+            observation = observe_training(model, setup, batches, is_rank=case.rank is not None)
+        machine = replace(case.machine, throttled=quota.throttled)
+        case = replace(case, machine=machine, setup=setup, observation=observation)
         findings = _look(checks, case, show)
         if try_remedies:
             findings = [_try(check, finding, case, show) for check, finding in zip(checks, findings, strict=True)]

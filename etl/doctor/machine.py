@@ -18,7 +18,7 @@ import psutil
 from etl.doctor.gpus import Gpus, look_at_gpus
 from etl.doctor.rank import other_ranks
 from etl.measuring.noise import NoiseWatch
-from etl.runtime.resources import available_cores, available_cpus
+from etl.runtime.resources import available_cores, available_cpus, cgroup_quota
 
 CPU_INFO = Path("/proc/cpuinfo")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -80,6 +80,10 @@ class Machine:
         Number of GPUs that the NVIDIA driver shows, which may be more than torch can use.
     gpus : Gpus
         The GPUs and their use at the end of these seconds.
+    cpu_quota : float or None
+        CPUs that the control groups around this process allow; None if none of them sets a limit.
+    throttled : float
+        Share of the periods of that quota in which it was used up while training was observed.
     """
 
     cpus: int
@@ -94,6 +98,8 @@ class Machine:
     busy_processes: tuple[OtherProcess, ...]
     nvidia_gpus: int
     gpus: Gpus
+    cpu_quota: float | None = None
+    throttled: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the machine as JSON values. Of its extensions, only those for vectors are included."""
@@ -110,6 +116,8 @@ class Machine:
             "processes": [vars(each) for each in self.busy_processes],
             "nvidia_gpus": self.nvidia_gpus,
             "gpus": [asdict(each) for each in self.gpus.found],
+            "cpu_quota": self.cpu_quota,
+            "throttled": self.throttled,
             "python": platform.python_version(),
         }
 
@@ -137,6 +145,7 @@ def look_at_machine(seconds: float = 1.0) -> Machine:
         busy_processes=busy,
         nvidia_gpus=len(list(NVIDIA_DRIVER.iterdir())) if NVIDIA_DRIVER.is_dir() else 0,
         gpus=look_at_gpus({each.pid for each in _with_children([psutil.Process(), *ranks])}),
+        cpu_quota=cgroup_quota(),
     )
 
 

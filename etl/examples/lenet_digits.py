@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 import etl
 import presave
+from etl.temporary import temporary_folder
 
 EPOCHS = 6
 BATCH_SIZE = 64
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"default: {EPOCHS}")
     parser.add_argument("--backend", default="auto", help="auto, cpu or cuda (default: auto)")
     parsed = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as temporary:
+    with temporary_folder("example") as temporary:
         directory = parsed.directory or Path(temporary, "digits")
         if not directory.exists():
             etl.demonstration.digits(directory)

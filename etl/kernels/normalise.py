@@ -21,12 +21,15 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
     """Return the function for `kernel`: "auto", "numba" or "numpy". All give the same bits.
 
     "auto" never waits. It begins to load numba in a thread, which takes 0.6 s, and returns `normalise_rows` until that
-    is done. Raises `ValueError` for an unknown kernel, and `ImportError` for "numba" if numba is not installed.
+    is done. Raises `ValueError` for an unknown kernel, and `ImportError` for "numba" if numba is not installed or
+    cannot be used.
     """
     if kernel not in KERNELS:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
     if kernel == "numba":
         _COMPILED.wait()
+        if _COMPILED.error is not None:
+            raise ImportError(f"kernel 'numba' cannot be loaded: {_COMPILED.error}") from _COMPILED.error
         if _COMPILED.module is None:
             raise ImportError("kernel 'numba' needs numba: pip install 'fair-etl[fast]'")
     if kernel == "auto":
@@ -36,7 +39,7 @@ def find_normalise_rows(kernel: str = "auto") -> NormaliseRows:
 
 
 def load_kernels() -> bool:
-    """Wait until the compiled loops are loaded; return False if numba is not installed.
+    """Wait until the compiled loops are loaded; return False if numba is not installed, or cannot be used.
 
     Call it before a measurement, or in a server before it forks. Without this call, the loops load in the background
     during the first batches.
@@ -77,11 +80,6 @@ def normalise_rows(
 def _load() -> ModuleType:
     from etl.kernels import normalise_numba
 
-    # The first call finds or compiles the machine code.
-    number, three = np.zeros(1, np.int64), np.ones(CHANNELS, np.float32)
-    image = np.zeros((1, 1, 1, CHANNELS), np.uint8)
-    image.flags.writeable = False  # as arrays of a store are, which is another type for numba
-    normalise_numba.normalise_rows(image, number, np.zeros((1, CHANNELS, 1, 1), np.float32), number, three, three)
     return normalise_numba
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
 from presave.compiled import compile_loop
 
@@ -25,4 +26,15 @@ def _normalise_rows(
             plane2[pixel] = (np.float32(image[3 * pixel + 2]) - offset2) * scale2
 
 
-normalise_rows = compile_loop(_normalise_rows)
+def _array(dtype: types.Type, axes: int, readonly: bool = True) -> types.Type:
+    return types.Array(dtype, axes, "C", readonly=readonly)
+
+
+# Images of a store are read-only. An array that is not may be passed, too.
+_NUMBERS, _CHANNELS = _array(types.int64, 1), _array(types.float32, 1)
+normalise_rows = compile_loop(
+    _normalise_rows,
+    types.void(
+        _array(types.uint8, 4), _NUMBERS, _array(types.float32, 4, readonly=False), _NUMBERS, _CHANNELS, _CHANNELS
+    ),
+)

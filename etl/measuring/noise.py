@@ -1,4 +1,4 @@
-"""The noise on a machine during a measurement: other processes, the hypervisor and the clock frequency."""
+"""The noise on a machine during a measurement: other processes, the hypervisor, CPU quotas and the clock frequency."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 STAT = Path("/proc/stat")
 CPU_INFO = Path("/proc/cpuinfo")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
 PROBE = bytes(1 << 20)
 PROBES = 5
 
@@ -52,14 +54,18 @@ class NoiseWatch:
         The share of the time of all CPUs that the hypervisor took.
     other_processes : float
         The share of the time of all CPUs that other processes used.
+    throttled : float
+        As of `ThrottleWatch`.
     """
 
     def __init__(self) -> None:
         self.own_seconds = 0.0
         self.steal = 0.0
         self.other_processes = 0.0
+        self.throttled = 0.0
 
     def __enter__(self) -> Self:
+        self._throttling = ThrottleWatch().__enter__()
         self._system, self._own = cpu_times(), cpu_seconds()
         return self
 
@@ -67,6 +73,8 @@ class NoiseWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         system, own = cpu_times(), cpu_seconds()
+        self._throttling.__exit__(kind, error, trace)
+        self.throttled = self._throttling.throttled
         self.own_seconds = own - self._own
         total = system.total - self._system.total
         if total > 0:
@@ -74,6 +82,53 @@ class NoiseWatch:
             others = system.busy - self._system.busy - self.own_seconds
             # The system counts in ticks, which are coarse for a short block.
             self.other_processes = max(0.0, others / total)
+
+
+class ThrottleWatch:
+    """A context manager that measures how often a CPU quota of a control group stopped this process in the block.
+
+    Attributes
+    ----------
+    throttled : float
+        The share of the periods of the quota (a tenth of a second each, by default) in which it was used up; the
+        highest of the groups around this process.
+    """
+
+    def __init__(self) -> None:
+        self.throttled = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = _quota_periods()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for group, (periods, throttled) in _quota_periods().items():
+            periods_before, throttled_before = self._before.get(group, (0, 0))
+            if periods > periods_before:
+                share = (throttled - throttled_before) / (periods - periods_before)
+                self.throttled = max(self.throttled, share)
+
+
+def _quota_periods() -> dict[Path, tuple[int, int]]:
+    """Return all periods of the CPU quotas around this process, and those in which each was used up, by group."""
+    found = {}
+    try:
+        lines = OWN_GROUP.read_text().splitlines()
+    except OSError:
+        lines = []
+    own = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
+    # Version 2 has no name for its only hierarchy. In a container, the root may be the group itself.
+    for root, path in ((CGROUPS, own.get("", "/")), (CGROUPS / "cpu", own.get("cpu", "/"))):
+        group = root / path.lstrip("/")
+        for each in (group, *group.parents[: len(group.parts) - len(root.parts)]):
+            try:
+                counts = dict(line.split() for line in (each / "cpu.stat").read_text().splitlines())
+                found[each] = int(counts["nr_periods"]), int(counts["nr_throttled"])
+            except (OSError, ValueError, KeyError):  # the group has no quota
+                continue
+    return found
 
 
 def cpu_times() -> CpuTimes:

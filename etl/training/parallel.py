@@ -8,11 +8,9 @@ import math
 import os
 import pickle
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +23,7 @@ from etl.functions import name_of_function
 from etl.images.settings import pillow_settings
 from etl.iterators import BatchIterator
 from etl.measuring.processes import SIGNALS
+from etl.temporary import temporary_folder
 from etl.training.backends import choose_device, import_torch
 from etl.training.fit import FitResult
 from etl.training.progress import Progress, make_progress
@@ -165,23 +164,17 @@ def fit_parallel(
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
     """Yield a new folder, which is removed at the end; if there is a shell, even if this process is killed."""
-    folder = Path(tempfile.gettempdir(), f"etl-ranks-{uuid.uuid4().hex}")
-    command = ["sh", "-c", 'read -r line; rm -rf -- "$0"', str(folder)]
     quiet = subprocess.DEVNULL
     with contextlib.ExitStack() as stack:
-        remover: subprocess.Popen[bytes] | None = None
+        folder = stack.enter_context(temporary_folder("ranks"))
+        command = ["sh", "-c", 'read -r line || rm -rf -- "$0"', str(folder)]
         with contextlib.suppress(OSError):
             remover = stack.enter_context(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
             )
-        folder.mkdir(mode=0o700)
-        try:
-            yield folder
-        finally:
-            if remover is not None:
-                # Not by closing the pipe alone: a process that another thread has forked may hold it, too.
-                remover.communicate(b"\n")
-            shutil.rmtree(folder, ignore_errors=True)
+            # Not by closing the pipe alone: a process that another thread has forked may hold it, too.
+            stack.callback(remover.communicate, b"\n")
+        yield folder
 
 
 def _check_devices(backend: str, workers: int) -> None:

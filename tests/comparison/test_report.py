@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from etl.comparison.recommendation import recommend
 from etl.comparison.report import Noise, Report, Section, StrategyResult
 from etl.measuring.statistics import Interval
 from tests import comparison_reports
@@ -187,6 +188,27 @@ def test_a_quiet_machine_gives_no_warning() -> None:
 def test_one_disturbed_round_gives_a_warning(metrics: dict[str, float], warning: str) -> None:
     (found,) = disturbed(**metrics).warnings
     assert found.startswith(warning)
+
+
+def throttled(share: float) -> Report:
+    """Return a report whose second strategy was throttled in most of its rounds."""
+    first, *others = comparison_reports.photographs().strategies[1].rounds
+    return changed(1, rounds=[first, *(replace(each, throttled=share) for each in others)]).parent
+
+
+def test_nothing_is_claimed_if_a_quota_stopped_the_processes() -> None:
+    report = throttled(0.97)
+    assert report.noise.throttled == 0.97
+    assert report.noise.warnings[0].startswith("The CPU quota was used up in 97% of its periods (cpu.stat)")
+    assert [each.verdict for each in report.strategies] == ["reference", *["CPU quota"] * 3]
+    (sentence,) = recommend(report, {}, "photos")
+    assert sentence.startswith("Nothing is recommended: a CPU quota was used up in 97% of its periods")
+
+
+def test_a_quota_that_is_hardly_used_up_changes_nothing() -> None:
+    report = throttled(0.04)
+    assert report.noise.warnings == []
+    assert "CPU quota" not in [each.verdict for each in report.strategies]
 
 
 def test_host_wait_is_shown_once_it_differs_from_the_stall_by_one_percent() -> None:

@@ -326,6 +326,15 @@ def test_noise_is_not_handled_in_too_few_rounds_and_no_strategy_is_disqualified(
     assert "an interval needs 6 rounds, so no difference is claimed" in found["noise"].evidence
 
 
+def test_noise_is_not_handled_if_a_cpu_quota_stopped_a_strategy_in_most_rounds() -> None:
+    stopped = {number: sample(throttled=0.5 * (number > 1)) for number in range(6)}
+    found = checks(replace(evidence(), samples=stopped))
+    assert found["noise"].held is False
+    assert not found["noise"].broken_by
+    assert "a CPU quota was used up in 50% of its periods (cpu.stat)" in found["noise"].evidence
+    assert checks(with_round(2, throttled=0.5))["noise"].held
+
+
 def test_loaded_is_broken_by_pages_that_were_not_in_memory_when_compute_began() -> None:
     found = checks(evidence(pages_absent=3))
     assert_broken("loaded", "3 pages of its batches were not in memory when compute began", found)

@@ -431,6 +431,14 @@ def test_a_busy_neighbour() -> None:
     assert OtherProcesses().look(Case(quiet_machine())).severity is Severity.FINE
 
 
+def test_a_cpu_quota_that_stops_the_threads() -> None:
+    found = OtherProcesses().look(Case(replace(quiet_machine(), throttled=0.97, cpu_quota=0.5)))
+    assert found.severity is Severity.SERIOUS
+    assert found.found == "a CPU quota stops the threads of this process"
+    assert found.evidence.startswith("the quota of 0.5 CPUs was used up in 97% of its periods while training")
+    assert OtherProcesses().look(Case(replace(quiet_machine(), throttled=0.05))).severity is Severity.FINE
+
+
 def test_more_threads_than_cpus() -> None:
     many = 4 * available_cpus()
     with ThreadPolicy(many):

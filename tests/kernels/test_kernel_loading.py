@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +98,62 @@ def test_numpys_loop_is_used_until_then_and_without_numba() -> None:
     )
     done = run(program)
     assert (done.stdout, done.stderr) == ("etl.kernels.normalise etl.kernels.normalise\n", "")
+
+
+LOAD = """
+import sys
+from pathlib import Path
+from etl.kernels import find_normalise_rows, load_kernels
+from presave.mapped_rows import COMPILED
+assert load_kernels()
+assert COMPILED.module is not None
+print(find_normalise_rows("numba").__module__)
+"""
+# Files of this size cannot be written, as on a disk that is nearly full.
+FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("numba")
+    assert load_with(folder) == ""
+    return folder
+
+
+def load_with(cache: Path, before: str = "") -> str:
+    """Load all kernels with this cache of numba, and return the warnings."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run([sys.executable, "-c", before + LOAD], capture_output=True, text=True, env=environment)
+    assert done.stdout == "etl.kernels.normalise_numba\n", done.stderr
+    return done.stderr
+
+
+def test_a_damaged_cache_of_numba_is_written_anew_and_named_once(cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(cache, tmp_path / "cache")
+    for pattern, kept in {"copy_rows*.nbi": 0, "normalise*.nbc": 1000}.items():
+        (damaged,) = (tmp_path / "cache").rglob(pattern)
+        damaged.write_bytes(damaged.read_bytes()[:kept])
+    said = load_with(tmp_path / "cache")
+    assert said.count("RuntimeWarning: ") == 1
+    assert f"numba's cache in {tmp_path / 'cache'} was damaged, and has been written anew: " in said
+    assert load_with(tmp_path / "cache") == ""
+
+
+def test_kernels_are_compiled_without_a_cache_if_the_disk_is_full(tmp_path: Path) -> None:
+    said = load_with(tmp_path, FULL)
+    assert said.count("cannot be used, so each process compiles its loops again") == 1
+    assert f"numba's cache in {tmp_path} " in said
+    assert "File too large" in said
+    assert not list(tmp_path.rglob("*.nbc"))
+
+
+def test_a_kernel_that_cannot_be_loaded_names_the_cause() -> None:
+    program = (
+        "def fail(*_, **__): raise AttributeError('no such symbol')\n"
+        "import numba; numba.njit = fail\n"
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from etl.kernels import find_normalise_rows\n"
+        "try: find_normalise_rows('numba')\n"
+        "except ImportError as error: print(error)"
+    )
+    assert run(program).stdout == "kernel 'numba' cannot be loaded: no such symbol\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from etl.measuring import noise
-from etl.measuring.noise import NoiseWatch, cpu_times, frequencies, probe_speed
+from etl.measuring.noise import NoiseWatch, ThrottleWatch, cpu_times, frequencies, probe_speed
 from etl.measuring.process_tree import cpu_seconds
 
 BURNT = 0.5
@@ -119,3 +119,39 @@ def test_a_machine_that_reports_no_frequencies_has_none(tmp_path: Path, monkeypa
     assert frequencies() == []
     (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2449.998\nflags : fpu\ncpu MHz\t\t: 2450.0\n")
     assert frequencies() == [2449.998, 2450.0]
+
+
+@pytest.mark.parametrize(
+    ("own", "throttled_in", "share"),
+    [
+        ("1:cpu,cpuacct:/a/b\n0::/\n", "cpu/a/b", 0.5),
+        ("1:cpu,cpuacct:/a/b\n0::/\n", "cpu/a", 0.5),
+        ("1:cpu,cpuacct:/a/b\n0::/\n", "cpu", 0.5),
+        ("0::/a/b\n", "a/b", 0.5),
+        ("0::/a/b\n", "a", 0.5),
+        ("0::/\n", ".", 0.5),
+        ("0::/../elsewhere\n", ".", 0.5),
+        ("0::/a/b\n", "a/other", 0.0),
+    ],
+)
+def test_periods_in_which_a_quota_around_this_process_was_used_up_are_counted(
+    own: str, throttled_in: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text(own)
+    monkeypatch.setattr(noise, "OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr(noise, "CGROUPS", tmp_path / "groups")
+    stat = tmp_path / "groups" / throttled_in / "cpu.stat"
+    stat.parent.mkdir(parents=True)
+    stat.write_text("usage_usec 7\nnr_periods 100\nnr_throttled 90\nthrottled_usec 1\n")
+    with NoiseWatch() as watch:
+        stat.write_text("usage_usec 8\nnr_periods 120\nnr_throttled 100\nthrottled_usec 2\n")
+    assert watch.throttled == share
+
+
+def test_without_a_quota_or_a_period_nothing_was_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "CGROUPS", tmp_path)
+    for text in ("usage_usec 7\n", "nr_periods 0\nnr_throttled 0\n", "nr_periods 9\nnr_throttled 9\n", "damaged"):
+        (tmp_path / "cpu.stat").write_text(text)
+        with ThrottleWatch() as watch:
+            pass
+        assert watch.throttled == 0.0

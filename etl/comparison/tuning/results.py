@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from etl.comparison.report import THROTTLED_LIMIT
 from etl.comparison.units import bounds, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
@@ -108,6 +109,8 @@ class TunedStrategy(JsonValues):
         The limits of `Limits` that were set.
     measured_records : int
         Records that were measured.
+    throttled : float
+        Share of the periods of a CPU quota in which it was used up: the median sample.
     """
 
     name: str
@@ -122,6 +125,7 @@ class TunedStrategy(JsonValues):
     is_cached: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
     measured_records: int = 0
+    throttled: float = 0.0
 
     @property
     def best(self) -> TriedConfiguration:
@@ -135,8 +139,13 @@ class TunedStrategy(JsonValues):
 
     @property
     def is_recommended(self) -> bool:
-        """True if its chosen configuration, or the given one, exceeds no limit."""
-        return not self.best.dropped
+        """True if its chosen configuration, or the given one, exceeds no limit, and no CPU quota was used up."""
+        return not self.best.dropped and not self.is_throttled
+
+    @property
+    def is_throttled(self) -> bool:
+        """True if a CPU quota was used up so often that nothing is claimed."""
+        return self.throttled > THROTTLED_LIMIT
 
     @property
     def is_prepared(self) -> bool:
@@ -146,6 +155,12 @@ class TunedStrategy(JsonValues):
     def advice(self) -> str:
         """Return a sentence that says what to set, and what it gains."""
         best, given = self.best, self.as_given
+        if self.is_throttled:
+            return (
+                f"{self.name}: no settings can be recommended: a CPU quota was used up in {self.throttled:.0%} of its "
+                "periods (cpu.stat), so times depend on when the system stopped the processes. Raise the quota, or use "
+                "fewer CPUs with --threads."
+            )
         if best.dropped:
             return f"{self.name}: no configuration can be recommended: as given, {best.dropped}."
         if not self.chosen:

@@ -16,6 +16,7 @@ from etl.comparison.preparation import Preparation, opened_workload
 from etl.comparison.processes import InputError, Processes
 from etl.comparison.progress import ComparisonProgress
 from etl.comparison.publishing import describe_machine, describe_versions
+from etl.comparison.report import THROTTLED_LIMIT
 from etl.comparison.results import EpochScale
 from etl.comparison.sameness import compare_epochs
 from etl.comparison.samples import CheckedEpoch, Profile, TuningSample
@@ -211,10 +212,16 @@ class _Tuner:
             except MeasurementError as error:
                 self._failed[name] = error.reason
                 continue
+            except InputError as error:
+                if not known:
+                    raise
+                self._failed[name] = str(error)  # what was measured of the others is not lost
+                continue
             known[candidate] = replace(result, name=name, seconds=time.monotonic() - began)
             if tuning.was_interrupted:
                 raise KeyboardInterrupt
-            self._cache.save(kept[candidate], known[candidate])
+            if not result.is_throttled:
+                self._cache.save(kept[candidate], known[candidate])
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = min(1.0, (time.monotonic() - self._began) / self._total)
@@ -284,7 +291,7 @@ class _OneStrategy:
         began = time.monotonic()
         self._select(deadline - began)
         given = self._configured({})
-        self._write([given], deadline)
+        self._write([given], math.inf)  # it is measured even if starting has taken all the time
         self._processes.renew()  # its start is no part of the first sample
         search = Search(
             given,
@@ -307,8 +314,10 @@ class _OneStrategy:
         finalists = [each for each in finalists if self._is_same(each, given)]
         ratios = search.confirm(finalists)
         self.was_interrupted = search.was_interrupted
+        throttled = statistics.median(sample.throttled for each in search.measured.values() for sample in each.samples)
         ratios = {each: ratio for each, ratio in ratios.items() if self._is_allowed(each, search.measured[each])}
-        best = choose(given, ratios, self._simplicity, may_keep=self._is_allowed(given, search.measured[given]))
+        shown = ratios if throttled <= THROTTLED_LIMIT else {}
+        best = choose(given, shown, self._simplicity, may_keep=self._is_allowed(given, search.measured[given]))
         self._given_measured = search.measured[given]
         tried = {
             each: self._configuration(each, measured, ratios.get(each), each in ratios or each == given)
@@ -325,6 +334,7 @@ class _OneStrategy:
             failed={describe_settings(self._changes[each]): reason for each, reason in search.failed.items()},
             limits=self._limits.as_dict(),
             measured_records=len(self._workload.records),
+            throttled=throttled,
         )
 
     @property

@@ -34,7 +34,10 @@ class OtherProcesses(Check):
     )
 
     def look(self, case: Case) -> Finding:
-        on_cpus, on_gpus = self._of_cpus(case), self._of_gpus(case)
+        on_cpus, on_gpus, of_quota = self._of_cpus(case), self._of_gpus(case), self._of_quota(case)
+        if of_quota is not None:
+            heavier, lighter = heaviest_first(of_quota, on_cpus)
+            on_cpus = heavier.beside(lighter)
         if on_gpus is None:
             return on_cpus
         heavier, lighter = heaviest_first(on_gpus, on_cpus)
@@ -70,6 +73,19 @@ class OtherProcesses(Check):
             evidence,
             "end them, or leave CPUs to them: start this process with taskset, and use etl.runtime.ThreadPolicy",
             saves,
+        )
+
+    def _of_quota(self, case: Case) -> Finding | None:
+        """Return the finding for the CPU quota of a container; None if it hardly stopped this process."""
+        throttled, quota = case.machine.throttled, case.machine.cpu_quota
+        if throttled < WARNING_SHARE:
+            return None
+        return self.wrong(
+            _severity_of(throttled),
+            "a CPU quota stops the threads of this process",
+            f"the quota{'' if quota is None else f' of {quota:g} CPUs'} was used up in {throttled:.0%} of its periods "
+            "while training was observed (cpu.stat), so all times here are uncertain",
+            "raise the quota of the container, or use fewer threads: etl.runtime.ThreadPolicy",
         )
 
     def _of_gpus(self, case: Case) -> Finding | None:

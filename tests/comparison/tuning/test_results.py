@@ -177,3 +177,11 @@ def test_every_result_as_json_is_valid_by_the_schema_and_comes_back(make: Callab
     assert values["conclusion"] == tuning.conclusion()
     assert [each["advice"] for each in values["strategies"]] == [each.advice() for each in tuning.strategies]
     assert Tuning.from_json(json.loads(json.dumps(tuning.to_json()))) == tuning
+
+
+def test_no_settings_are_recommended_if_a_cpu_quota_stopped_the_processes() -> None:
+    tried = [configuration({}, 2.0), configuration({"threads": 1}, 1.0, 0.5)]
+    stopped = strategy("async-raw", tried, {}, throttled=0.97)
+    assert not stopped.is_recommended
+    assert "a CPU quota was used up in 97% of its periods" in stopped.advice()
+    assert strategy("async-raw", tried, {}, throttled=0.05).is_recommended

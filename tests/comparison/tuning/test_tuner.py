@@ -14,6 +14,9 @@ import pytest
 
 import etl
 from etl.commands import main
+from etl.comparison.candidates import Candidate
+from etl.comparison.processes import InputError, Processes
+from etl.comparison.samples import TuningSample
 from etl.comparison.tuning.results import Tuning
 from tests.scratch import ROOT
 
@@ -137,6 +140,25 @@ def test_limits_are_kept(project: Path, table: Path) -> None:
     assert not saved.is_recommended
     assert "--max-disk" in saved.advice()
     assert tuning.fastest is None
+
+
+def test_a_budget_that_starting_uses_up_still_measures_what_was_given_and_keeps_it(
+    project: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Processes.tune
+
+    def fail_for_raw(processes: Processes, candidate: Candidate, *arguments: Any) -> TuningSample:
+        if candidate.strategy == "raw":
+            raise InputError("record 7 of it is damaged")
+        return take(processes, candidate, *arguments)
+
+    monkeypatch.setattr(Processes, "tune", fail_for_raw)
+    settings = {"table_options": {"label": "kind"}, "batch_size": 16, "compute": "simulated:2ms"}
+    tuning = etl.tune(str(table), ["presaved", "raw"], budget=0.1, tuning_cache=str(project / "cache"), **settings)
+    (saved,) = tuning.strategies
+    assert (saved.name, saved.chosen, saved.as_given.trials) == ("presaved", {}, 1)
+    assert tuning.failed == {"raw": "record 7 of it is damaged"}
+    assert len(list((project / "cache").iterdir())) == 1
 
 
 @pytest.fixture

@@ -1,0 +1,125 @@
+"""Temporary folders that are removed however the process ends that uses them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+# Signals that ask a process to end: by default it does so at once, and leaves its files and processes behind.
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+# Folders with such names are locked as long as they are in use.
+PREFIX, LOCKED = "etl-", ".lock"
+
+
+class Terminated(BaseException):
+    """A signal has asked this process to end. It is no `Exception`, so that nobody takes it for an error."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"terminated by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Raise `Terminated` in the block when a signal asks this process to end, unless the program handles that signal.
+
+    Only the main thread can handle signals; in others this does nothing.
+    """
+    taken: list[signal.Signals] = []
+    received: list[int] = []
+
+    def leave(number: int, _: object) -> NoReturn:
+        for each in taken:  # another one must not interrupt the cleaning
+            signal.signal(each, signal.SIG_IGN)
+        received.append(number)
+        raise Terminated(number)
+
+    if threading.current_thread() is threading.main_thread():
+        taken += [each for each in ENDING if signal.getsignal(each) is signal.SIG_DFL]
+    try:
+        for each in taken:
+            signal.signal(each, leave)
+        yield
+    except Exception:  # cleaning up may have failed: the terminal is gone after SIGHUP
+        if not received:
+            raise
+    finally:
+        for each in taken:
+            signal.signal(each, signal.SIG_DFL)
+    if received:
+        raise Terminated(received[0])
+
+
+@contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """Yield a new temporary folder, which is removed at the end, also if a signal asks this process to end.
+
+    Folders that killed processes of this user have left behind are removed first.
+
+    Parameters
+    ----------
+    name : str
+        What it is for; part of its name.
+    """
+    try:
+        with ending_in_order(), _locked_folder(f"{PREFIX}{name}-") as folder:
+            yield folder
+    except Terminated as end:
+        if signal.getsignal(end.number) is signal.SIG_DFL:  # no other block has to clean up
+            signal.raise_signal(end.number)
+        raise
+
+
+@contextmanager
+def _locked_folder(prefix: str) -> Iterator[Path]:
+    _remove_leftovers()
+    temporary = tempfile.TemporaryDirectory(prefix=prefix)
+    lock: int | None = None
+    try:
+        with suppress(OSError):  # a file system without locks: it keeps its name, and is never taken for a leftover
+            lock = _lock(temporary.name)
+            # Renamed only now: until it is locked, another process would remove it as a leftover.
+            os.rename(temporary.name, temporary.name + LOCKED)
+            temporary.name += LOCKED
+        yield Path(temporary.name)
+    finally:
+        try:
+            temporary.cleanup()
+        except BaseException:  # a signal, or a process that was still writing into it
+            temporary.cleanup()
+            raise
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+
+def _lock(folder: str | Path) -> int:
+    """Lock a folder of this user, and return the descriptor that holds the lock; raise `OSError` if that is impossible.
+
+    The lock ends with the processes that hold it, whatever their ids and containers.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_leftovers() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*{LOCKED}"):
+        with suppress(OSError):
+            lock = _lock(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
