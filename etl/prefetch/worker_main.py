@@ -19,6 +19,7 @@ import numpy as np
 
 from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import Parts, Place, SharedView, load_shared
+from etl.prefetch.start import import_main
 from etl.runtime import batch_boundary
 from etl.runtime.inherited import Inherited, inherit
 from etl.runtime.thread_policy import ThreadPolicy
@@ -93,6 +94,7 @@ def run(
     loader: int,
     parts: Parts,
     policies: Sequence[Inherited],
+    main: dict[str, str],
 ) -> None:
     """Do the tasks that come over `connection`, until it is closed.
 
@@ -110,10 +112,17 @@ def run(
         See `load_shared`.
     policies : list of (str, str)
         See `inherited_policies`.
+    main : dict of str to str
+        See `import_main`.
     """
     end_with_parent()
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     with contextlib.suppress(EOFError, ConnectionError), contextlib.ExitStack() as in_force:
+        try:
+            import_main(main)
+        except ChildProcessError as error:
+            _send(connection, _failed(error, error))
+            return
+        os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
         try:
             view = SharedView(memory)
             place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))
