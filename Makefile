@@ -52,7 +52,7 @@ test: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
+	$(BIN)/asv check --environment "existing:$(CURDIR)/$(BIN)/python"
 	$(PYTEST) $(WORKERS) -m "not slow and not alone"
 	@$(BIN)/python -m tests.skips $(SKIPS)
 

@@ -83,23 +83,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Also accepted after the command. A default would override the option given before the command.
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
         command.add_arguments(subparser)
-    debug, command = False, None
+    parsed = argparse.Namespace(debug=False, command=None)
+    chosen: Any = None
     try:
         parsed = parser.parse_args(arguments)
-        debug, command = parsed.debug, COMMANDS.get(parsed.command)
-        if command is None:
+        if parsed.command is None:
             with shown() as console:
                 console.print(FIRST_STEPS, end="", highlight=False)
             return 0
-        with checked_outputs(parsed, is_open, getattr(command, "ONLY_SHOWS", False)), warnings.catch_warnings():
+        chosen = COMMANDS[parsed.command]
+        with checked_outputs(parsed, is_open, getattr(chosen, "ONLY_SHOWS", False)), warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]
-            exit_code: int = command.run(parsed)
+            exit_code: int = chosen.run(parsed)
         return exit_code
     except KeyboardInterrupt:
-        show_error(f"interrupted; {getattr(command, 'INTERRUPTED', 'nothing was left')}")
+        show_error(f"interrupted; {getattr(chosen, 'INTERRUPTED', 'nothing was left')}")
         return 130
     except INPUT_ERRORS as error:
-        if debug:
+        if parsed.debug:
             _show_traceback()
         show_error(str(error) or type(error).__name__)
         return 2

@@ -32,7 +32,7 @@ from etl.commands.output import (
     save_page,
     show_error,
 )
-from etl.commands.source_arguments import add_source_arguments
+from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.page import render_page
 from etl.comparison.phases import run_comparison
 from etl.comparison.publishing import ContradictionError
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=str,
         metavar="SOURCE",
-        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+        help=SOURCES,
     )
     add_config_argument(parser, "SOURCE and its options, batch size and dtype; it is compared as `configured`", source)
     data = parser.add_argument_group("strategies and data")

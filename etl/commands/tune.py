@@ -21,7 +21,7 @@ from etl.commands.comparison_arguments import (
 from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import fill
 from etl.commands.output import STANDARD_OUTPUT, add_page_arguments, deliver, output_path, save_json, save_page
-from etl.commands.source_arguments import add_source_arguments
+from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.settings import Settings
 from etl.comparison.tuning.document import tuning_json
 from etl.comparison.tuning.page import render_tuning_page
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+        help=SOURCES,
     )
     data = parser.add_argument_group("strategies and data")
     data.add_argument(

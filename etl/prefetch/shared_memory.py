@@ -165,7 +165,7 @@ class SharedObject:
             buffers.append(view)
             return False
 
-        data = dumps(thing, protocol=5, buffer_callback=keep_in_pickle)
+        data: Any = dumps(thing, protocol=5, buffer_callback=keep_in_pickle)
         self.parts: Parts = []
         end = 0
         for view in (data, *buffers):
