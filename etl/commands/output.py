@@ -182,14 +182,14 @@ def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bo
     Raises
     ------
     ValueError
-        If the path of a file is a folder, is in a folder that does not exist, or cannot be written; if standard output
-        is closed, and the result is to be there.
+        If a file cannot be written, as far as that is known yet; if standard output is closed, and the result is to be
+        there.
     """
     given = {name: getattr(arguments, name, None) for name in FILE_OPTIONS}
     files = {f"--{name}": path for name, path in given.items() if path is not None}
     for option, path in files.items():
         if path != STANDARD_OUTPUT:
-            _check_file_path(path, option)
+            check_file_path(path, option)
     here = [option for option, path in files.items() if path == STANDARD_OUTPUT]
     if len(here) > 1:
         raise ValueError(f"{' and '.join(here)} cannot both be standard output; give one of them the path of a file")
@@ -212,7 +212,16 @@ def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bo
 _results: list[IO[str]] = []
 
 
-def _check_file_path(path: Path, option: str) -> None:
+def check_file_path(path: Path | None, option: str) -> None:
+    """Check, before any work is done, that a file can be written to `path`, the value of `option`.
+
+    Raises
+    ------
+    ValueError
+        If `path` is a folder, is in a folder that does not exist, or cannot be written.
+    """
+    if path is None:
+        return
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
     # A file is replaced, which takes a new one in its folder.

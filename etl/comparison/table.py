@@ -235,7 +235,7 @@ def _losses(result: StrategyResult) -> str:
     parts = [f"{name} {share:.0%}" for name, share in shares.items() if share >= MIN_LOSS]
     lost = losses.lost_seconds / wall
     if lost < -MIN_LOSS:  # noise: compute alone was measured at another moment
-        return f"{result.name} loses nothing: its epochs take {-lost:.0%} less than compute alone"
+        return f"{result.name} loses nothing: its epochs take {lost / (lost - 1):.0%} less than compute alone"
     return f"{result.name} loses {max(0.0, lost):.0%}{': ' if parts else ''}{', '.join(parts)}"
 
 
