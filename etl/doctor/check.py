@@ -102,7 +102,7 @@ class Finding:
 
     @property
     def saving(self) -> str | None:
-        """What the remedy saves, in words; None if that is unknown."""
+        """The saving of the remedy, in words; None if that is unknown."""
         if self.saves_seconds is None:
             return None
         if self.trial is None:
