@@ -142,8 +142,7 @@ def _ensure_server() -> None:
     # The program may have closed all descriptors, and somebody may have tidied the temporary folder.
     if address is not None and not (_is_pipe(server._forkserver_alive_fd) and os.path.exists(address)):  # noqa: PTH110
         _forget(server)
-    if server._forkserver_address is None:
-        _ensure_socket_folder()
+    _ensure_socket_folder()
     try:
         multiprocessing.forkserver.ensure_running()
     except ChildProcessError:

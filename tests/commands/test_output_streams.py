@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import presave
 from etl.commands import inspect, main
 from etl.commands.output import PlainConsole, deliver
 
-ETL = f"{sys.executable} -m etl"
+ETL = f"{shlex.quote(sys.executable)} -m etl"
 CLOSED = "standard output is closed, and nothing else would hold the result"
 FULL = "etl: standard output cannot be written: No space left on device\n"
 
