@@ -18,21 +18,21 @@ LONG := --override-ini faulthandler_timeout=1800
 SKIPS := .asv/skips.jsonl
 PYTEST := $(BIN)/python -m pytest -p tests.skips --skips $(SKIPS) --durations 30 --durations-min 5
 
-.PHONY: bench bench-full compare-commits aa peers gpu preview test test-slow torture clean
+.PHONY: bench bench-full compare-commits aa peers gpu preview test test-slow torture clean clone
 
-bench: .venv/asv
+bench: clone .venv/asv
 	$(BIN)/python -m benchmarks.bench
 
 # Every suite and axis, for hours; after an interruption, another call goes on.
-bench-full: .venv/asv
+bench-full: clone .venv/asv
 	$(BIN)/python -m benchmarks.bench --profile full
 
 # make compare-commits A=main B=HEAD: says if B is slower. Exit code 2 (make's own) if it is, or if the commits cannot be
 # compared; the last lines say which.
-compare-commits: .venv/bench
+compare-commits: clone .venv/bench
 	$(BIN)/python -m benchmarks.compare_commits $(A) $(B) $(COMPARE)
 
-aa: .venv/bench
+aa: clone .venv/bench
 	$(BIN)/python -m benchmarks.aa $(AA)
 
 peers: .venv/bench
@@ -52,7 +52,7 @@ test: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/asv check --environment existing:$(CURDIR)/$(BIN)/python
+	$(BIN)/asv check --environment "existing:$(CURDIR)/$(BIN)/python"
 	$(PYTEST) $(WORKERS) -m "not slow and not alone"
 	@$(BIN)/python -m tests.skips $(SKIPS)
 
@@ -72,6 +72,11 @@ torture: .venv/test
 
 clean:
 	rm -rf .venv .asv build *.egg-info
+
+# What measures commits needs them, and an archive has none.
+clone:
+	@test -e .git && git rev-parse --verify --quiet HEAD > /dev/null 2>&1 || \
+		{ echo "Commits are measured in a clone made by git; this folder is none: clone the repository." >&2; exit 2; }
 
 .venv/asv: .ci/asv.txt .ci/constraints.txt
 	$(PYTHON) -m venv .venv

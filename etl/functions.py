@@ -98,10 +98,10 @@ def pickle_function(function: Callable[..., Any], path: Path) -> str:
     ValueError
         If something that it uses cannot be pickled.
     """
-    import cloudpickle  # not in environments that only load
+    from presave.carrying import dumps  # not in environments that only load
 
     try:
-        content = cloudpickle.dumps(function)
+        content = dumps(function)
     except Exception as error:  # pickling runs the user's code
         name = name_of_function(function)
         raise ValueError(f"{name} cannot be carried to another process: {type(error).__name__}: {error}") from error

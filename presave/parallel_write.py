@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import cloudpickle
 import joblib
 
+from presave.carrying import dumps
 from presave.columns import ShardBuilder
 from presave.errors import StoreError, disk_errors
 from presave.files import checksum_bytes, write_atomically
@@ -227,7 +227,7 @@ class _WriterFile:
 
 def _save_writer(writer: SpanWriter) -> _WriterFile:
     try:
-        data = cloudpickle.dumps(writer)
+        data = dumps(writer)
     except Exception as error:
         raise StoreError(
             f"the records cannot be sent to other processes ({error}); remove open files, locks and the like from them"

@@ -1,22 +1,23 @@
 """The command line, `etl`: one file for each command.
 
-Exit codes: 0 done, 1 the requested check failed, 2 the call or its input was wrong, 130 interrupted,
-143 terminated, 129 if the terminal was closed.
+Exit codes: 0 done, 1 the requested check failed, or an error within `etl`, shown with its traceback; 2 the call or its
+input was wrong, 130 interrupted, 143 terminated, 129 if the terminal was closed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib.metadata
 import re
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from etl.commands import compare, convert, dataset, doctor, inspect, presave, tune, verify
-from etl.commands.output import check_file_path, output_console, show_error, show_warning
+from etl.commands.output import checked_outputs, open_standard_streams, show_error, show_warning, shown
 from etl.commands.source_arguments import image_settings
 from etl.temporary import Terminated, ending_in_order
 
@@ -32,6 +33,9 @@ COMMANDS = {
 }
 
 UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'")
+
+# Their messages say what is wrong with the call, its input or the machine. Others are defects, a KeyError for one.
+INPUT_ERRORS = (ValueError, OSError, RuntimeError, MemoryError)
 
 # Shown by `etl` alone.
 FIRST_STEPS = """\
@@ -61,9 +65,15 @@ class _Parser(argparse.ArgumentParser):
         show_error(f"{message}; see `{self.prog} --help`", self.prog)
         self.exit(2)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write the help or the version."""
+        with shown():
+            print(message, end="", file=file)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments`, by default those of this program, and return the exit code."""
+    is_open = open_standard_streams()
     parser = _Parser(prog="etl", description="Load training data, and measure what it costs.")
     debug_help = "show the traceback of an error"
     parser.add_argument("--debug", action="store_true", help=debug_help)
@@ -75,23 +85,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Also accepted after the command. A default would override the option given before the command.
         subparser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
         command.add_arguments(subparser)
-    parsed = parser.parse_args(arguments)
-    if parsed.command is None:
-        output_console().print(FIRST_STEPS, end="", highlight=False)
-        return 0
+    parsed = argparse.Namespace(debug=False, command=None)
+    chosen: Any = None
     try:
-        check_file_path(getattr(parsed, "json", None), "--json")
-        with warnings.catch_warnings(), ending_in_order(), image_settings(parsed):
+        parsed = parser.parse_args(arguments)
+        if parsed.command is None:
+            with shown() as console:
+                console.print(FIRST_STEPS, end="", highlight=False)
+            return 0
+        chosen = COMMANDS[parsed.command]
+        outputs = checked_outputs(parsed, is_open, getattr(chosen, "ONLY_SHOWS", False))
+        with ending_in_order(), image_settings(parsed), outputs, warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]
-            exit_code: int = COMMANDS[parsed.command].run(parsed)
+            exit_code: int = chosen.run(parsed)
         return exit_code
     except KeyboardInterrupt:
-        show_error(f"interrupted; {getattr(COMMANDS[parsed.command], 'INTERRUPTED', 'nothing was left')}")
+        show_error(f"interrupted; {getattr(chosen, 'INTERRUPTED', 'nothing was left')}")
         return 130
     except Terminated as end:
         return 128 + end.number
-    except (ValueError, OSError, RuntimeError, MemoryError, LookupError) as error:
+    except INPUT_ERRORS as error:
         if parsed.debug:
-            traceback.print_exc()
-        show_error(str(error))
+            _show_traceback()
+        show_error(str(error) or type(error).__name__)
         return 2
+    except Exception as error:  # noqa: BLE001 - shown
+        _show_traceback()
+        show_error(
+            f"internal error, {type(error).__name__}: {error}; unless the traceback above ends in your own code, this "
+            "is a defect of etl: please report it with that traceback"
+        )
+        return 1
+
+
+def _show_traceback() -> None:
+    with contextlib.suppress(OSError):
+        traceback.print_exc()

@@ -6,7 +6,6 @@ import argparse
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import presave
@@ -27,13 +26,13 @@ from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.output import (
     add_page_arguments,
-    check_file_path,
-    output_console,
+    deliver,
+    output_path,
     save_json,
     save_page,
     show_error,
 )
-from etl.commands.source_arguments import add_source_arguments
+from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.page import render_page
 from etl.comparison.phases import run_comparison
 from etl.comparison.publishing import ContradictionError
@@ -45,6 +44,8 @@ from etl.configuration import PREFETCH_SIZE, Configuration
 
 # Said after Ctrl-C.
 INTERRUPTED = "no files were left; what --tune has found is kept"
+# Without an option for a file, the result is what is shown.
+ONLY_SHOWS = True
 # Name of the strategy of `--config` in reports.
 CONFIGURED = "configured"
 
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=str,
         metavar="SOURCE",
-        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+        help=SOURCES,
     )
     add_config_argument(parser, "SOURCE and its options, batch size and dtype; it is compared as `configured`", source)
     data = parser.add_argument_group("strategies and data")
@@ -139,16 +140,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_tuning_arguments(tuning)
     output = parser.add_argument_group("output")
-    output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
+    output.add_argument("--json", type=output_path, metavar="FILE", help="everything, for programs")
     add_page_arguments(output)
-    output.add_argument("--trace", type=Path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing")
+    output.add_argument(
+        "--trace", type=output_path, metavar="FILE", help="a timeline for Perfetto and chrome://tracing"
+    )
     add_source_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, show the report, and write the files that were requested."""
-    for option in ("html", "trace"):
-        check_file_path(getattr(arguments, option), f"--{option}")
     configuration = read_configuration(arguments)
     if configuration is not None:
         _take(configuration, arguments)
@@ -179,10 +180,12 @@ def run(arguments: argparse.Namespace) -> int:
     except ContradictionError as error:
         show_error(str(error))
         return 1
-    show_report(report, output_console())
-    save_json(arguments.json, report.as_dict())
-    save_page(arguments.html, arguments.open, lambda: render_page(report))
-    save_json(arguments.trace, trace_events(report))
+    deliver(
+        lambda: save_json(arguments.json, report.as_dict()),
+        lambda: save_page(arguments.html, arguments.open, lambda: render_page(report)),
+        lambda: save_json(arguments.trace, trace_events(report)),
+        show=lambda console: show_report(report, console),
+    )
     return 0
 
 

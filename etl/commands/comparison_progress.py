@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,8 @@ def measuring(debug: bool) -> Iterator[_Show]:
             yield show
     except MeasurementError as error:
         if debug:
-            print(error.text, file=sys.stderr)
+            with contextlib.suppress(OSError):
+                print(error.text, file=sys.stderr)
         raise
 
 
@@ -80,4 +82,5 @@ class _Show:
         if progress.predictions and not self._has_predictions:
             self._has_predictions = True
             predicted = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in progress.predictions.items())
-            self._bar.console.print(f"predicted for an epoch: {predicted}", highlight=False)
+            with contextlib.suppress(OSError):  # a full disk, for one; the result says it, too
+                self._bar.console.print(f"predicted for an epoch: {predicted}", highlight=False)

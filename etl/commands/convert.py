@@ -7,7 +7,7 @@ from pathlib import Path
 
 import presave
 from etl.commands.inspect import describe_store, show_store
-from etl.commands.output import progress_bar, save_json
+from etl.commands.output import deliver, output_path, progress_bar, save_json
 
 # Said after Ctrl-C.
 INTERRUPTED = "no incomplete file was left, and the same command continues after the last whole shard"
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read files that are links, and pickle stores, which run the code that they contain",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the new store in FILE, as JSON")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="describe the new store in FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
             progress=lambda progress: bar(progress.records, progress.total),
         )
     with store:
-        show_store(store.path, store.manifest, [])
-        save_json(arguments.json, describe_store(store.path, store.manifest))
+        deliver(
+            lambda: save_json(arguments.json, describe_store(store.path, store.manifest)),
+            show=lambda _: show_store(store.path, store.manifest, []),
+        )
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from etl import demonstration
-from etl.commands.output import progress_bar, save_json, show_facts
+from etl.commands.output import deliver, output_path, progress_bar, save_json, show_facts
 from etl.sources import open_source
 
 KINDS = ("photographs", "digits")
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, help="default: 2000 photographs, or all 1797 digits")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal bytes (default: 0)")
     parser.add_argument("--plain", action="store_true", help="digits: plain IDX files instead of gzip")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the data in FILE, as JSON")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="describe the data in FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
         ("classes", ", ".join(source.classes or [])),
         ("bytes", f"{nbytes:,}"),
     ]
-    show_facts(str(arguments.directory), facts)
     content = {"directory": str(arguments.directory), "kind": arguments.kind, "made": made, "records": len(source)}
-    save_json(arguments.json, {**content, "classes": source.classes, "nbytes": nbytes})
+    deliver(
+        lambda: save_json(arguments.json, {**content, "classes": source.classes, "nbytes": nbytes}),
+        show=lambda _: show_facts(str(arguments.directory), facts),
+    )
     return 0

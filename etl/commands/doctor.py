@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from etl.commands.output import PlainConsole, check_file_path, output_console, save_json
+from etl.commands.output import PlainConsole, deliver, output_path, save_json
 from etl.commands.source_arguments import SOURCES, add_source_arguments, source_options
 from etl.comparison.settings import BACKENDS, Settings
 from etl.measuring.structure import describe
@@ -68,12 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gc", action="store_true", help="show pauses of the garbage collector, by generation")
     parser.add_argument(
         "--profile",
-        type=Path,
+        type=output_path,
         metavar="FILE",
         help="save a sampled profile of the training, worker processes included: .svg is a flame graph, .json is for "
         "speedscope.app, .txt counts stacks",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="everything, for programs")
     add_source_arguments(parser)
 
 
@@ -86,7 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
     from etl.doctor.show import show_examination, show_heap, show_pauses, show_stages
 
     if arguments.profile is not None:
-        check_file_path(arguments.profile, "--profile")
         check_profile_path(arguments.profile)
     more: dict[str, Any]
     with temporary_folder("doctor") as folder, _progress() as show_progress:
@@ -96,14 +95,17 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _refuse_beside_step(arguments)
             examination, more = _examine_source(arguments, folder, show_progress)
-    console = output_console()
-    show_examination(examination, console)
     shows: dict[str, Any] = {"stages": show_stages, "pauses": show_pauses, "heap": show_heap}
-    for name, found in more.items():
-        shows[name](found, console)
-    if arguments.profile is not None:
-        console.print(f"The profile is in {arguments.profile}.", highlight=False)
-    save_json(arguments.json, {**examination.as_dict(), **{name: found.as_dict() for name, found in more.items()}})
+
+    def show(console: PlainConsole) -> None:
+        show_examination(examination, console)
+        for name, found in more.items():
+            shows[name](found, console)
+        if arguments.profile is not None:
+            console.print(f"The profile is in {arguments.profile}.", highlight=False)
+
+    content = {**examination.as_dict(), **{name: found.as_dict() for name, found in more.items()}}
+    deliver(lambda: save_json(arguments.json, content), show=show)
     return int(examination.is_serious)
 
 

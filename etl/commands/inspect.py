@@ -7,23 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import presave
-from etl.commands.output import save_json, show_facts
+from etl.commands.output import deliver, output_path, save_json, show_facts
 from presave import Field, Manifest
 
 SHOWN_SKIPPED = 3
+# Without --json, the result is what is shown.
+ONLY_SHOWS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("store", type=Path, metavar="STORE", help="a store of any format; only its manifest is read")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same to FILE, as JSON")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="write the same to FILE, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the manifest and describe the store."""
     manifest = presave.load_manifest(arguments.store)
-    show_store(arguments.store, manifest, [])
-    save_json(arguments.json, describe_store(arguments.store, manifest))
+    deliver(
+        lambda: save_json(arguments.json, describe_store(arguments.store, manifest)),
+        show=lambda _: show_store(arguments.store, manifest, []),
+    )
     return 0
 
 

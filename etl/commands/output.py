@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +14,7 @@ import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -35,6 +37,10 @@ from presave.files import usual_mode, write_atomically
 
 # An error may quote a field of many megabytes.
 MAX_ERROR_LENGTH = 4_000
+# The value of an option for a file that is `-`. Tables are then shown on standard error.
+STANDARD_OUTPUT = Path("/dev/stdout")
+# Options for files that a command writes.
+FILE_OPTIONS = ("json", "html", "trace", "toml", "profile")
 
 
 class PlainConsole(Console):
@@ -46,6 +52,10 @@ class PlainConsole(Console):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(markup=False, emoji=False, **arguments)
+
+    def on_broken_pipe(self) -> None:
+        """Show nothing more: the program that reads it has ended. Rich would end this one."""
+        _silence(self.file)
 
     def render_str(self, text: str, **arguments: Any) -> Text:
         """Make `text` printable and encodable. Rich calls this for each string that it shows."""
@@ -59,8 +69,84 @@ def output_console() -> PlainConsole:
     return PlainConsole(width=width, height=height)
 
 
+def open_standard_streams() -> bool:
+    """Open the standard streams that are closed, as empty ones; return whether standard output was open.
+
+    Otherwise files and pipes would take their descriptors.
+    """
+    was_open = sys.stdout is not None
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: PTH123, SIM115 - stays open
+    return was_open
+
+
+@contextmanager
+def shown() -> Iterator[PlainConsole]:
+    """Yield the console of standard output; at the end of the block all is written.
+
+    A program that reads it and ends earlier has read what it needs: that is no error.
+
+    Raises
+    ------
+    OSError
+        If standard output cannot be written. The message says why.
+    """
+    try:
+        try:
+            yield output_console()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _silence(sys.stdout)
+    except OSError as error:
+        _silence(sys.stdout)
+        raise OSError(f"standard output cannot be written: {error.strerror or error}") from error
+
+
+def _silence(stream: IO[str]) -> None:
+    """Let what is written to `stream` vanish, what it still holds included."""
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), stream.fileno())
+
+
+def deliver(*results: Callable[[], None], show: Callable[[PlainConsole], None]) -> None:
+    """Write the results of a command to files, and then show them. A file that fails does not keep the rest from it.
+
+    Parameters
+    ----------
+    *results : callable
+        Each writes a file.
+    show : callable
+        Shows the result on a console.
+
+    Raises
+    ------
+    Exception
+        The first error, once all was tried. Further ones are shown.
+    """
+
+    def show_it() -> None:
+        with shown() as console:
+            show(console)
+
+    first: Exception | None = None
+    for result in (*results, show_it):
+        try:
+            result()
+        except Exception as error:  # noqa: BLE001 - raised below
+            if first is not None:
+                show_error(f"{type(error).__name__}: {error}")
+            first = first or error
+    if first is not None:
+        raise first
+
+
 def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
-    """Print a two-column table on standard output."""
+    """Print a two-column table on standard output, before the end of a block of `shown`."""
     table = Table(title=title, show_header=False)
     table.add_column(style="bold")
     table.add_column()
@@ -71,8 +157,59 @@ def show_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
 
 def add_page_arguments(group: argparse._ActionsContainer) -> None:
     """Declare the options of a page, which `save_page` takes."""
-    group.add_argument("--html", type=Path, metavar="FILE", help="one page with charts, which needs no network")
+    group.add_argument("--html", type=output_path, metavar="FILE", help="one page with charts, which needs no network")
     group.add_argument("--open", action="store_true", help="show that page in the browser")
+
+
+def output_path(text: str) -> Path:
+    """Return the path of a file that a command writes; `STANDARD_OUTPUT` for `-`."""
+    return STANDARD_OUTPUT if text == "-" else Path(text)
+
+
+@contextmanager
+def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bool) -> Iterator[None]:
+    """Check, before any work is done, that the results can be written; show tables on standard error if a file is `-`.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        The command line.
+    is_open : bool
+        True if standard output was open.
+    only_shows : bool
+        True if a command without an option for a file has no other result than what it shows.
+
+    Raises
+    ------
+    ValueError
+        If a file cannot be written, as far as that is known yet; if standard output is closed, and the result is to be
+        there.
+    """
+    given = {name: getattr(arguments, name, None) for name in FILE_OPTIONS}
+    files = {f"--{name}": path for name, path in given.items() if path is not None}
+    for option, path in files.items():
+        if path != STANDARD_OUTPUT:
+            check_file_path(path, option)
+    here = [option for option, path in files.items() if path == STANDARD_OUTPUT]
+    if len(here) > 1:
+        raise ValueError(f"{' and '.join(here)} cannot both be standard output; give one of them the path of a file")
+    if not is_open and (here or (only_shows and not files and not getattr(arguments, "open", False))):
+        raise ValueError(
+            "standard output is closed, and nothing else would hold the result; give a file, as --json FILE"
+        )
+    if not here:
+        yield
+        return
+    _results.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
+# Standard output, while tables are shown on standard error.
+_results: list[IO[str]] = []
 
 
 def check_file_path(path: Path | None, option: str) -> None:
@@ -81,10 +218,20 @@ def check_file_path(path: Path | None, option: str) -> None:
     Raises
     ------
     ValueError
-        If `path` is a folder, or is in a folder that does not exist.
+        If `path` is a folder, is in a folder that does not exist, or cannot be written.
     """
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"{option} {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
+    # A file is replaced, which takes a new one in its folder.
+    replaced = path if _is_written_directly(path) else path.resolve().parent
+    if not os.access(replaced, os.W_OK):
+        raise ValueError(f"{option} {path}: {replaced} is not writable")
+
+
+def _is_written_directly(path: Path) -> bool:
+    return path.is_relative_to("/dev") or (path.exists() and not path.is_file())
 
 
 def save_json(path: Path | None, content: dict[str, Any]) -> None:
@@ -96,14 +243,23 @@ def save_json(path: Path | None, content: dict[str, Any]) -> None:
 def save_text(path: Path, text: str) -> None:
     """Replace the file at `path` atomically with `text`. Pipes, devices and paths below /dev are written to directly.
 
+    What is for `STANDARD_OUTPUT` is added to it.
+
     Raises
     ------
     OSError
         If the file cannot be written. The message says why.
     """
     data = text.encode()
+    if path == STANDARD_OUTPUT and _results:
+        with contextlib.redirect_stdout(_results[-1]), shown():
+            if hasattr(sys.stdout, "buffer"):
+                sys.stdout.buffer.write(data)
+            else:  # a caller's own
+                sys.stdout.write(text)
+        return
     try:
-        if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+        if _is_written_directly(path):
             path.write_bytes(data)
         else:
             target = path.resolve()  # a link stays a link
@@ -131,7 +287,8 @@ def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None
     if opens and not webbrowser.open(page.resolve().as_uri()):
         show_error(f"no browser could be opened; the page is {page}")
     elif path is None:
-        output_console().print(f"The page is {page}", soft_wrap=True, highlight=False)
+        with shown() as console:
+            console.print(f"The page is {page}", soft_wrap=True, highlight=False)
 
 
 def show_error(text: str, command: str = "etl") -> None:
@@ -148,7 +305,10 @@ def show_error(text: str, command: str = "etl") -> None:
     line = f"{command}: {line if len(line) <= MAX_ERROR_LENGTH else line[:MAX_ERROR_LENGTH] + ' ...'}"
     if sys.stderr.isatty():
         line = textwrap.fill(line, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
-    print(line, file=sys.stderr)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:  # nobody can be told
+        _silence(sys.stderr)
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:

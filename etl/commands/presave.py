@@ -16,7 +16,7 @@ import joblib
 import presave
 from etl.commands.config_argument import add_config_argument, fill, fill_from, read_configuration
 from etl.commands.inspect import describe_store, show_store
-from etl.commands.output import check_file_path, progress_bar, save_json, show_facts
+from etl.commands.output import deliver, output_path, progress_bar, save_json, show_facts
 from etl.commands.source_arguments import SOURCES, add_source_arguments, parse_source, source_options
 from etl.configuration import SIZE, Configuration
 from etl.loading.records import Records, records
@@ -77,12 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=Path,
+        type=output_path,
         metavar="FILE",
         help="with --scheduler: save Dask's profile of each worker that is still running at the end to FILE, as JSON: "
         "by worker address, a tree of calls with sample counts (one sample every 10 ms by default)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="describe the new store in FILE, as JSON")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="describe the new store in FILE, as JSON")
     add_source_arguments(parser)
 
 
@@ -125,9 +125,10 @@ def run(arguments: argparse.Namespace) -> int:
     if resumed:
         more_rows.append(("of these from an interrupted write", f"{resumed:,} records"))
     with store:
-        show_store(store.path, store.manifest, more_rows)
-        save_json(
-            arguments.json, {**describe_store(store.path, store.manifest), "seconds": seconds, "resumed": resumed}
+        content = {**describe_store(store.path, store.manifest), "seconds": seconds, "resumed": resumed}
+        deliver(
+            lambda: save_json(arguments.json, content),
+            show=lambda _: show_store(store.path, store.manifest, more_rows),
         )
     return 0
 
@@ -141,7 +142,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--compression is for --format hdf5, not {arguments.format}")
     if arguments.shard_mb is not None and not 1e-6 <= arguments.shard_mb < float("inf"):
         raise ValueError(f"--shard-mb must be above 0, not {arguments.shard_mb:g}")
-    check_file_path(arguments.profile, "--profile")
 
 
 def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
@@ -180,8 +180,8 @@ def _prepare(configuration: Configuration, arguments: argparse.Namespace) -> int
     seconds = configuration.prepare()
     nbytes = sum(each.stat().st_size for each in arguments.store.rglob("*") if each.is_file())
     facts = [("prepared by", configuration.strategy), ("size", f"{nbytes:,} bytes"), ("written in", f"{seconds:.1f} s")]
-    show_facts(str(arguments.store), facts)
-    save_json(arguments.json, {"path": str(arguments.store), "nbytes": nbytes, "seconds": seconds})
+    content = {"path": str(arguments.store), "nbytes": nbytes, "seconds": seconds}
+    deliver(lambda: save_json(arguments.json, content), show=lambda _: show_facts(str(arguments.store), facts))
     return 0
 
 

@@ -20,8 +20,8 @@ from etl.commands.comparison_arguments import (
 )
 from etl.commands.comparison_progress import measuring
 from etl.commands.config_argument import fill
-from etl.commands.output import add_page_arguments, check_file_path, output_console, save_json, save_page
-from etl.commands.source_arguments import add_source_arguments
+from etl.commands.output import STANDARD_OUTPUT, add_page_arguments, deliver, output_path, save_json, save_page
+from etl.commands.source_arguments import SOURCES, add_source_arguments
 from etl.comparison.settings import Settings
 from etl.comparison.tuning.document import tuning_json
 from etl.comparison.tuning.page import render_tuning_page
@@ -33,6 +33,8 @@ from etl.functions import find_function, parameters_of
 from etl.sources.named import is_source_name
 from etl.strategies import canonical, find_prepare
 
+# Without an option for a file, the result is what is shown.
+ONLY_SHOWS = True
 # Said after Ctrl-C.
 INTERRUPTED = "strategies that were finished are kept, and the same command goes on with the others"
 
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="images in folders, CSV or tar files, sequences in a folder, or the files of MNIST or CIFAR-10",
+        help=SOURCES,
     )
     data = parser.add_argument_group("strategies and data")
     data.add_argument(
@@ -79,20 +81,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument(
         "--toml",
-        type=Path,
+        type=output_path,
         metavar="FILE",
         help="the best settings of the fastest strategy, for `etl compare --config`, `etl presave --config` and "
         "`etl.from_config`",
     )
-    output.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
+    output.add_argument("--json", type=output_path, metavar="FILE", help="everything, for programs")
     add_page_arguments(output)
     add_source_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune, show what was found, and write the files that were requested; return 1 if nothing can be recommended."""
-    for option in ("html", "toml"):
-        check_file_path(getattr(arguments, option), f"--{option}")
+    if arguments.toml == STANDARD_OUTPUT:
+        raise ValueError("--toml -: give the path of a file, because the store is beside it")
     fill(arguments, {"strategies": [strategies.default_names()], **DEFAULTS})
     chosen = tuple(name for given in arguments.strategies for name in given)
     settings = Settings(
@@ -100,17 +102,22 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with measuring(arguments.debug) as show:
         tuning = run_tuning(settings, show)
-    show_tuning(tuning, output_console())
-    save_json(arguments.json, tuning_json(tuning))
-    save_page(arguments.html, arguments.open, lambda: render_tuning_page(tuning))
+    deliver(
+        lambda: save_json(arguments.json, tuning_json(tuning)),
+        lambda: save_page(arguments.html, arguments.open, lambda: render_tuning_page(tuning)),
+        lambda: _save_configuration(settings, tuning, arguments.toml),
+        show=lambda console: show_tuning(tuning, console),
+    )
+    return 1 if tuning.fastest is None else 0
+
+
+def _save_configuration(settings: Settings, tuning: Tuning, path: Path | None) -> None:
     fastest = tuning.fastest
-    if fastest is None:
-        return 1
-    if arguments.toml is not None:
-        if fastest.name in settings.pythons:
-            raise ValueError(f"--toml: {fastest.name}, the fastest, runs in another Python, which no file can say")
-        configuration_of(settings, fastest, tuning, arguments.toml).write(arguments.toml, fastest.advice())
-    return 0
+    if path is None or fastest is None:
+        return
+    if fastest.name in settings.pythons:
+        raise ValueError(f"--toml: {fastest.name}, the fastest, runs in another Python, which no file can say")
+    configuration_of(settings, fastest, tuning, path).write(path, fastest.advice())
 
 
 def _needs_store(strategy: TunedStrategy) -> bool:

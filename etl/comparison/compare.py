@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from etl.arguments import parse_seconds
@@ -11,8 +13,18 @@ from etl.comparison.carried import Given, carried_settings
 from etl.comparison.phases import run_comparison
 from etl.comparison.progress import ComparisonProgress
 from etl.comparison.report import Report
+from etl.comparison.settings import Settings
 from etl.comparison.tuning.results import Tuning
 from etl.comparison.tuning.tuner import run_tuning
+
+# Fields of `Settings` that are no arguments, with the argument to give instead; None if there is none.
+INSTEAD = {
+    "budget_seconds": "budget",
+    "pythons": "python",
+    "search": None,
+    "source_name": None,
+    "step": "make_step",
+}
 
 
 def compare(
@@ -73,6 +85,7 @@ def compare(
     ContradictionError
         If the metrics of the report contradict each other.
     """
+    _check_names(compare, settings, INSTEAD)
     with carried_settings(
         source,
         strategies,
@@ -125,11 +138,32 @@ def tune(
     MeasurementError
         If no strategy can be measured.
     """
+    _check_names(tune, settings, {**INSTEAD, "tune_seconds": "budget"})
     with carried_settings(
         source, strategies, make_step=make_step, model=model, pipeline=pipeline, python=python, **settings
     ) as chosen:
         seconds = _seconds(budget, "budget") / max(1, len(chosen.strategies))
         return run_tuning(replace(chosen, tune_seconds=seconds), progress)
+
+
+def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], instead: Mapping[str, str | None]) -> None:
+    """Raise `TypeError` if a name among `settings` is no argument of `function`, and no field of `Settings` either.
+
+    Parameters
+    ----------
+    function : callable
+        Was called with the settings.
+    settings : dict of str to object
+        The settings.
+    instead : dict of str to str or None
+        Fields that are no arguments; see `INSTEAD`.
+    """
+    known = {each.name for each in fields(Settings)} - instead.keys() | inspect.signature(function).parameters.keys()
+    known -= {"settings"}
+    for name in settings.keys() - known:
+        near = instead[name] if name in instead else next(iter(difflib.get_close_matches(name, known, 1)), None)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(known))}"
+        raise TypeError(f"etl.{function.__name__} has no argument {name!r}: {hint}")
 
 
 def _seconds(budget: str | float, name: str) -> float:

@@ -42,6 +42,7 @@ class StageClock:
         self._seconds = [0.0] * len(stages)
         self._place: int | None = None
         self._since = 0.0
+        self._record, self._stage = IDLE, READING
         self.records = 0
         self.until = math.inf
 
@@ -55,22 +56,24 @@ class StageClock:
 
     @property
     def record(self) -> int:
-        """Always `IDLE`: the clock only needs to know when it is set."""
-        return IDLE
+        """The record that is being loaded, for errors."""
+        return self._record
 
     @record.setter
     def record(self, record: int) -> None:
+        self._record = record
         if record != IDLE:
             self.records += 1
             self._note(0)
 
     @property
     def stage(self) -> int:
-        """Always `READING`: the clock only needs to know when it is set."""
-        return READING
+        """The stage that the record is at, for errors."""
+        return self._stage
 
     @stage.setter
     def stage(self, stage: int) -> None:
+        self._stage = stage
         if stage != COLLATING:
             self._note(stage - READING)
 

@@ -233,7 +233,10 @@ def _losses(result: StrategyResult) -> str:
         causes["storage or CPU"] = result.parts.stall_seconds - losses.start_up_seconds
     shares = {name: seconds / wall for name, seconds in causes.items() if seconds is not None}
     parts = [f"{name} {share:.0%}" for name, share in shares.items() if share >= MIN_LOSS]
-    return f"{result.name} loses {losses.lost_seconds / wall:.0%}{': ' if parts else ''}{', '.join(parts)}"
+    lost = losses.lost_seconds / wall
+    if lost < -MIN_LOSS:  # noise: compute alone was measured at another moment
+        return f"{result.name} loses nothing: its epochs take {lost / (lost - 1):.0%} less than compute alone"
+    return f"{result.name} loses {max(0.0, lost):.0%}{': ' if parts else ''}{', '.join(parts)}"
 
 
 def _bar(result: StrategyResult, longest: float) -> Bar:

@@ -100,6 +100,15 @@ class Finding:
     trial_failed: str | None = None
     is_suggestion: bool = False
 
+    @property
+    def saving(self) -> str | None:
+        """The saving of the remedy, in words; None if that is unknown."""
+        if self.saves_seconds is None:
+            return None
+        if self.trial is None:
+            return f"would save about {self.saves_seconds:,.3g} s per epoch"
+        return f"{'costs' if self.saves_seconds < 0 else 'saves'} {abs(self.saves_seconds):,.3g} s per epoch"
+
     def beside(self, other: Finding) -> Finding:
         """Return this finding with the evidence of both."""
         return replace(self, evidence=f"{self.evidence}; {other.evidence}")
@@ -231,7 +240,9 @@ class Check(ABC):
         min_severity : Severity
             The severity if the saving is small.
         """
-        share = saves_per_batch / observation.times.typical
+        typical = observation.times.typical
+        saves_per_batch = min(saves_per_batch, typical)  # what was measured apart may have been slowed down
+        share = saves_per_batch / typical
         severity = max(_severity_of(share), min_severity, key=SEVERITIES.index)
         if severity is Severity.FINE:
             return self.fine(found, evidence)

@@ -90,7 +90,7 @@ class Examination:
         lines = [] if self.rank is None else [f"examined: {self.rank}"]
         for each in self.findings:
             if each.remedy is not None:
-                saves = "" if each.saves_seconds is None else f"; this saves {each.saves_seconds:.3g} s per epoch"
+                saves = "" if each.saving is None else f"; this {each.saving}"
                 lines.append(
                     f"{each.severity.value}: {each.title}: {each.found} ({each.evidence}). {each.remedy}{saves}."
                 )
@@ -237,8 +237,10 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
     if trial is None:
         return replace(finding, trial_failed="it cannot be applied in this process")
     batches = case.batches_per_epoch
-    is_of_batches = changed is not None and batches is not None and not finding.is_suggestion
-    saves = (trial.without_seconds - trial.with_seconds) * (batches or 0) if is_of_batches else None
+    if changed is None or batches is None or finding.is_suggestion:
+        return replace(finding, trial=trial, saves_seconds=None)
+    # The ratio, because the seconds of the trial may be of another speed than those of the epoch.
+    saves = (1 - trial.ratio) * case.observation.times.typical * batches
     return replace(finding, trial=trial, saves_seconds=saves)
 
 

@@ -139,9 +139,8 @@ def _show(finding: Finding, console: Console) -> None:
         )
     if finding.trial_failed is not None:
         _wrapped(console, f"Not tried: {finding.trial_failed}.", "dim")
-    if finding.saves_seconds is not None:
-        kind = "Saves" if finding.trial is not None else "Would save about"
-        _wrapped(console, f"{kind} {finding.saves_seconds:,.3g} s per epoch.", "")
+    if (saving := finding.saving) is not None:
+        _wrapped(console, f"{saving[0].upper()}{saving[1:]}.", "")
 
 
 def _wrapped(console: Console, text: str, style: str, before: Text | str = INDENT) -> None:

@@ -273,6 +273,8 @@ class Server:
             code = self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             return self._error("closed the pipe for its answers")
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            return self._error("has ended (why is unknown, because this program ignores SIGCHLD)")
         if code == 0 and self._has_served and not self.can_fork:
             return MeasurementError(f"the process of {self.name} has threads after its imports: it serves one session")
         return self._error(_describe_exit(code))

@@ -110,6 +110,7 @@ def serve(name: str) -> None:
 
     Random blocks of memory are allocated before that module is imported.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it would leave that to its children
     faulthandler.enable(2)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     pipe, answers = _claim_pipes()

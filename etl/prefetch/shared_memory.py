@@ -9,8 +9,9 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
+
+from presave.carrying import dumps
 
 PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY
 MIN_CHUNK_NBYTES = 1 << 20
@@ -164,7 +165,7 @@ class SharedObject:
             buffers.append(view)
             return False
 
-        data = cloudpickle.dumps(thing, protocol=5, buffer_callback=keep_in_pickle)
+        data: Any = dumps(thing, protocol=5, buffer_callback=keep_in_pickle)
         self.parts: Parts = []
         end = 0
         for view in (data, *buffers):

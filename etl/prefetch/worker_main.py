@@ -20,6 +20,7 @@ import numpy as np
 from etl.images.settings import Setting, take_over
 from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import Parts, Place, SharedView, load_shared
+from etl.prefetch.start import import_main
 from etl.runtime import batch_boundary
 from etl.runtime.inherited import Inherited, inherit
 from etl.runtime.thread_policy import ThreadPolicy
@@ -101,6 +102,7 @@ def run(
     parts: Parts,
     policies: Sequence[Inherited],
     pillow: Sequence[Setting],
+    main: dict[str, str],
 ) -> None:
     """Do the tasks that come over `connection`, until it is closed.
 
@@ -120,10 +122,17 @@ def run(
         See `inherited_policies`.
     pillow : list of (str, str, Any)
         See `pillow_settings`.
+    main : dict of str to str
+        See `import_main`.
     """
     end_with_parent()
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     with contextlib.suppress(EOFError, ConnectionError), contextlib.ExitStack() as in_force:
+        try:
+            import_main(main)
+        except ChildProcessError as error:
+            _send(connection, _failed(error, error))
+            return
+        os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
         try:
             view = SharedView(memory)
             place = Place(*cursor, (ctypes.sizeof(SharedCursor),), np.dtype(np.uint8))

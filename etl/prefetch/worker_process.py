@@ -20,7 +20,7 @@ from etl.images.settings import Setting, pillow_settings
 from etl.loading.batch_plan import BatchPlan
 from etl.prefetch.prefetcher import PendingBatch, Prefetcher
 from etl.prefetch.shared_memory import SharedMemory, SharedObject
-from etl.prefetch.start import leave_to_parent, start_process
+from etl.prefetch.start import UNKNOWN_EXIT_CODE, leave_to_parent, start_process
 from etl.prefetch.worker_main import Done, Failed, NewSettings, Ready, Task, describe
 from etl.runtime.inherited import inherited_policies
 from etl.sources.record import RecordError
@@ -34,12 +34,8 @@ START = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from etl.prefetch.worker_main import run
-run(connection, memory(), cursor, loader(), parts, policies, pillow)
+run(connection, memory(), cursor, loader(), parts, policies, pillow, main)
 """
-ADVICE = (
-    "see the traceback above. Worker processes import the program's main script: what it runs must be under "
-    "if __name__ == '__main__':"
-)
 
 
 @dataclass(eq=False)
@@ -193,18 +189,21 @@ class Worker:
     def death(self) -> Exception:
         """Return an error that says why the process has ended."""
         if self._start_error is not None:
-            return ChildProcessError(f"a worker process cannot be started ({self._start_error}); {ADVICE}")
+            return ChildProcessError(f"a worker process cannot be started ({self._start_error})")
         with self._lock:
             if self._process is None:
                 return ChildProcessError("a worker process was ended")
             self._process.join(END_PATIENCE_SECONDS)
-            code = self._process.exitcode
+            code, pid = self._process.exitcode, self._process.pid
+        if pid is None:
+            return ChildProcessError("the server process that starts workers has ended; its output may say why")
         if code is not None and code < 0:
             reason = " (out of memory?)" if -code == signal.SIGKILL else ""
-            ended = f"worker process {self.pid} was killed by signal {-code}{reason}"
+            ended = f"worker process {pid} was killed by signal {-code}{reason}"
         else:
-            ended = f"worker process {self.pid} ended with exit code {code}"
-        return ChildProcessError(ended if self.is_ready else f"{ended} while it started; {ADVICE}")
+            ended = f"worker process {pid} ended with exit code {code}"
+            ended += " or an unknown one" * (code == UNKNOWN_EXIT_CODE)
+        return ChildProcessError(ended if self.is_ready else f"{ended} while it started; its output may say why")
 
     def name_error(self, cause: BaseException) -> RecordError:
         """Return an error for `cause` that names the record that the worker is loading, in the first of its chunks."""

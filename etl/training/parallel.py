@@ -28,6 +28,7 @@ from etl.training.backends import choose_device, import_torch
 from etl.training.fit import FitResult
 from etl.training.progress import Progress, make_progress
 from etl.training.ranks import WAITED, RankError
+from presave.carrying import dumps
 
 if TYPE_CHECKING:
     import torch
@@ -192,11 +193,9 @@ def _check_devices(backend: str, workers: int) -> None:
 
 
 def _carried(job: Job) -> bytes:
-    import cloudpickle
-
     try:
         # The folders of modules come first: unpickling the job imports from them.
-        content = pickle.dumps((list(sys.path), pillow_settings(), cloudpickle.dumps(job)))
+        content = pickle.dumps((list(sys.path), pillow_settings(), dumps(job)))
     except Exception as error:  # pickling runs the user's code
         names = f"{name_of_function(job.make_model)}, {name_of_function(job.make_iterator)} or an option"
         raise ValueError(f"{names} cannot be carried to another process: {type(error).__name__}: {error}") from error

@@ -7,6 +7,9 @@ import dataclasses
 import importlib.metadata
 import io
 import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -231,3 +234,30 @@ def test_journals_are_lines_of_json(folder: Path) -> None:
     header, *lines = path.read_text().splitlines()
     assert json.loads(header) == {"suite": "end_to_end", "variants": 3, "rounds": 3}
     assert len(lines) == 3
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make on a copy of the Makefile, as if no other make ran this."""
+    shutil.copy(bench.ROOT / "Makefile", folder)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("target", ["bench", "bench-full", "compare-commits", "aa"])
+def test_what_measures_commits_says_in_one_line_that_an_archive_has_none(tmp_path: Path, target: str) -> None:
+    made = make(tmp_path, target)
+    said, end = made.stderr.splitlines()
+    assert said == "Commits are measured in a clone made by git; this folder is none: clone the repository."
+    assert (end.startswith("make: "), made.stdout, made.returncode) == (True, "", 2)
+
+
+def test_the_tests_run_in_a_folder_with_a_space_in_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    (folder / ".venv").mkdir(parents=True)
+    (folder / ".venv" / "test").touch()
+    checks = next(
+        line for line in make(folder, "-n", "-o", ".venv/test", "test").stdout.splitlines() if "asv check" in line
+    )
+    assert shlex.split(checks)[-1] == f"existing:{folder}/.venv/bin/python"

@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import etl
 
 LIMIT_SECONDS = 300
 
@@ -140,3 +143,21 @@ def test_the_examples_of_the_guide_run(photographs: Path, tmp_path: Path) -> Non
         )
         assert done.returncode == 0, done.stderr
         assert "disqualified" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "meant"),
+    [
+        (etl.compare, "budgett", "budget"),
+        (etl.compare, "budget_seconds", "budget"),
+        (etl.compare, "step", "make_step"),
+        (etl.compare, "batchsize", "batch_size"),
+        (etl.tune, "tune_seconds", "budget"),
+        (etl.tune, "pythons", "python"),
+    ],
+)
+def test_an_argument_that_does_not_exist_is_named_with_the_one_that_is_meant(
+    function: Any, given: str, meant: str
+) -> None:
+    with pytest.raises(TypeError, match=f"etl.{function.__name__} has no argument '{given}': did you mean '{meant}'"):
+        function("photos", **{given: 1})

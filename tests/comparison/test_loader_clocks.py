@@ -204,3 +204,12 @@ def test_the_end_of_a_chunk_is_no_record() -> None:
     clock = StageClock(("read",))
     clock.record = IDLE
     assert clock.records == 0
+
+
+def test_a_record_that_fails_while_its_stages_are_timed_is_named() -> None:
+    raw = etl.RawIterator(Slow(bad=3), NOTHING, BATCH_SIZE)
+    indices = np.arange(BATCH_SIZE)
+    spec = raw.loader.plan(indices, 0, ThreadCursor())
+    arrays = {name: np.empty((BATCH_SIZE, *shape), dtype) for name, (shape, dtype) in spec.fields.items()}
+    with pytest.raises(RecordError, match=r"record 3 of .* stage 'read': truncated"):
+        raw.loader.load(indices, 0, arrays, StageClock(("read",)))

@@ -366,6 +366,16 @@ def test_what_is_lost_is_on_the_page_and_in_one_line_for_the_reference_and_the_f
     assert lines[0].startswith(f"raw loses {raw.losses.lost_seconds / wall:.0%}: ")
 
 
+def test_an_epoch_that_is_shorter_than_compute_alone_loses_nothing() -> None:
+    report = comparison_reports.faster_beside_loading()
+    raw, saved = report.strategies
+    faster = replace(saved, parts=replace(saved.parts, compute_alone_seconds=1.25 * saved.parts.wall_seconds))
+    assert "presaved loses 0%\n" in str(report)  # not -0%
+    assert "presaved loses nothing: its epochs take 20% less than compute alone\n" in str(
+        replace(report, strategies=[raw, faster])
+    )
+
+
 def test_if_storage_is_unknown_its_row_is_empty_and_the_line_names_both() -> None:
     report = comparison_reports.one_strategy()
     losses = replace(report.strategies[0].losses, storage_seconds=None, storage_method=None)

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ import torch
 
 import etl
 from etl.doctor import Examination, Severity, examine
-from etl.doctor.check import Case
+from etl.doctor.check import Case, Trial
 from etl.doctor.checks import CHECKS, batch_size, cpus, data_type, hardware
 from etl.doctor.checks.batch_size import BatchSize, Rebatched
 from etl.doctor.checks.cpus import OtherProcesses, Threads
@@ -35,7 +36,7 @@ from etl.doctor.checks.network import NetworkSize, size_of
 from etl.doctor.machine import look_at_machine
 from etl.doctor.observation import observe_training
 from etl.doctor.setup import Setup, make_setup
-from etl.doctor.steps import time_compute
+from etl.doctor.steps import StepTimes, time_compute
 from etl.loading.batch import Batch
 from etl.runtime import GcPolicy, HeapPolicy, ThreadPolicy
 from etl.runtime.resources import available_cpus
@@ -573,3 +574,16 @@ def test_batches_are_joined_record_by_record() -> None:
     assert first.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert [part.shape for part in last.features] == [(4, 3), (4, 1)]
     assert len(Rebatched(batches, 3)) == 2
+
+
+def test_no_saving_exceeds_the_epoch_and_a_remedy_that_costs_time_says_so() -> None:
+    times = StepTimes(etl=[0.02] * 3, compute=[0.08] * 3)
+    observation: Any = SimpleNamespace(times=times)
+    case = Case(quiet_machine(), cast(Any, SimpleNamespace(batches_per_epoch=340)), observation)
+    # A step took 0.5 s on a machine that did something else, too, and 0.25 s with the remedy.
+    half = Threads().slower(case, observation, times.saved(0.5, 0.25), "found", "evidence", "remedy")
+    assert half.saves_seconds == pytest.approx(340 * 0.04)
+    most = Threads().slower(case, observation, 0.36, "found", "evidence", "remedy")
+    assert most.saving == "would save about 34 s per epoch"
+    slower = replace(most, trial=Trial(0.1, 0.2, 2.0, 1.9, 2.1), saves_seconds=-34.0)
+    assert slower.saving == "costs 34 s per epoch"

@@ -207,3 +207,30 @@ def test_a_server_and_a_session_that_hangs_end_with_a_client_that_is_killed() ->
     while any(map(is_alive, pids)):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+IGNORING = """
+import signal, sys
+sys.path.insert(0, sys.argv[1])
+from etl.measuring.processes import MeasurementError, Server
+from tests.measuring.test_processes import COMMAND
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+with Server("raw", COMMAND, {"does": None}, timeout=60.0) as server:
+    print(server.sample({"does": "remember"})["state"], server.sample({"does": "remember"})["state"])
+    try:
+        server.sample({"does": "die"})
+    except MeasurementError as error:
+        print(error)
+try:
+    Server("raw", COMMAND, {"does": "die"}, timeout=60.0).wait_until_ready()
+except MeasurementError as error:
+    print(error)
+"""
+
+
+def test_servers_work_for_a_program_that_ignores_its_children() -> None:
+    done = subprocess.run([sys.executable, "-c", IGNORING, str(ROOT)], capture_output=True, text=True, timeout=60)
+    states, session, server = done.stdout.splitlines()
+    assert states == "2 2"
+    assert "was killed by signal 9" in session
+    assert "has ended (why is unknown, because this program ignores SIGCHLD)" in server

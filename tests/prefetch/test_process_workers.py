@@ -172,3 +172,114 @@ def test_what_cannot_be_pickled_is_refused_where_it_was_passed() -> None:
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         etl.AsyncIterator(etl.RawIterator(Made(), NOTHING), workers="process", **options)
+
+
+STARTING = """
+import multiprocessing, os, resource, shutil, signal, sys, tempfile
+from multiprocessing import util
+import etl
+
+def read():
+    records = [{"features": [n], "label": n} for n in range(12)]
+    options = dict(workers="process", processes=2, start_method=sys.argv[2])
+    with etl.AsyncIterator(etl.RawIterator(records, etl.Pipeline([]), 4), 2, **options) as batches:
+        print(sum(len(batch) for batch in batches), flush=True)
+
+def daemonic():
+    for method in ("fork", "spawn"):
+        child = multiprocessing.get_context(method).Process(target=read, daemon=True)
+        child.start()
+        child.join()
+
+def long_temporary_folder():
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = os.path.join(folder, 80 * "t")
+        os.mkdir(tempfile.tempdir)
+        read()
+
+def tidied_temporary_folder():
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:
+        read()
+        shutil.rmtree(util.get_temp_dir())
+    read()
+
+def closed_descriptors():
+    read()
+    os.closerange(3, 256)
+    read()
+
+def closed_standard_streams():
+    os.dup2(1, 9)
+    os.closerange(0, 3)
+    sys.stdout = open(9, "w")
+    read()
+
+def ignored_children():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    read()
+    read()
+
+def few_descriptors():
+    limit = len(os.listdir("/proc/self/fd")) + 8
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    read()
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+"""
+
+
+def run_script(path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(text)
+    command = [sys.executable, str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("state", "start_method", "epochs"),
+    [
+        ("daemonic", "forkserver", 2),
+        ("long_temporary_folder", "forkserver", 1),
+        ("tidied_temporary_folder", "forkserver", 2),
+        ("closed_descriptors", "forkserver", 2),
+        ("closed_descriptors", "spawn", 2),
+        ("closed_standard_streams", "spawn", 1),
+        ("ignored_children", "forkserver", 2),
+        ("ignored_children", "spawn", 2),
+    ],
+)
+def test_workers_start_whatever_the_state_of_their_parent(
+    tmp_path: Path, state: str, start_method: str, epochs: int
+) -> None:
+    done = run_script(tmp_path / "train.py", STARTING, state, start_method)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["12"] * epochs, "", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (f"{STARTING}\n    sys.exit(0)", "(OSError: [Errno 24] Too many open files)"),
+        (f"import os\nassert os.getppid() == {os.getpid()}\n{STARTING}", "train.py (AssertionError"),
+    ],
+    ids=["few descriptors", "a script that cannot be imported"],
+)
+def test_a_worker_that_cannot_start_says_why_and_calls_no_guard_missing(tmp_path: Path, text: str, cause: str) -> None:
+    state = "few_descriptors" if "Errno" in cause else "ignored_children"
+    done = run_script(tmp_path / "train.py", text, state, "spawn")
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ChildProcessError: a worker process cannot ")
+    assert cause in last
+    assert "__name__" not in last
+
+
+@pytest.mark.parametrize("end", ["list(batches)", "list(batches) if __name__ == '__main__' else sys.exit(0)"])
+def test_a_missing_guard_is_called_that_with_new_interpreters_too(tmp_path: Path, end: str) -> None:
+    script = (
+        "import sys, etl\n"
+        "raw = etl.RawIterator([{'features': [n], 'label': n} for n in range(12)], etl.Pipeline([]))\n"
+        "def make(): return etl.AsyncIterator(raw, workers='process', processes=2, start_method='spawn')\n"
+        f"batches = make() if __name__ == '__main__' or {end == 'list(batches)'} else None\n{end}\n"
+    )
+    last = run_script(tmp_path / "train.py", script).stderr.strip().splitlines()[-1]
+    assert "cannot import the program's main script" in last
+    assert "what it runs must be under if __name__ == '__main__':" in last

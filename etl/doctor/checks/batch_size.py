@@ -89,7 +89,7 @@ class BatchSize(Check):
             return self.slower(
                 case,
                 case.observation,
-                small - large / factor,
+                case.observation.times.saved(small, large / factor),
                 found,
                 evidence,
                 f"batch_size={MIN_RECORDS} to {USUAL_RECORDS}, if memory allows; {LEARNING_RATE}",

@@ -167,9 +167,9 @@ class Threads(Check):
             return self.fine(found, evidence)
         # Of several measurements, the least is too small: these two are measured again.
         again = _time_threads(case.setup, case.observation.batch, [compute, fastest])
-        saves = again[compute] - again[fastest]
-        if compute <= cpus and saves < LEAST_GAIN * again[compute]:
+        if compute <= cpus and again[fastest] > (1 - LEAST_GAIN) * again[compute]:
             return self.fine(found, evidence)
+        saves = case.observation.times.saved(again[compute], again[fastest])
         case.notes[self.name] = fastest
         return self.slower(case, case.observation, saves, found, evidence, _remedy(fastest), min_severity)
 

@@ -47,7 +47,7 @@ class DataType(Check):
         return self.slower(
             case,
             case.observation,
-            now - then,
+            case.observation.times.saved(now, then),
             f"parameters are {main}",
             f"{held} tensors of parameters; a training step takes {now * 1e3:.1f} ms, in float32 {then * 1e3:.1f} ms "
             "(medians, in turns)",

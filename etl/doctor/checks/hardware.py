@@ -142,7 +142,8 @@ class VendorKernels(Check):
         changed = self._switched_on(case.setup, case)
         off, on = time_compute((case.setup, changed), (case.observation.batch,) * 2, TRIAL_SECONDS)
         evidence += f"; a training step takes {off * 1e3:.1f} ms without and {on * 1e3:.1f} ms with it"
-        return self.slower(case, case.observation, off - on, found, evidence, switch, min_severity=Severity.NOTE)
+        saves = case.observation.times.saved(off, on)
+        return self.slower(case, case.observation, saves, found, evidence, switch, min_severity=Severity.NOTE)
 
     def _of_step(self, case: Case, library: str, evidence: str) -> Finding:
         """Return the finding for a library that is switched on.
