@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,11 +32,15 @@ from presave.partial_store import (
 )
 from presave.schema import RecordSequence, Schema, validate_record
 from presave.shard_formats import find_format
+from presave.thread_safety import is_thread_safe
 
 # After this many records, a worker checks if the write was given up. A check costs about as much as a small record.
 RECORDS_BETWEEN_STOP_CHECKS = 16
 
 OnError = Literal["raise", "skip"]
+
+# Held while a worker process loads its records, so that its threads share them.
+_loading = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -170,9 +175,11 @@ def write_spans(
     _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
     # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
     # One shard a task, so that a killed process loses only the shard it was writing.
+    in_threads = jobs_are_threads()
+    if in_threads and not is_thread_safe(writer.records):
+        jobs = 1
     parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)
-    backend, _ = joblib.parallel.get_active_backend(prefer="threads")
-    if getattr(backend, "supports_sharedmem", False):
+    if in_threads:
         tasks = (joblib.delayed(writer.write)(number, spans[number]) for number in missing)
     else:
         file = _save_writer(writer)
@@ -197,6 +204,12 @@ def write_spans(
     finally:
         flusher.shutdown(cancel_futures=True)
     return [results[number] for number in range(len(spans))]
+
+
+def jobs_are_threads() -> bool:
+    """Return True if jobs run in this process; False if joblib has a backend in force that sends them to others."""
+    backend, _ = joblib.parallel.get_active_backend(prefer="threads")
+    return bool(getattr(backend, "supports_sharedmem", False))
 
 
 def describe_error(error: BaseException | None) -> str:
@@ -234,13 +247,17 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
 
 
 @lru_cache(maxsize=1)
-def _load_writer(file: _WriterFile) -> SpanWriter:
-    """Load the writer, once in each process; raise `StoreError` if the file has changed."""
+def _load_writer(file: _WriterFile) -> tuple[SpanWriter, ThreadPoolExecutor | None]:
+    """Load the writer, once in each process; raise `StoreError` if the file has changed.
+
+    A process may have several threads with tasks. If its records are not thread-safe, they are all read in the thread
+    of the executor.
+    """
     data = file.path.read_bytes()
     if checksum_bytes(data) != file.xxh3_128:
         raise StoreError(f"{file.path} was changed while the store was written; write again")
     writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum proves that this write made these bytes
-    return writer
+    return writer, None if is_thread_safe(writer.records) else ThreadPoolExecutor(1, "presave-read")
 
 
 def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, SpanResult]:
@@ -250,7 +267,9 @@ def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, 
     if earlier is not None:
         return number, earlier
     try:
-        return _load_writer(file).write(number, span)
+        with _loading:
+            writer, reader = _load_writer(file)
+        return writer.write(number, span) if reader is None else reader.submit(writer.write, number, span).result()
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
