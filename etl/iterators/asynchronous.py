@@ -32,15 +32,14 @@ from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import default_loader_threads
 from etl.sources.reading_at_once import check_threads
-from etl.sources.record import RecordError
+from etl.sources.record import RecordError, RecordSequence
 from etl.stages.cursor import ThreadCursor
 from etl.stages.pipeline import READ
 from presave.thread_safety import is_thread_safe
 
-
 READABLE_HERE = (
-    "the thread that iterates can read it, so perhaps its file or connection belongs to the thread that opened it: open "
-    "one in each thread, with threading.local, or pass prefetch_size=0"
+    "the thread that iterates can read it, so perhaps its file or connection belongs to the thread that opened it: "
+    "open one in each thread, with threading.local, or pass prefetch_size=0"
 )
 
 
@@ -144,7 +143,7 @@ class AsyncIterator(AheadIterator):
         self._name = type(iterator).__name__
         self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(self._iterator)
         # The records that only one thread should read at a time; None if any number may.
-        records = getattr(iterator, "records", None) if self._source.loader is not None else None
+        records: RecordSequence | None = iterator.records if isinstance(iterator, IndexedIterator) else None
         self._unsafe = None if records is None or is_thread_safe(records) else records
         self._is_checked = False
         # The only thread that reads, if there is a single one.
@@ -264,7 +263,7 @@ class AsyncIterator(AheadIterator):
         """
         if self._source.loader is not None and self._unsafe is None:
             return None
-        if self.threads > 1:
+        if self._unsafe is not None and self.threads > 1:
             if not self._is_checked:
                 check_threads(self._unsafe, self.threads)
             self._is_checked = True

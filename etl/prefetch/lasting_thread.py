@@ -23,19 +23,18 @@ class LastingThread:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._last: Call | None = None
         self._thread: threading.Thread | None = None
+        self._last: Call | None = None
+        self._is_closed = False
 
     def __reduce__(self) -> tuple[type[LastingThread], tuple[()]]:
         return LastingThread, ()
 
     def is_free(self, patience: float | None) -> bool:
         """Return True if it can make another call, after `patience` seconds at most for the last one to end."""
-        if self._owner != os.getpid():
+        if self._is_closed or self._owner != os.getpid():
             return False
-        return self._last is None or (
-            self._last.join(patience) and self._thread is not None and self._thread.is_alive()
-        )
+        return self._last is None or self._last.join(patience)
 
     def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), **_: Any) -> Call:
         """Return a call to start; takes the arguments of `threading.Thread`, of which it needs these two."""
@@ -56,6 +55,7 @@ class LastingThread:
 
     def close(self) -> None:
         """End the thread after its last call."""
+        self._is_closed = True
         self._calls.put(None)
 
     def begin(self, call: Call) -> int | None:
@@ -71,9 +71,10 @@ class LastingThread:
 
 
 class Call:
-    """A call of a `LastingThread`, with those methods of `threading.Thread` that a prefetcher needs."""
+    """A call of a `LastingThread`, with those members of `threading.Thread` that a prefetcher needs."""
 
     def __init__(self, thread: LastingThread, target: Callable[..., object], args: tuple[Any, ...]) -> None:
+        # Both are dropped when they are not needed any more: they refer to batches, and to the thread.
         self._thread: LastingThread | None = thread
         self._call: tuple[Callable[..., object], tuple[Any, ...]] | None = (target, args)
         self._ended = threading.Event()
@@ -93,13 +94,14 @@ class Call:
         return not self._ended.is_set()
 
     def run(self) -> None:
-        """Make the call, in the thread."""
+        """Make the call, in the thread. An exception ends it as it would end a thread."""
         thread, call, self._call = threading.current_thread(), self._call, None
         assert call is not None  # noqa: S101 - a call is made once
         thread.name = LOADING
         try:
             call[0](*call[1])
         finally:
+            del call
             thread.name = IDLE
             self._ended.set()
 

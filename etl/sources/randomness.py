@@ -17,7 +17,6 @@ from etl.sources.image_folder import ImageFolder
 from etl.sources.record import Record, RecordSequence, source_name
 from etl.sources.sequences import Sequences
 from etl.sources.tar import Tar
-from presave.thread_safety import unopened
 
 # Sources that only read files. A subclass may do more.
 FILE_SOURCES = (Cifar10, Csv, Idx, ImageFolder, Sequences, Tar)
@@ -40,9 +39,8 @@ def is_random(source: RecordSequence, records: int = 16) -> str | None:
     if type(source) in FILE_SOURCES:
         return None
     indices = np.unique(np.linspace(0, len(source) - 1, min(records, len(source))).astype(int)).tolist()
-    copy = unopened(source)
     with random_states_kept():
-        first, second = (_read(copy, indices, seed) for seed in SEEDS)
+        first, second = (_read(source, indices, seed) for seed in SEEDS)
     for index in first.keys() & second.keys():
         field = first_difference(first[index], second[index])
         if field is not None:
