@@ -100,7 +100,7 @@ class RecordRun:
 
     def __init__(self, workload: Workload, loader: Loader) -> None:
         self.stages = workload.stages
-        self.has_one_reader = not workload.records.thread_safe
+        self.has_one_reader = not workload.is_thread_safe
         self._loader = loader
         self._order = np.random.default_rng(workload.settings.seed).permutation(len(workload.records))
         self._batch = min(workload.settings.batch_size, len(workload.records))

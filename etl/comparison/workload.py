@@ -31,7 +31,7 @@ from etl.sources.named import is_source_name
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
-from presave.thread_safety import unopened
+from presave.thread_safety import is_thread_safe, unopened
 
 # A loader that reads ahead has some batches ready when an epoch begins: so many more are timed that they do not matter.
 MIN_BATCHES_PER_READ_AHEAD = 10
@@ -105,6 +105,7 @@ class Workload:
         source = self._open_source()
         self._pipelines: dict[str, Pipeline] = {}
         self.source = source
+        self.is_thread_safe = is_thread_safe(source)
         self.pipeline = self.decoded_by(settings.decoder)
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
@@ -251,7 +252,7 @@ class Workload:
     def has_one_reader(self, candidate: Candidate) -> bool:
         """Return True if threads of `candidate` would read a source that only one thread may read at a time."""
         reads_source = not (candidate.is_presaved or candidate.is_foreign or candidate.worker_processes)
-        return reads_source and not self.records.thread_safe
+        return reads_source and not self.is_thread_safe
 
     def store_path(self, store: StoreKind) -> Path:
         """Return the path of a store."""

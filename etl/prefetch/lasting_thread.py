@@ -71,7 +71,15 @@ class LastingThread:
 
 
 class Call:
-    """A call of a `LastingThread`, with those members of `threading.Thread` that a prefetcher needs."""
+    """A call of a `LastingThread`, with those members of `threading.Thread` that a prefetcher needs.
+
+    Parameters
+    ----------
+    thread : LastingThread
+        Makes the call.
+    target, args
+        As for `threading.Thread`.
+    """
 
     def __init__(self, thread: LastingThread, target: Callable[..., object], args: tuple[Any, ...]) -> None:
         # Both are dropped when they are not needed any more: they refer to batches, and to the thread.
