@@ -218,7 +218,7 @@ class AsyncIterator(AheadIterator):
         prefetcher: Prefetcher = (
             ThreadPrefetcher(plans, prefetch_size, name_error, self.threads, make_thread)
             if self._worker_pool is None
-            else ProcessPrefetcher(plans, prefetch_size, name_error, self._worker_pool, make_thread)
+            else ProcessPrefetcher(plans, prefetch_size, name_error, self._worker_pool)
         )
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
@@ -261,7 +261,7 @@ class AsyncIterator(AheadIterator):
         ValueError
             If there should be several, and they cannot read the source at once.
         """
-        if self._source.loader is not None and self._unsafe is None:
+        if self._worker_pool is not None or (self._source.loader is not None and self._unsafe is None):
             return None
         if self._unsafe is not None and self.threads > 1:
             if not self._is_checked:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -36,18 +35,9 @@ class ProcessPrefetcher(Prefetcher):
         See `Prefetcher`. The arrays of `plans` must be in the pool's memory.
     pool : WorkerPool
         The processes.
-    make_thread : callable
-        `threading.Thread`, or `LastingThread.call`.
     """
 
-    def __init__(
-        self,
-        plans: Iterator[AnyPlan],
-        prefetch_size: int,
-        name_error: ErrorNamer,
-        pool: WorkerPool,
-        make_thread: Callable[..., Any] = threading.Thread,
-    ) -> None:
+    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer, pool: WorkerPool) -> None:
         super().__init__(plans, prefetch_size, name_error)
         pool.check_owner()
         pool.renew([worker for worker in pool.workers if worker.has_ended()])
@@ -58,7 +48,7 @@ class ProcessPrefetcher(Prefetcher):
         # The record being loaded to plan a batch at the last timeout, if workers had not started by then.
         self._planned_with: int | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = make_thread(target=self._direct, name="etl-prefetch", daemon=True)
+        self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
         try:
             self._thread.start()
         except BaseException:
@@ -210,7 +200,7 @@ class ProcessPrefetcher(Prefetcher):
                 os.eventfd_write(self._bell, 1)
             self._is_ready.notify_all()
         # The collector may run this in the prefetcher's own thread.
-        if threading.get_ident() != self._thread.ident:
+        if threading.current_thread() is not self._thread:
             self._thread.join(HUNG_PATIENCE_SECONDS if self._hung and self._is_planning else None)
 
     def _check_timeout(self, timeout: float) -> None:
