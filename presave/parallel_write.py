@@ -39,7 +39,7 @@ RECORDS_BETWEEN_STOP_CHECKS = 16
 
 OnError = Literal["raise", "skip"]
 
-# Held while a worker process loads its records, so that its threads share them.
+# Held while a thread of a worker process loads its writer, so that all share one.
 _loading = threading.Lock()
 
 
@@ -246,18 +246,31 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
     return _WriterFile(path, checksum_bytes(data))
 
 
-@lru_cache(maxsize=1)
-def _load_writer(file: _WriterFile) -> tuple[SpanWriter, ThreadPoolExecutor | None]:
-    """Load the writer, once in each process; raise `StoreError` if the file has changed.
+class _OneReader:
+    """Writes in one thread, for a process with several, since the records are not thread-safe."""
 
-    A process may have several threads with tasks. If its records are not thread-safe, they are all read in the thread
-    of the executor.
-    """
+    def __init__(self, writer: SpanWriter) -> None:
+        self._writer = writer
+        self._thread = ThreadPoolExecutor(1, "presave-read")
+
+    def write(self, number: int, span: range) -> tuple[int, SpanResult]:
+        """Write a span as `SpanWriter.write` does."""
+        return self._thread.submit(self._writer.write, number, span).result()
+
+
+def _load_writer(file: _WriterFile) -> SpanWriter | _OneReader:
+    """Load the writer, once in each process; raise `StoreError` if the file has changed."""
+    with _loading:
+        return _read_writer(file)
+
+
+@lru_cache(maxsize=1)
+def _read_writer(file: _WriterFile) -> SpanWriter | _OneReader:
     data = file.path.read_bytes()
     if checksum_bytes(data) != file.xxh3_128:
         raise StoreError(f"{file.path} was changed while the store was written; write again")
     writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum proves that this write made these bytes
-    return writer, None if is_thread_safe(writer.records) else ThreadPoolExecutor(1, "presave-read")
+    return writer if is_thread_safe(writer.records) else _OneReader(writer)
 
 
 def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, SpanResult]:
@@ -267,9 +280,7 @@ def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, 
     if earlier is not None:
         return number, earlier
     try:
-        with _loading:
-            writer, reader = _load_writer(file)
-        return writer.write(number, span) if reader is None else reader.submit(writer.write, number, span).result()
+        return _load_writer(file).write(number, span)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
