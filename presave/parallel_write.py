@@ -39,9 +39,6 @@ RECORDS_BETWEEN_STOP_CHECKS = 16
 
 OnError = Literal["raise", "skip"]
 
-# Held while a thread of a worker process loads its writer, so that all share one.
-_loading = threading.Lock()
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -256,6 +253,10 @@ class _OneReader:
     def write(self, number: int, span: range) -> tuple[int, SpanResult]:
         """Write a span as `SpanWriter.write` does."""
         return self._thread.submit(self._writer.write, number, span).result()
+
+
+# Held while a thread of a worker process loads its writer, so that all share one.
+_loading = threading.Lock()
 
 
 def _load_writer(file: _WriterFile) -> SpanWriter | _OneReader:
