@@ -212,6 +212,8 @@ def _seconds_to_first(prefetch_size: int) -> float:
 class WaitingSource:
     """A source of `count` records. Reading one is a wait of `seconds`, which leaves the CPU free."""
 
+    thread_safe = True
+
     def __init__(self, seconds: float, count: int) -> None:
         self._wait = Wait(seconds)
         self._count = count

@@ -46,6 +46,8 @@ CLOSE, WANTED_MEDIAN, WANTED_SHARE = 0.1, 0.05, 0.9
 class WaitingSource:
     """Records that take `WAITING_SECONDS` each to arrive, and no CPU, as from a network."""
 
+    thread_safe = True
+
     def __len__(self) -> int:
         return WAITING_RECORDS
 

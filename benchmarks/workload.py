@@ -193,6 +193,8 @@ def open_source(data: Data, cell: Cell | None = None) -> Any:
 class Repeated:
     """The records of `source` again and again, `records` in all."""
 
+    thread_safe = True
+
     def __init__(self, source: Any, records: int) -> None:
         self._source = source
         self._records = records

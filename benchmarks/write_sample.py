@@ -45,6 +45,8 @@ class Photographs:
 class DecodedPhotographs:
     """The records that all writers get: features, uint8 of shape `(height, width, 3)`, and label."""
 
+    thread_safe = True
+
     def __init__(self, photographs: Photographs) -> None:
         self._source = etl.ImageFolder(photographs.folder)
         pipeline = etl.image_pipeline(size=photographs.image_size)

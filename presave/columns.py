@@ -93,7 +93,7 @@ class ShardBuilder:
         for name, column in self._fixed.items():
             column[self.records] = arrays[name]
         for name, values in self._ragged.items():
-            values.append(arrays[name])
+            values.append(arrays[name].copy())  # a data set may reuse its buffer
         self.records += 1
 
     @property

@@ -77,6 +77,8 @@ def convert(
 class _StoredRecords:
     """The records of a store, with the attributes that `write` copies into the new manifest."""
 
+    thread_safe = True
+
     def __init__(self, store: Store) -> None:
         manifest = store.manifest
         self._store = store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from presave.partial_store import (
 )
 from presave.schema import RecordSequence, Schema, validate_record
 from presave.shard_formats import find_format
+from presave.thread_safety import is_thread_safe
 
 # After this many records, a worker checks if the write was given up. A check costs about as much as a small record.
 RECORDS_BETWEEN_STOP_CHECKS = 16
@@ -174,9 +176,11 @@ def write_spans(
     _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
     # Threads by default: decoders release the GIL, and nothing is pickled. parallel_config overrides `prefer`.
     # One shard a task, so that a killed process loses only the shard it was writing.
+    in_threads = jobs_are_threads()
+    if in_threads and not is_thread_safe(writer.records):
+        jobs = 1
     parallel = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)
-    backend, _ = joblib.parallel.get_active_backend(prefer="threads")
-    if getattr(backend, "supports_sharedmem", False):
+    if in_threads:
         tasks = (joblib.delayed(writer.write)(number, spans[number]) for number in missing)
     else:
         file = _save_writer(writer)
@@ -202,6 +206,12 @@ def write_spans(
     finally:
         flusher.shutdown(cancel_futures=True)
     return [results[number] for number in range(len(spans))]
+
+
+def jobs_are_threads() -> bool:
+    """Return True if jobs run in this process; False if joblib has a backend in force that sends them to others."""
+    backend, _ = joblib.parallel.get_active_backend(prefer="threads")
+    return bool(getattr(backend, "supports_sharedmem", False))
 
 
 def describe_error(error: BaseException | None) -> str:
@@ -238,14 +248,35 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
     return _WriterFile(path, checksum_bytes(data))
 
 
-@lru_cache(maxsize=1)
-def _load_writer(file: _WriterFile) -> SpanWriter:
+class _OneReader:
+    """Writes in one thread, for a process with several, since the records are not thread-safe."""
+
+    def __init__(self, writer: SpanWriter) -> None:
+        self._writer = writer
+        self._thread = ThreadPoolExecutor(1, "presave-read")
+
+    def write(self, number: int, span: range) -> tuple[int, SpanResult]:
+        """Write a span as `SpanWriter.write` does."""
+        return self._thread.submit(self._writer.write, number, span).result()
+
+
+# Held while a thread of a worker process loads its writer, so that all share one.
+_loading = threading.Lock()
+
+
+def _load_writer(file: _WriterFile) -> SpanWriter | _OneReader:
     """Load the writer, once in each process; raise `StoreError` if the file has changed."""
+    with _loading:
+        return _read_writer(file)
+
+
+@lru_cache(maxsize=1)
+def _read_writer(file: _WriterFile) -> SpanWriter | _OneReader:
     data = file.path.read_bytes()
     if checksum_bytes(data) != file.xxh3_128:
         raise StoreError(f"{file.path} was changed while the store was written; write again")
     writer: SpanWriter = pickle.loads(data)  # noqa: S301 - the checksum proves that this write made these bytes
-    return writer
+    return writer if is_thread_safe(writer.records) else _OneReader(writer)
 
 
 def _write_elsewhere(

@@ -120,6 +120,8 @@ class Store(Sequence[Arrays]):
     array([9, 1, 4])
     """
 
+    thread_safe = True
+
     def __init__(self, path: Path, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest: Manifest = load_manifest(path)

@@ -11,11 +11,12 @@ import numpy as np
 from presave.errors import StoreError
 from presave.manifest import Manifest
 from presave.manifest_file import json_values
-from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, write_spans
+from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, jobs_are_threads, write_spans
 from presave.partial_store import PartialStore, remove_leftovers
 from presave.schema import Record, RecordSequence, Schema, infer_schema, validate_record
 from presave.shard_formats import Format, check_options, find_format
 from presave.store import Store, open_store
+from presave.thread_safety import unopened
 
 # Enough shards to divide among jobs and to show progress, but few enough that opening each is cheap.
 TARGET_SHARDS = 64
@@ -49,7 +50,8 @@ def write(
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int
-        Number of shards that are written at once; -1 for one per CPU. Each job holds one shard in memory.
+        Number of shards that are written at once; -1 for one per CPU. Each job holds one shard in memory. One, if jobs
+        would be threads and `records` does not allow that (see Notes).
     shard_nbytes : int, optional
         Approximate size of a shard in bytes; by default a 64th of the store, but at least 4 MiB and at most 256 MiB.
     ragged : collection of str, optional
@@ -78,9 +80,11 @@ def write(
 
     Notes
     -----
-    The bytes of the store do not depend on `jobs`. Jobs are threads by default. Under
-    `joblib.parallel_config(backend=...)` they run on that backend. If it uses other processes, `records` must be
-    picklable and all workers must share the folder.
+    The bytes of the store do not depend on `jobs`. Jobs are threads by default, if `records` is a list, a tuple, an
+    array or a store, or has an attribute `thread_safe` that is true: several threads may then read at once. Records of
+    any other class may share an open file or a buffer, so the calling thread alone reads them. Under
+    `joblib.parallel_config(backend=...)` jobs run on that backend. If it uses other processes, one thread of each reads
+    such records, `records` must be picklable and all workers must share the folder.
 
     Nothing appears at `path` before the last byte is on the disk. An interrupted write leaves its complete shards in a
     folder `.NAME.partial` beside `path`. The same call continues from there and gives the same bytes as an
@@ -118,7 +122,8 @@ def write(
         }
     )
     ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
-    schema, record_nbytes = _examine(records, ragged, on_error)
+    # Reading may open a file, and then the records could not be sent to other processes.
+    schema, record_nbytes = _examine(records if jobs_are_threads() else unopened(records), ragged, on_error)
     spans = _plan_spans(len(records), record_nbytes, shard_nbytes, chosen)
     plan = {
         **facts,

@@ -24,6 +24,7 @@ from etl.sources import open_source
 from etl.sources.randomness import is_random
 from etl.stages import DECODERS
 from etl.stages.presets import default_split, open_pipeline
+from presave.thread_safety import unopened
 
 THREADS = 2
 # Values of arguments that are left out, unless a configuration has others.
@@ -69,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="presave records that differ from one reading to the next, with the random transforms of one reading",
     )
-    parser.add_argument("--jobs", type=int, help=f"threads that decode (default: {THREADS})")
+    parser.add_argument(
+        "--jobs", type=int, help=f"threads that decode (default: {THREADS}; 1 for a data set that is not thread-safe)"
+    )
     parser.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
@@ -187,7 +190,7 @@ def _prepare(configuration: Configuration, arguments: argparse.Namespace) -> int
 
 def _records(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Records:
     source = open_source(arguments.source, arguments.split, **options)
-    reason = None if arguments.allow_random else is_random(source)
+    reason = None if arguments.allow_random else is_random(unopened(source))
     if reason is not None:
         raise ValueError(
             f"{reason}. Move them into the pipeline (--pipeline), after the stage of --until, or freeze them on "

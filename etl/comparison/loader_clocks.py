@@ -50,6 +50,10 @@ class StageClock:
         """Return the name of each stage and its mean seconds per record, reading first."""
         return [(name, seconds / self.records) for name, seconds in zip(self._names, self._seconds, strict=True)]
 
+    def stop(self) -> None:
+        """Let the loader stop after the record that it is loading; called in another thread."""
+        self.until = -math.inf
+
     def pause(self) -> None:
         """Count no time until the next record begins."""
         self._note(None)
@@ -85,7 +89,7 @@ class StageClock:
     @cancelled.setter
     def cancelled(self, cancelled: bool) -> None:
         if cancelled:
-            self.until = -math.inf
+            self.stop()
 
     def _note(self, place: int | None) -> None:
         now = time.perf_counter()
@@ -99,6 +103,7 @@ class RecordRun:
 
     def __init__(self, workload: Workload, loader: Loader) -> None:
         self.stages = workload.stages
+        self.has_one_reader = not workload.is_thread_safe
         self._loader = loader
         self._order = np.random.default_rng(workload.settings.seed).permutation(len(workload.records))
         self._batch = min(workload.settings.batch_size, len(workload.records))

@@ -109,10 +109,11 @@ def seconds_needed(workload: Workload, profile: Profile, batches: int, start_sec
     chosen = workload.candidates()
     loading_only = [each for each in workload.stage_candidates() if each not in chosen]
     total = rounds * start_seconds
+    writers = workload.cpus if workload.is_thread_safe else 1
     for stage in {each.stage for each in (*chosen, *loading_only) if each.is_presaved}:
         all_stages, left = stage_seconds(profile, None), stage_seconds(profile, stage)
         formats = len(workload.settings.formats) if stage == workload.presave_stage else 1
-        total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / workload.cpus
+        total += PROCESS_SECONDS + formats * batches * size * (all_stages - left) / writers
     for candidate, tried in workload.tried.items():
         total += _foreign_seconds(
             tried,

@@ -19,6 +19,7 @@ from etl.measuring.ranks import cpus_of_rank
 from etl.runtime.resources import affinity_of, available_cpus
 from etl.sources.randomness import is_random
 from etl.temporary import temporary_folder
+from presave.thread_safety import unopened
 
 # Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
 TRIES_SHARE, TRIED_RECORDS = 0.1, 512
@@ -93,7 +94,7 @@ class Preparation:
         self.writing: dict[StoreKind, WrittenStore] = {}
         self.prepared: dict[Candidate, WrittenStore] = {}
         self._tried_records = 0
-        self.randomness = is_random(workload.source)
+        self.randomness = is_random(unopened(workload.source))
         if self.randomness is not None:  # presaving would freeze random transforms
             self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
             self.raise_if_all_failed()

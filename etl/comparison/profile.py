@@ -43,7 +43,9 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         batch = workload.collate(first)
         compute = make_compute(workload, batch)
         on_device = is_on_device(workload.settings)
-        usual = workload.splits(Candidate("async-raw"), on_device)
+        usual = [
+            split for each in ("async-raw", "process-raw") for split in workload.splits(Candidate(each), on_device)
+        ]
         configured = [
             split for each in workload.candidates() if each.settings for split in workload.splits(each, on_device)
         ]
@@ -136,7 +138,17 @@ def _rate(records: RecordRun, threads: int, seconds: float) -> float:
 
 
 def _rate_during(records: RecordRun, threads: int, work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the records per second that `threads` threads load while `work` runs, and the result of `work`."""
+    """Return the records per second that `threads` threads load while `work` runs, and the result of `work`.
+
+    If the source is not thread-safe, only the calling thread loads.
+    """
+    if records.has_one_reader:
+        clock, started = StageClock(records.stages), time.perf_counter()
+        with ThreadPoolExecutor(1) as other:
+            working = other.submit(work)
+            working.add_done_callback(lambda _: clock.stop())
+            records.load(clock)
+        return clock.records / (time.perf_counter() - started), working.result()
     clocks = [StageClock(records.stages) for _ in range(max(1, threads))]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(clocks)) as workers:

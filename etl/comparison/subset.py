@@ -8,6 +8,7 @@ import numpy as np
 
 from etl.sources import ImageFolder
 from etl.sources.record import Record, source_name
+from presave.thread_safety import is_thread_safe
 
 
 class Subset:
@@ -28,6 +29,7 @@ class Subset:
     def __init__(self, source: Any, count: int, seed: int) -> None:
         self.source = source
         self.name = source_name(source)
+        self.thread_safe = is_thread_safe(source)
         every: np.ndarray = np.arange(len(source))
         if count < len(every):
             every = np.random.default_rng(seed).permutation(len(every))

@@ -31,6 +31,7 @@ from etl.sources.named import is_source_name
 from etl.stages.pipeline import READ, Pipeline
 from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
+from presave.thread_safety import is_thread_safe, unopened
 
 # A loader that reads ahead has some batches ready when an epoch begins: so many more are timed that they do not matter.
 MIN_BATCHES_PER_READ_AHEAD = 10
@@ -104,6 +105,7 @@ class Workload:
         source = self._open_source()
         self._pipelines: dict[str, Pipeline] = {}
         self.source = source
+        self.is_thread_safe = is_thread_safe(source)
         self.pipeline = self.decoded_by(settings.decoder)
         self.records = Subset(source, len(source), settings.seed)
         self.stages = (READ, *self.pipeline.names)
@@ -227,9 +229,9 @@ class Workload:
 
         The usual order is: half of the CPUs for each; all but one for compute; all but one for loading; all for both,
         which then share them. If compute is on a device, all but one for loading comes first. If compute is simulated,
-        which takes no CPU, there is one compute thread, and all CPUs for loading come first. A strategy that does not
-        load ahead has one split: it computes with all CPUs, or with `plain_compute_threads` if they were faster. So has
-        a candidate whose settings name its threads.
+        which takes no CPU, there is one compute thread, and all CPUs for loading come first. One thread loads from a
+        source that is not thread-safe. A strategy that does not load ahead has one split: it computes with all CPUs, or
+        with `plain_compute_threads` if they were faster. So has a candidate whose settings name its threads.
         """
         compute = candidate.setting("compute_threads")
         if compute is not None:
@@ -243,7 +245,14 @@ class Workload:
             found.insert(0, Threads(1, all_but_one))
         if self.settings.simulated_seconds is not None:
             found = [Threads(1, each.loading) for each in (all_shared, *found)]
+        if self.has_one_reader(candidate):
+            found = [Threads(each.compute, 1) for each in found]
         return list(dict.fromkeys(found))
+
+    def has_one_reader(self, candidate: Candidate) -> bool:
+        """Return True if threads of `candidate` would read a source that only one thread may read at a time."""
+        reads_source = not (candidate.is_presaved or candidate.is_foreign or candidate.worker_processes)
+        return reads_source and not self.is_thread_safe
 
     def store_path(self, store: StoreKind) -> Path:
         """Return the path of a store."""
@@ -275,7 +284,8 @@ class Workload:
             _, rest = self.pipeline_of(candidate).split(str(candidate.stage))
             iterator = OwningIterator(self.open(candidate), rest, **self._order)
         else:
-            iterator = RawIterator(self.records, self.pipeline_of(candidate), **self._order)
+            # Each iterator has files and connections of its own.
+            iterator = RawIterator(unopened(self.records), self.pipeline_of(candidate), **self._order)
         if self.rank.world_size > 1:
             iterator = iterator.shard(self.rank.number, self.rank.world_size)
         if watch is not None:

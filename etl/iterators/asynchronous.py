@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -20,15 +21,26 @@ from etl.iterators.prefetchable import Prefetchable, WholeBatches
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import AnyPlan, BatchPlan, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
+from etl.loading.records import raise_from
 from etl.loading.sampler import Uneven
-from etl.prefetch.prefetcher import Prefetcher
+from etl.prefetch.lasting_thread import LastingThread
+from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, Prefetcher
 from etl.prefetch.processes import ProcessPrefetcher
 from etl.prefetch.start import START_METHODS
 from etl.prefetch.threads import ThreadPrefetcher
 from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import default_loader_threads
+from etl.sources.reading_at_once import check_threads
+from etl.sources.record import RecordError, RecordSequence
 from etl.stages.cursor import ThreadCursor
+from etl.stages.pipeline import READ
+from presave.thread_safety import is_thread_safe
+
+READABLE_HERE = (
+    "the thread that iterates can read it, so perhaps its file or connection belongs to the thread that opened it: "
+    "open one in each thread, with threading.local, or pass prefetch_size=0"
+)
 
 
 class AsyncIterator(AheadIterator):
@@ -48,7 +60,8 @@ class AsyncIterator(AheadIterator):
         "process" is for sources and stages in Python that hold the GIL.
     threads : int, optional
         Threads that share the records of each batch. By default one for each CPU that this process may use, unless a
-        `ThreadPolicy` in force gives loading another number.
+        `ThreadPolicy` in force gives loading another number; and a single one if the source is not thread-safe (see
+        Notes).
     processes : int, optional
         Processes that share the records of each batch. The default is that of `threads`.
     start_method : {"forkserver", "spawn"}
@@ -68,12 +81,19 @@ class AsyncIterator(AheadIterator):
     ValueError
         If an argument is invalid, or the iterator must not be wrapped; if an iterator that is not one of etl's is
         combined with processes or `memory_budget`; if a source or stage cannot be pickled for processes; for processes
-        on a system other than Linux; at the start of an epoch, if `memory_budget` is too small for two batches.
+        on a system other than Linux; at the start of an epoch, if `memory_budget` is too small for two batches, or if
+        `threads` are too many for the source: records differ when they are read at once.
 
     Notes
     -----
     A torch DataLoader with worker processes loads ahead by itself, so there is nothing to gain from wrapping it. One
     without them loads in the thread. The epochs of an iterable are numbered as in `etl.fit`.
+
+    Several threads read a source of etl, a list, a tuple or an array, and a source with an attribute `thread_safe` that
+    is true. Any other source, such as a `MapDataset`, may share an open file, a connection or a buffer between its
+    records. So one thread reads it and applies the stages, the same one in all epochs, which ends with this object.
+    With `threads` above 1, some of its records are first read at once and compared. That finds most collisions, but
+    cannot exclude others.
 
     The constructor starts the processes and returns while they still import what they need. They end with this object.
     Each has its own copy of the source and the stages, taken by the constructor, and writes records into memory that it
@@ -122,6 +142,12 @@ class AsyncIterator(AheadIterator):
         super().__init__(iterator)
         self._name = type(iterator).__name__
         self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(self._iterator)
+        # The records that only one thread should read at a time; None if any number may.
+        records: RecordSequence | None = iterator.records if isinstance(iterator, IndexedIterator) else None
+        self._unsafe = None if records is None or is_thread_safe(records) else records
+        self._is_checked = False
+        # The only thread that reads, if there is a single one.
+        self._reader = LastingThread()
         # The end of the last batch that was handed out; None if `_state` is the position.
         self._after: Any = None
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
@@ -153,7 +179,7 @@ class AsyncIterator(AheadIterator):
             return 0
         if self._source.loader is None:
             return 1
-        return self._threads or default_loader_threads()
+        return self._threads or (default_loader_threads() if self._unsafe is None else 1)
 
     @property
     def processes(self) -> int:
@@ -170,12 +196,17 @@ class AsyncIterator(AheadIterator):
         if self._prefetch_size == 0:
             return iter(self._iterator)
         self._end_epoch()
+        reader = self._only_reader()
         state = self._rewind()
         cursor = ThreadCursor()
         plans = self._source.plans(cursor, self._buffers)
         prefetch_size = self._prefetch_size
         if self._memory_budget is not None:
-            prefetch_size, plans = _fit_into(self._memory_budget, plans)
+            fit = partial(_fit_into, self._memory_budget, plans)
+            try:
+                prefetch_size, plans = fit() if reader is None else reader.result(fit)
+            except RecordError as error:
+                raise_from(self._explained(error), error)
         if self._buffers is not None:
             self._buffers.max_free = prefetch_size + 2
         else:
@@ -183,8 +214,9 @@ class AsyncIterator(AheadIterator):
         self._state, self._after, self._has_read_ahead = state, None, True
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
         name_error = partial(self._source.name_error, cursor)
+        make_thread = threading.Thread if reader is None else reader.call
         prefetcher: Prefetcher = (
-            ThreadPrefetcher(plans, prefetch_size, name_error, self.threads)
+            ThreadPrefetcher(plans, prefetch_size, name_error, self.threads, make_thread)
             if self._worker_pool is None
             else ProcessPrefetcher(plans, prefetch_size, name_error, self._worker_pool)
         )
@@ -215,10 +247,43 @@ class AsyncIterator(AheadIterator):
 
     def close(self) -> None:
         super().close()
+        self._reader.close()
         if self._worker_pool is not None:
             self._worker_pool.close()
         if self._buffers is not None:
             self._buffers.clear()
+
+    def _only_reader(self) -> LastingThread | None:
+        """Return the thread that reads in all epochs; None if other threads may.
+
+        Raises
+        ------
+        ValueError
+            If there should be several, and they cannot read the source at once.
+        """
+        if self._worker_pool is not None or (self._source.loader is not None and self._unsafe is None):
+            return None
+        if self._unsafe is not None and self.threads > 1:
+            if not self._is_checked:
+                check_threads(self._unsafe, self.threads)
+            self._is_checked = True
+            return None
+        # A thread that hangs is replaced. A fork of this process does not have it.
+        if not self._reader.is_free(None if self._timeout is None else HUNG_PATIENCE_SECONDS):
+            self._reader.close()
+            self._reader = LastingThread()
+        return self._reader
+
+    def _explained(self, error: RecordError) -> RecordError:
+        """Return `error`, with advice if its record failed in a loading thread but can be read in this one."""
+        hung = isinstance(error.__cause__, TimeoutError)
+        if self._unsafe is None or self._worker_pool is not None or error.stage != READ or hung:
+            return error
+        try:
+            self._unsafe[error.record]
+        except Exception:  # noqa: BLE001 - of the user's data set
+            return error
+        return RecordError(error.source, error.record, error.stage, error.name, f"{error.cause}; {READABLE_HERE}")
 
     def _check_processes(self) -> None:
         if self._source.loader is None:
@@ -274,9 +339,11 @@ class _Epoch(Iterator[Batch]):
                 owner._after = plan.after
                 if batch is not None:
                     return batch
-        except BaseException:
+        except BaseException as error:
             self._is_over = not self._prefetcher.is_stopped
             self.close()
+            if isinstance(error, RecordError):
+                raise_from(owner._explained(error), error)
             raise
         self._is_over = True
         self.close()

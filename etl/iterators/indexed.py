@@ -25,7 +25,7 @@ from etl.loading.batch_plan import (
 from etl.loading.buffer_pool import BufferPool
 from etl.loading.sampler import IDENTITY, Sampler, Uneven
 from etl.runtime.boundaries import batch_boundary
-from etl.sources.record import RecordError
+from etl.sources.record import RecordError, RecordSequence
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
 from etl.stages.dtypes import find_dtype
 
@@ -46,6 +46,8 @@ class IndexedIterator(BatchIterator):
     """
 
     async_supported = True
+    # The records that are read one by one; None if they come from a store.
+    records: RecordSequence | None = None
 
     def __init__(self, sampler: Sampler, loader: Loader, dtype: str | None, *, reuse: bool = True) -> None:
         find_dtype(dtype)

@@ -85,3 +85,4 @@ class RawIterator(IndexedIterator):
             padder = Padder(padding, ragged, lengths, find_dtype(dtype))
         loader = RecordLoader(source, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
         super().__init__(sampler, loader, dtype, reuse=reuse)
+        self.records = source

@@ -19,6 +19,7 @@ from etl.stages.fields import batch_fields, flatten
 from etl.stages.pipeline import Pipeline
 from etl.stages.rng import RecordRng
 from presave import Record, forks
+from presave.thread_safety import is_thread_safe
 
 OnError = Literal["raise", "skip"]
 # From record indices, and whether records must outlast the next call, to a function from row to record.
@@ -76,6 +77,8 @@ class RecordLoader:
         self._seed = seed
         self._on_error = on_error
         self._padder = padder
+        # A record may be overwritten when the next one is read, by a data set that uses a buffer again.
+        self._copies = read_rows is None and not is_thread_safe(source)
         # The fields of one record, before padding.
         self._spec: BatchSpec | None = None
 
@@ -187,7 +190,8 @@ class RecordLoader:
                 record = self._source[index] if read_row is None else read_row(row)
                 record = self._pipeline.run(record, RecordRng(self._seed, epoch, index), cursor)
                 cursor.stage = COLLATING
-                finished[index] = flatten(record)
+                record = flatten(record)
+                finished[index] = {name: np.array(each) for name, each in record.items()} if self._copies else record
             except Exception as error:  # noqa: BLE001 - raised again, unless the record is to be skipped
                 finished[index] = self._skip(cursor, error)
         return finished

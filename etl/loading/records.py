@@ -11,6 +11,7 @@ from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
 from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
 from presave import Record, RecordSequence
+from presave.thread_safety import is_thread_safe
 
 
 class Records:
@@ -36,6 +37,8 @@ class Records:
         Fields whose size varies: those of `source.ragged`, without features if a stage fixes their size.
     provenance : dict
         Source, stages and classes, for the manifest of a store.
+    thread_safe : bool
+        True if several threads may read at once: a file source of etl, a list, or a source that says so.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Records:
             )
         self.source = source
         self.pipeline = pipeline
+        self.thread_safe = is_thread_safe(source)
         done = (*pipeline.preceding, *pipeline.stages)
         self.stage = stage_name(done[-1]) if done else None
         self.fingerprint = pipeline.fingerprint

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from etl.loading.batch_plan import AnyPlan, BatchPlan
 from etl.loading.records import raise_from
@@ -21,15 +22,23 @@ class ThreadPrefetcher(Prefetcher):
         See `Prefetcher`.
     threads : int
         Number of threads.
+    make_thread : callable
+        `threading.Thread`, or `LastingThread.call`.
     """
 
-    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer, threads: int) -> None:
+    def __init__(
+        self,
+        plans: Iterator[AnyPlan],
+        prefetch_size: int,
+        name_error: ErrorNamer,
+        threads: int,
+        make_thread: Callable[..., Any] = threading.Thread,
+    ) -> None:
         super().__init__(plans, prefetch_size, name_error)
         self._cursors = [ThreadCursor() for _ in range(threads)]
         # The threads refer to the prefetcher, not to the epoch, so that the epoch can be collected.
         self._threads = [
-            threading.Thread(target=self._work, args=(cursor,), name="etl-prefetch", daemon=True)
-            for cursor in self._cursors
+            make_thread(target=self._work, args=(cursor,), name="etl-prefetch", daemon=True) for cursor in self._cursors
         ]
         try:
             for thread in self._threads:
@@ -91,7 +100,7 @@ class ThreadPrefetcher(Prefetcher):
             self._has_work.notify_all()
             self._is_ready.notify_all()
         # The garbage collector may run this in one of the threads, which holds the lock that another one waits for.
-        if threading.current_thread() in self._threads:
+        if any(thread.ident == threading.get_ident() and thread.is_alive() for thread in self._threads):
             return
         for thread in self._threads:
             thread.join(HUNG_PATIENCE_SECONDS if self._hung else None)

@@ -49,6 +49,8 @@ class Cifar10:
     Files are memory-mapped on the first read, so a pickled `Cifar10` is small and shares no file handle.
     """
 
+    thread_safe = True
+
     def __init__(self, path: str | Path | Sequence[str | Path], split: str | None = None) -> None:
         self.files = _find_files(path, split)
         self.options = {"files": [file.name for file in self.files]}

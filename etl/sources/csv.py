@@ -64,6 +64,8 @@ class Csv:
     threads. Copies read the same file, so it must not change.
     """
 
+    thread_safe = True
+
     def __init__(
         self,
         path: str | Path,

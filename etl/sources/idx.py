@@ -52,6 +52,8 @@ class Idx:
         would unpack to far more than images do. The error names the file.
     """
 
+    thread_safe = True
+
     def __init__(self, images: str | Path, labels: str | Path) -> None:
         self.name = str(images)
         self.images_path = Path(images)

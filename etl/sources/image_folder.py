@@ -47,6 +47,8 @@ class ImageFolder:
         not hidden files, `Thumbs.db`, `desktop.ini`, and other files beside the class folders, such as a README.
     """
 
+    thread_safe = True
+
     ragged = ("features",)
 
     def __init__(self, root: str | Path, *, follow_links: bool = False, allow_empty: bool = False) -> None:

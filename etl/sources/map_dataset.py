@@ -12,6 +12,7 @@ from etl.arguments import describe
 from etl.sources.randomness import random_states_kept
 from etl.sources.record import Record, source_name
 from etl.sources.structure import PAIR, Structure
+from presave.thread_safety import is_thread_safe
 
 if TYPE_CHECKING:
     from etl.loading.batch import Batch
@@ -57,6 +58,9 @@ class MapDataset:
         Names of the fields whose size varies between records, for presaving.
     name : str, optional
         Name in messages. By default, that of the data set or of its class.
+    thread_safe : bool, optional
+        True if several threads may read items at once, and an item outlasts the next reading. By default the data set's
+        own attribute `thread_safe`; without one, only lists, tuples and arrays are.
 
     Raises
     ------
@@ -72,8 +76,8 @@ class MapDataset:
     -----
     The first item decides on the structure, and another one is an error. Transforms inside the data set stay as they
     are. Their random numbers do not depend on the iterator's seed, and presaving would repeat the same ones in every
-    epoch. `AsyncIterator` reads items in several threads at once; pass it `threads=1` if the data set does not support
-    that. The source can be pickled if the data set can.
+    epoch. A data set may share an open file, a connection or a buffer between its items. So unless it is
+    `thread_safe`, one thread of `AsyncIterator` reads it in all epochs. The source can be pickled if the data set can.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class MapDataset:
         label: str | None = "label",
         ragged: Sequence[str] = (),
         name: str | None = None,
+        thread_safe: bool | None = None,
     ) -> None:
         torch = sys.modules.get("torch")
         is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
@@ -95,6 +100,7 @@ class MapDataset:
         self.name = name or source_name(dataset)
         self.dataset = dataset
         self.ragged = tuple(ragged)
+        self.thread_safe = is_thread_safe(dataset) if thread_safe is None else thread_safe
         self._features = features
         self._label = label
         # That of the first item that is read.

@@ -15,6 +15,7 @@ from etl.functions import PICKLED, find_function, is_function_name
 from etl.sources.map_dataset import MapDataset
 from etl.sources.randomness import FILE_SOURCES, random_states_kept
 from etl.sources.record import RecordSequence
+from presave.thread_safety import unopened
 
 RECORD_FIELDS = {"features", "label", "features_mask", "labels_mask"}
 REGISTERED = re.compile(r"([A-Za-z][\w.+-]*)://(.*)", re.DOTALL)
@@ -98,7 +99,7 @@ def _as_source(found: Any, name: str) -> RecordSequence:
     try:
         with random_states_kept():
             records = len(found)
-            first = found[0] if records else None
+            first = unopened(found)[0] if records else None
     except Exception as error:  # of the user's data set
         raise ValueError(
             f"{name} returned a {type(found).__name__} whose record 0 cannot be read: {type(error).__name__}: {error}"

@@ -42,7 +42,7 @@ def is_random(source: RecordSequence, records: int = 16) -> str | None:
     with random_states_kept():
         first, second = (_read(source, indices, seed) for seed in SEEDS)
     for index in first.keys() & second.keys():
-        field = _first_difference(first[index], second[index])
+        field = first_difference(first[index], second[index])
         if field is not None:
             return (
                 f"record {index} of {source_name(source)} differs from one reading to the next, in {field!r}, so "
@@ -75,13 +75,13 @@ def _read(source: RecordSequence, indices: list[int], seed: int) -> dict[int, di
     found: dict[int, dict[str, np.ndarray]] = {}
     for index in indices:
         try:
-            found[index] = _arrays(source[index])
+            found[index] = copied_arrays(source[index])
         except Exception:  # noqa: BLE001, S112 - the error is reported when the record is loaded
             continue
     return found
 
 
-def _arrays(record: Record) -> dict[str, np.ndarray]:
+def copied_arrays(record: Record) -> dict[str, np.ndarray]:
     """Return copies of the arrays of `record`, since a data set may reuse its buffers."""
     arrays: dict[str, np.ndarray] = {}
     for name, value in record.items():
@@ -92,7 +92,7 @@ def _arrays(record: Record) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _first_difference(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> str | None:
+def first_difference(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> str | None:
     if one.keys() != other.keys():
         return next(iter(one.keys() ^ other.keys()))
     for name, value in one.items():

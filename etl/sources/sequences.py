@@ -74,6 +74,8 @@ class Sequences:
     A file is read on access, and no file is open between reads.
     """
 
+    thread_safe = True
+
     def __init__(
         self,
         root: str | Path,

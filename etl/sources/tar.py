@@ -70,6 +70,8 @@ class Tar:
     about 40 bytes for each record.
     """
 
+    thread_safe = True
+
     ragged = ("features",)
 
     def __init__(

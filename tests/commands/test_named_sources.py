@@ -71,6 +71,21 @@ def test_a_data_set_is_presaved_with_the_users_pipeline(tmp_path: Path) -> None:
             np.testing.assert_array_equal(one.labels, other.labels)
 
 
+@pytest.mark.parametrize("jobs", [[], ["--jobs", "4"]], ids=str)
+def test_items_that_share_a_file_are_presaved_as_they_are(jobs: list[str], tmp_path: Path) -> None:
+    code = f"""
+        from pathlib import Path
+        from tests.shared_handles import Position
+        def dataset():
+            return Position(Path({str(tmp_path)!r}))
+    """
+    with user_module(tmp_path, "my_files", code):
+        assert main(["presave", "my_files:dataset", "store", "--shard-mb", "0.001", *jobs]) == 0
+    with presave.open_store(tmp_path / "store") as store:
+        assert [store[index]["features"].max() for index in range(len(store))] == list(range(60))
+        assert len(store.manifest.shards) > 4
+
+
 def test_random_transforms_are_not_frozen_by_accident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presave", "my_data:augmented", "store"]) == 2
     error = capsys.readouterr().err

@@ -18,6 +18,7 @@ from etl.comparison import builtin
 from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.phases import TRIALS_SHARE
 from etl.comparison.processes import Processes
+from etl.comparison.profile import profile_raw_pipeline
 from etl.comparison.recommendation import make_notes
 from etl.comparison.results import Measurements, splits_of
 from etl.comparison.settings import Settings
@@ -30,14 +31,17 @@ from etl.comparison.trials import (
     seconds_per_batch,
     take_trials,
 )
+from etl.comparison.tuning.space import space_of
 from etl.comparison.workload import Workload
 from etl.demonstration import digits
 from etl.measuring.clock import EpochTimes
 from etl.measuring.processes import MeasurementError
 from etl.runtime.resources import affinity_of, available_cpus
 from tests.comparison_workloads import make_profile, make_sample, make_workload
+from tests.user_modules import user_module
 
 AHEAD, PLAIN, PROCESSES = Candidate("async-raw"), Candidate("raw"), Candidate("process-raw")
+STORED = Candidate("async-presaved", "npy", "read")
 HALVES, SHARED = Threads(1, 1), Threads(2, 2)
 
 
@@ -188,6 +192,28 @@ def test_real_trials_choose_two_loading_threads_if_they_load_faster_than_one_and
     trials = {each.threads: each.seconds_per_batch for each in found.trials}
     assert set(trials) == {Threads(1, 2), Threads(1, 1)}
     assert choose_split(trials) == fastest
+
+
+def test_a_data_set_that_is_not_thread_safe_is_read_by_one_thread_and_by_any_number_of_processes(
+    tmp_path: Path,
+) -> None:
+    code = f"""
+        from pathlib import Path
+        from tests.shared_handles import Position
+        def dataset():
+            return Position(Path({str(tmp_path)!r}))
+    """
+    with user_module(tmp_path, "my_files", code):
+        settings = Settings(source="my_files:dataset", strategies=("raw",), compute="simulated:1ms", batch_size=8)
+        workload = Workload(settings, tmp_path, 4)
+        loading = [{split.loading for split in workload.splits(each, False)} for each in (AHEAD, PROCESSES, STORED)]
+        assert loading == [{1}, {1, 2, 3, 4}, {1, 2, 3, 4}]
+        with workload.iterator(AHEAD, workload.splits(AHEAD, False)[0]) as iterator:
+            assert iterator.threads == 1  # type: ignore[attr-defined]
+        profile = profile_raw_pipeline(workload)
+        [split, *_] = space_of(workload, AHEAD, profile, same_pixels=True).dimensions
+        assert {"compute_threads": 1, "loading_threads": 4} in split.choices()  # for processes
+        assert all(profile.split(Threads(1, each)) is not None for each in loading[1])
 
 
 def test_the_loop_of_a_trial_trains_with_the_threads_of_its_split(

@@ -18,6 +18,7 @@ import pytest
 
 import etl
 import presave
+from tests.shared_handles import Buffer, pixels
 
 distributed = pytest.importorskip("distributed", reason="the cluster extra is not installed")
 
@@ -229,3 +230,25 @@ def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """For tests in which no worker dies."""
     with processes(tmp_path_factory.mktemp("cluster"), workers=2, nanny=False) as client:
         yield client
+
+
+def test_records_that_are_not_thread_safe_are_read_by_one_thread_of_a_worker_with_several(tmp_path: Path) -> None:
+    class Pixels:
+        def __init__(self) -> None:
+            self.dataset = Buffer(tmp_path)
+
+        def __len__(self) -> int:
+            return len(self.dataset)
+
+        def __getitem__(self, index: int) -> presave.Record:
+            image, label = self.dataset[index]
+            return {"image": image, "label": label}
+
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=4, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config(backend="dask"),
+        presave.write(tmp_path / "s", Pixels(), jobs=-1, shard_nbytes=3 * 264) as store,
+    ):
+        assert [store[index]["image"].tolist() == pixels(index).tolist() for index in range(60)] == [True] * 60
+        assert len(store.manifest.shards) == 20

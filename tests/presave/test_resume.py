@@ -27,6 +27,8 @@ LIMIT_SECONDS = 60
 class Counted:
     """Records of 40 bytes that count how often each is read; record `broken` raises."""
 
+    thread_safe = True
+
     def __init__(self, broken: int | None = None) -> None:
         self.broken = broken
         self.reads: Counter[int] = Counter()

@@ -19,6 +19,8 @@ SHARD_NBYTES = 16 * 50
 class Spoiled:
     """300 records of 16 bytes; records in `bad` raise, and records in `unlike` have another shape."""
 
+    thread_safe = True
+
     def __init__(self, bad: Iterable[int] = (), unlike: Iterable[int] = ()) -> None:
         self.bad = frozenset(bad)
         self.unlike = frozenset(unlike)

@@ -27,6 +27,8 @@ LIMIT_SECONDS = 60
 class Failing:
     """`count` records of 40 bytes; record `broken` raises `error`."""
 
+    thread_safe = True
+
     def __init__(self, broken: int, error: BaseException, count: int = 100) -> None:
         self.broken = broken
         self.error = error
@@ -94,6 +96,8 @@ def test_workers_stop_soon_after_an_error_in_another_shard(tmp_path: Path) -> No
     given_up, read = threading.Event(), []
 
     class Slow(Failing):
+        thread_safe = True
+
         def __getitem__(self, index: int) -> dict[str, Any]:
             if index == 1:
                 raise ValueError("broken")

@@ -44,6 +44,7 @@ class Records:
     """Records of 40 bytes, with a stage and a source as those of pipelines have them."""
 
     stage, fingerprint, provenance = "resize", "0123", {"source": "photos/"}
+    thread_safe = True
 
     def __len__(self) -> int:
         return COUNT

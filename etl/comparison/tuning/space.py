@@ -224,7 +224,10 @@ def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_p
     """Yield the settings of a strategy of this package."""
     given = workload.threads(candidate, profile.is_on_device)
     if candidate.is_ahead:
-        splits = dict.fromkeys((given, *workload.splits(candidate.origin, profile.is_on_device)))
+        kinds = [candidate.origin, candidate.origin.with_settings({"workers": "process"})]
+        splits = dict.fromkeys(
+            [given, *(split for each in kinds for split in workload.splits(each, profile.is_on_device))]
+        )
         yield Dimension(
             ("compute_threads", "loading_threads"),
             tuple((each.compute, each.loading) for each in splits),

@@ -425,8 +425,10 @@ class _OneStrategy:
                 self._dropped[each] = f"its store could not be written: {error}"
 
     def _is_allowed(self, candidate: Candidate, measured: Measured | None = None) -> bool:
-        """Return True if `candidate` has its files, and exceeds no limit as far as that is known."""
+        """Return True if `candidate` has its files, reads safely, and exceeds no limit as far as that is known."""
         if candidate.is_presaved and candidate.store not in self._preparation.writing:
+            return False
+        if self._workload.has_one_reader(candidate) and candidate.setting("loading_threads", 1) > 1:
             return False
         reason = self._limits.exceeded_by(self._costs(candidate, measured))
         if reason:

@@ -1,0 +1,127 @@
+"""A check of a data set before several threads read it: do they get the records that one thread gets?"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from etl.sources.randomness import copied_arrays, first_difference, random_states_kept
+from etl.sources.record import RecordSequence, source_name
+from presave.thread_safety import unopened
+
+MAX_RECORDS = 16
+# How long all threads read at once, unless a record takes longer.
+SECONDS = 1.0
+# After this time, a record hangs: the epoch will name it.
+MAX_SECONDS = 10.0
+# A thread pauses about so often in a read, between calls of functions, where Python may let another thread continue.
+PAUSES, PAUSE_SECONDS = 10, 1e-5
+
+Reading = dict[str, np.ndarray] | Exception
+
+
+def check_threads(source: RecordSequence, threads: int) -> None:
+    """Raise `ValueError` if a record is found that `threads` threads cannot read at once.
+
+    Evenly spaced records are read one after the other, and then by all threads at once. Fields that differ from one
+    reading to the next, as random transforms do, are not compared.
+    """
+    check = _Check(source, threads)
+    # A thread of its own, because a record may hang.
+    checking = threading.Thread(target=check.run, daemon=True)
+    with random_states_kept():
+        checking.start()
+        try:
+            checking.join(MAX_SECONDS)
+        finally:
+            check.is_over = True
+    if check.failure is not None:
+        raise check.failure
+    if check.found is not None:
+        raise ValueError(
+            f"{threads} threads cannot read {source_name(source)} at once: {check.found}. Leave out the number of "
+            "threads, so that one reads; use processes; or open a file or connection in each thread, with "
+            "threading.local"
+        )
+
+
+class _Check:
+    """Attributes: `found`, what differed; `failure`, why it could not be checked; `is_over`, True to end it."""
+
+    def __init__(self, source: RecordSequence, threads: int) -> None:
+        self.found: str | None = None
+        self.failure: BaseException | None = None
+        self.is_over = False
+        self._records = unopened(source)
+        self._indices = np.unique(np.linspace(0, len(source) - 1, MAX_RECORDS).astype(int)).tolist()
+        self._threads = threads
+        self._expected: dict[int, dict[str, np.ndarray]] = {}
+        self._calls = 0
+
+    def run(self) -> None:
+        """Read one after the other, then at once."""
+        for index in self._indices:
+            once, again = self._read(index), self._read(index, self._count_call)
+            if not isinstance(once, Exception) and not isinstance(again, Exception):
+                self._expected[index] = {
+                    name: value
+                    for name, value in once.items()
+                    if name in again and first_difference({name: value}, {name: again[name]}) is None
+                }
+        readers = [threading.Thread(target=self._read_all, args=(each,), daemon=True) for each in range(self._threads)]
+        started = []
+        try:
+            for reader in readers:
+                reader.start()
+                started.append(reader)
+        except RuntimeError as error:
+            self.failure, self.is_over = error, True
+        for reader in started:
+            reader.join()
+
+    def _read_all(self, number: int) -> None:
+        """Read all records again and again, and compare them; threads begin at different records."""
+        indices = list(self._expected)
+        first = number * len(indices) // self._threads
+        draw = random.Random(number).random
+        share = PAUSES * len(self._indices) / max(1, self._calls)
+
+        def pause(*_: object) -> None:
+            if draw() < share:
+                time.sleep(PAUSE_SECONDS)
+
+        ends = time.monotonic() + SECONDS
+        while indices and time.monotonic() < ends:
+            for index in indices[first:] + indices[:first]:
+                difference = _difference(self._expected[index], self._read(index, pause))
+                if difference:
+                    self.found = f"record {index} {difference}"
+                if self.found or self.is_over or time.monotonic() > ends:
+                    return
+
+    def _read(self, index: int, at_call: Callable[..., None] | None = None) -> Reading:
+        """Return copies of the arrays of a record, or its error; `at_call` is called before and after each call."""
+        sys.setprofile(at_call)
+        try:
+            record = self._records[index]
+            time.sleep(0)  # another thread may overwrite the record now
+            return copied_arrays(record)
+        except Exception as error:  # noqa: BLE001 - of the user's data set
+            return error
+        finally:
+            sys.setprofile(None)
+
+    def _count_call(self, *_: object) -> None:
+        self._calls += 1
+
+
+def _difference(expected: dict[str, np.ndarray], reading: Reading) -> str:
+    if isinstance(reading, Exception):
+        return f"fails ({type(reading).__name__}: {reading})"
+    field = first_difference(expected, {name: reading[name] for name in expected if name in reading})
+    return "" if field is None else f"differs in {field!r}"

@@ -1,0 +1,282 @@
+"""One thread reads a data set that is not thread-safe, the same one in all epochs; several are tried before use."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import ConcatDataset, DataLoader, Subset
+
+import etl
+from tests.shared_handles import (
+    COLLIDING,
+    COUNT,
+    SHARED,
+    AnyThreadsConnection,
+    Buffer,
+    Connection,
+    EarlyConnection,
+    OpenHdf5,
+    OpenZip,
+    Position,
+    Shared,
+)
+from tests.user_modules import user_module
+
+NOTHING = etl.Pipeline([])
+LIMIT_SECONDS = 20
+every_kind = pytest.mark.parametrize("make", SHARED, ids=lambda each: each.__name__)
+
+
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("etl-")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    gc.collect()
+    yield
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while names():  # a thread ends by itself when its iterator is gone
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def over(dataset: Any, **options: Any) -> etl.AsyncIterator:
+    return etl.AsyncIterator(etl.RawIterator(etl.MapDataset(dataset), NOTHING, 8, shuffle=True, dtype=None), **options)
+
+
+def check(batches: Iterator[etl.Batch], count: int | None = None) -> int:
+    """Check batches, `count` of them if given; return the number of records."""
+    records = 0
+    for number, batch in enumerate(batches, 1):
+        expected = np.broadcast_to(batch.labels[:, None, None], batch.features.shape)
+        assert np.array_equal(batch.features, expected)
+        records += len(batch)
+        if number == count:
+            break
+    return records
+
+
+@every_kind
+@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"memory_budget": 1 << 20}, {"timeout": 60}], ids=str)
+def test_one_thread_reads_in_all_epochs(make: type[Shared], options: dict[str, Any], tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    with over(dataset, **options) as iterator:
+        assert check(iter(iterator)) == COUNT
+        check(iter(iterator), count=2)  # and the loop is left
+        iterator.set_epoch(5)
+        check(iter(iterator), count=3)
+        state = iterator.state_dict()
+        iterator.load_state_dict(state)
+        assert check(iter(iterator)) == COUNT - 3 * 8
+    assert len(set(dataset.readers)) == 1
+    assert dataset.readers[0] != threading.get_ident()
+
+
+@every_kind
+def test_the_calling_thread_reads_if_nothing_is_prefetched(make: type[Shared], tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    assert check(iter(over(dataset, prefetch_size=0))) == COUNT
+    assert set(dataset.readers) == {threading.get_ident()}
+
+
+def subset_of(dataset: Any) -> Any:
+    return Subset(ConcatDataset([dataset]), range(COUNT))
+
+
+@pytest.mark.parametrize("make", [Position, Connection], ids=lambda each: each.__name__)
+def test_data_sets_of_torch_around_it_are_read_by_one_thread(make: type[Shared], tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    with over(subset_of(dataset)) as iterator:
+        assert iterator.threads == 1
+        assert [check(iter(iterator)) for _ in range(2)] == [COUNT] * 2
+    assert len(set(dataset.readers)) == 1
+
+
+def test_a_loader_that_reads_in_the_thread_is_read_by_one_in_all_epochs(tmp_path: Path) -> None:
+    dataset = Connection(tmp_path)
+    with etl.AsyncIterator(DataLoader(dataset, 8)) as iterator:  # type: ignore[arg-type]
+        assert [sum(len(labels) for _, labels in iterator) for _ in range(3)] == [COUNT] * 3
+    assert len(set(dataset.readers)) == 1
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("make", [*COLLIDING, Connection, EarlyConnection], ids=lambda each: each.__name__)
+def test_threads_that_were_asked_for_and_collide_are_an_error(make: type[Shared], threads: int, tmp_path: Path) -> None:
+    advice = (
+        rf"{threads} threads cannot read {make.__name__} at once: record \d+ (differs in 'features'|fails \(.*\)). "
+        "Leave out the number of threads, so that one reads; use processes; or open a file or connection in each thread"
+    )
+    early = "the thread that iterates can read it, so perhaps its file or connection belongs to the thread that opened"
+    iterator = over(make(tmp_path), threads=threads)
+    with pytest.raises(ValueError, match=early if make is EarlyConnection else advice):
+        check(iter(iterator))
+
+
+@pytest.mark.parametrize("make", [OpenZip, OpenHdf5, AnyThreadsConnection], ids=lambda each: each.__name__)
+def test_threads_that_were_asked_for_and_do_not_collide_read(make: type[Shared], tmp_path: Path) -> None:
+    with over(make(tmp_path), threads=3) as iterator:
+        assert iterator.threads == 3
+        assert [check(iter(iterator)) for _ in range(2)] == [COUNT] * 2
+
+
+def test_random_transforms_are_no_collision(tmp_path: Path) -> None:
+    class Augmented(OpenZip):
+        def read(self, index: int) -> np.ndarray:
+            return super().read(index) + np.random.default_rng().integers(0, 200, dtype=np.uint8)
+
+    state = np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+    with over(Augmented(tmp_path), threads=2) as iterator:
+        assert sum(len(batch) for batch in iterator) == COUNT
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index,union-attr]  # noqa: NPY002
+
+
+class Meeting(OpenZip):
+    """Waits at the second record until another thread reads, too."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.have_met = threading.Event()
+
+    def read(self, index: int) -> np.ndarray:
+        if len(set(self.readers)) > 1:
+            self.have_met.set()
+        assert len(self.readers) == 1 or self.have_met.wait(LIMIT_SECONDS)
+        return super().read(index)
+
+
+class DeclaredMeeting(Meeting):
+    thread_safe = True
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("make", "thread_safe"), [(Meeting, True), (DeclaredMeeting, None)])
+def test_a_data_set_that_says_so_is_read_by_several_threads(
+    make: type[Shared], thread_safe: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etl.runtime.thread_policy.available_cpus", lambda: 2)
+    source = etl.MapDataset(make(tmp_path), thread_safe=thread_safe)
+    with etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None)) as iterator:
+        assert iterator.threads == 2
+        assert check(iter(iterator)) == COUNT
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"memory_budget": 1 << 20}], ids=str)
+def test_a_connection_of_another_thread_is_an_error_that_says_what_to_do(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    message = (
+        "failed at stage 'read': SQLite objects created in a thread can only be used in that same thread.*; the thread "
+        "that iterates can read it, .*: open one in each thread, with threading.local, or pass prefetch_size=0"
+    )
+    dataset = EarlyConnection(tmp_path)
+    with over(dataset, **options) as iterator, pytest.raises(etl.RecordError, match=message):
+        check(iter(iterator))
+    assert check(iter(over(dataset, prefetch_size=0))) == COUNT
+
+
+def test_a_connection_in_each_thread_can_be_read_by_several(tmp_path: Path) -> None:
+    class EachThread(Connection):
+        def prepare(self) -> None:
+            super().prepare()
+            self.local = threading.local()
+
+        def read(self, index: int) -> np.ndarray:
+            if not hasattr(self.local, "connection"):
+                self.local.connection = self.connect()
+            (found,) = self.local.connection.execute("select pixels from records where number=?", (index,)).fetchone()
+            return np.frombuffer(found, np.uint8).reshape(16, 16)
+
+    with over(EachThread(tmp_path), threads=3) as iterator:
+        assert [check(iter(iterator)) for _ in range(2)] == [COUNT] * 2
+
+
+def test_a_source_found_by_name_opens_nothing_before_it_is_iterated(tmp_path: Path) -> None:
+    code = f"""
+        from pathlib import Path
+        from torch.utils.data import Subset
+        from tests.shared_handles import Connection
+        def dataset():
+            return Subset(Connection(Path({str(tmp_path)!r})), range(60))
+    """
+    with user_module(tmp_path, "my_connection", code):
+        source = etl.open_source("my_connection:dataset")
+        iterator = etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None))
+        assert [check(iter(iterator)) for _ in range(2)] == [COUNT] * 2
+
+
+def test_processes_read_with_connections_of_their_own(tmp_path: Path) -> None:
+    with over(Connection(tmp_path), workers="process", processes=1) as iterator:
+        assert [check(iter(iterator)) for _ in range(2)] == [COUNT] * 2
+
+
+def test_padded_records_in_one_buffer_are_loaded_as_they_are() -> None:
+    buffer = np.zeros((9, 1), np.float32)
+
+    class Ragged:
+        ragged = ("features",)
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> etl.Record:
+            buffer[:] = index
+            return {"features": buffer[: index + 1], "label": index}
+
+    for wrap in (lambda each: each, etl.AsyncIterator):
+        (batch,) = wrap(etl.RawIterator(Ragged(), NOTHING, 8, padding=etl.Padding()))
+        for index in range(8):
+            assert batch.features[index].ravel().tolist() == [index] * (index + 1) + [0] * (7 - index)
+
+
+def test_the_thread_ends_with_the_iterator_and_at_close(tmp_path: Path) -> None:
+    dataset = Buffer(tmp_path)
+    iterator = over(dataset)
+    check(iter(iterator), count=1)
+    assert names() == ["etl-idle"]
+    iterator.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        iter(iterator)
+    other = over(dataset)
+    check(iter(other), count=1)
+    del other  # the fixture waits for its thread
+
+
+def test_a_record_that_hangs_is_named_and_another_thread_reads_the_next_epoch(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Hanging(Buffer):
+        def read(self, index: int) -> np.ndarray:
+            if index == 20 and not gate.is_set():
+                gate.wait(LIMIT_SECONDS)
+            return super().read(index)
+
+    source = etl.MapDataset(Hanging(tmp_path))
+    iterator = etl.AsyncIterator(etl.RawIterator(source, NOTHING, 8, dtype=None), timeout=0.2)
+    with pytest.raises(etl.RecordError, match=r"record 20 of Hanging: .* not finished after 0.2 s"):
+        check(iter(iterator))
+    iterator.set_epoch(3)
+    check(iter(iterator), count=1)
+    gate.set()
+
+
+def test_copies_and_forks_have_threads_of_their_own(tmp_path: Path) -> None:
+    iterator = over(Buffer(tmp_path))
+    assert check(iter(iterator)) == COUNT
+    copied = copy.deepcopy(iterator)
+    assert check(iter(copied)) == check(iter(iterator)) == COUNT
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if check(iter(iterator)) == COUNT else 1)
+    assert os.waitpid(child, 0)[1] == 0
