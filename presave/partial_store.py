@@ -3,6 +3,7 @@
 The folder `.NAME.partial` holds
 
 - `plan.json`, everything that decides the bytes of the store: a write with another plan cannot continue here;
+- `identity.json`, what identified the records, to say what has changed;
 - `run`, which holds the identifier of the current write and is renamed to `stop` to make its workers give up;
 - for each complete shard, its files and `NNNNN.done.json`, which lists the files with their checksums;
 - a folder for each shard that is being written, and a folder `whole.*` while the store moves to its final place.
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from presave.content import difference
 from presave.errors import StoreError, disk_errors
 from presave.files import (
     checksum_bytes,
@@ -40,6 +42,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PLAN_NAME = "plan.json"
+IDENTITY_NAME = "identity.json"
+# Ten million files of a source.
+MAX_IDENTITY_NBYTES = 2 << 30
+# Entry of the plan: a checksum of what identifies the records.
+IDENTITY = "identity"
 STOP_NAME = "stop"
 RUN_NAME = "run"
 TASK_NAME = "work.pickle"
@@ -60,10 +67,13 @@ class SpanResult:
         The shard that was written; None if all records were skipped.
     skipped : tuple of Skipped
         The records that were skipped.
+    first : tuple of int and int, optional
+        Index and digest of the first record in the shard; None in shards of earlier versions.
     """
 
     shard: Shard | None
     skipped: tuple[Skipped, ...]
+    first: tuple[int, int] | None = None
 
 
 class PartialStore:
@@ -77,6 +87,8 @@ class PartialStore:
         Final place of the store.
     plan : mapping of str to JSON value
         Everything that decides the bytes of the store.
+    identity : mapping of str to JSON value
+        What identifies the records that are written; empty if nothing does.
 
     Raises
     ------
@@ -84,11 +96,12 @@ class PartialStore:
         On entering, if the folder holds the beginning of another store, or another process is writing the same store.
     """
 
-    def __init__(self, target: Path, plan: Mapping[str, Any]) -> None:
+    def __init__(self, target: Path, plan: Mapping[str, Any], identity: Mapping[str, Any] | None = None) -> None:
         self.target = target
         self.folder = partial_folder(target)
-        self._plan = plan
-        self._encoded_plan = json.dumps(plan, indent=1).encode()
+        self._identity = dict(identity or {})
+        self._plan = {**plan, IDENTITY: checksum_bytes(_encoded(self._identity))} if self._identity else plan
+        self._encoded_plan = json.dumps(self._plan, indent=1).encode()
         self._lock = -1
 
     def __enter__(self) -> Self:
@@ -225,15 +238,37 @@ class PartialStore:
         except FileNotFoundError:
             for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards written under an unknown plan
                 marker.unlink()
+            if self._identity:
+                write_atomically(self.folder / IDENTITY_NAME, _encoded(self._identity))
             write_atomically(path, self._encoded_plan)
             return
         except ValueError as error:
             raise StoreError(f"{path}: {error}; delete {self.folder}") from None
         if found != self._encoded_plan:
             raise StoreError(
-                f"{self.folder} holds the beginning of another store of that name: {_difference(found, self._plan)}; "
+                f"{self.folder} holds the beginning of another store of that name: {self._difference(found)}; "
                 "delete that folder, or write with the same arguments to continue"
             )
+
+    def _difference(self, found: bytes) -> str:
+        try:
+            other = json.loads(found)
+            names = [name for name in {**other, **self._plan} if other.get(name) != self._plan.get(name)]
+            said = [
+                f"{name} was {other.get(name)!r} and is {self._plan.get(name)!r}" for name in names if name != IDENTITY
+            ]
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            return f"its {PLAN_NAME} is damaged"
+        if IDENTITY in names:
+            said.append(self._identity_difference() if IDENTITY in other else "it does not say what was read")
+        return "; ".join(said)
+
+    def _identity_difference(self) -> str:
+        try:
+            before = json.loads(read_regular_file(self.folder / IDENTITY_NAME, MAX_IDENTITY_NBYTES))
+            return f"its records have changed since: {difference(before, self._identity)}"
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            return "its records have changed since"
 
 
 class ShardFolder:
@@ -289,7 +324,13 @@ class ShardFolder:
                 self._folder.rmdir()
 
     def commit(
-        self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]
+        self,
+        paths: list[Path],
+        records: int,
+        elements: dict[str, int],
+        skipped: tuple[Skipped, ...],
+        content: str | None = None,
+        first: tuple[int, int] | None = None,
     ) -> SpanResult:
         """Move the files into the partial store, and record that the span is complete.
 
@@ -303,6 +344,10 @@ class ShardFolder:
             For each ragged field, the number of elements in the shard.
         skipped : tuple of Skipped
             Records of the span that were skipped.
+        content : str, optional
+            Identifies the records of the shard.
+        first : tuple of int and int, optional
+            Index and digest of the first record in the shard.
 
         Notes
         -----
@@ -317,10 +362,10 @@ class ShardFolder:
                 files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
                 os.replace(path, self._folder / path.name)
                 moved.append(self._folder / path.name)
-            result = SpanResult(Shard(records, tuple(files), elements) if records else None, skipped)
-            content = asdict(result)
-            content["checksum"] = _checksum(content)
-            write_atomically(marker, json.dumps(content).encode(), durable=False)
+            result = SpanResult(Shard(records, tuple(files), elements, content) if records else None, skipped, first)
+            values = asdict(result)
+            values["checksum"] = _checksum(values)
+            write_atomically(marker, json.dumps(values).encode(), durable=False)
             if not (self._folder / PLAN_NAME).exists():
                 marker.unlink(missing_ok=True)
                 raise aborted_error(self._folder)
@@ -339,10 +384,12 @@ def load_span_result(folder: Path, number: int) -> SpanResult | None:
             return None
         shard = None if content["shard"] is None else parse_shard(content["shard"])
         skipped = tuple(Skipped(whole_number(each["record"]), str(each["cause"])) for each in content["skipped"])
+        first = content.get("first")
+        first = None if first is None else (int(first[0]), int(first[1]))
         is_intact = shard is None or all(_is_intact(folder / each.name, each) for each in shard.files)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
-    return SpanResult(shard, skipped) if is_intact else None
+    return SpanResult(shard, skipped, first) if is_intact else None
 
 
 def is_stopped(folder: Path) -> bool:
@@ -363,7 +410,7 @@ def remove_leftovers(target: Path) -> None:
     """
     folder = partial_folder(target)
     with suppress(OSError):
-        notes = (PLAN_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
+        notes = (PLAN_NAME, IDENTITY_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
         if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
             shutil.rmtree(folder)
 
@@ -380,10 +427,5 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return checksum_bytes(json.dumps(content).encode())
 
 
-def _difference(found: bytes, plan: Mapping[str, Any]) -> str:
-    try:
-        other = json.loads(found)
-        names = [name for name in plan if other.get(name) != plan[name]]
-        return "; ".join(f"{name} was {other.get(name)!r} and is {plan[name]!r}" for name in names)
-    except (ValueError, AttributeError, RecursionError):
-        return f"its {PLAN_NAME} is damaged"
+def _encoded(identity: Mapping[str, Any]) -> bytes:
+    return json.dumps(identity).encode()

@@ -147,6 +147,11 @@ class Store(Sequence[Arrays]):
         return self._fields
 
     @property
+    def identity(self) -> dict[str, str]:
+        """The content of the store that is at `path` now: records written from this one are identified by it."""
+        return {str(self.path): f"a store with content {load_manifest(self.path).content}"}
+
+    @property
     def nbytes(self) -> int:
         """Size of the store's data files on disk, in bytes."""
         return self.manifest.nbytes
