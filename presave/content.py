@@ -26,7 +26,8 @@ def digest_record(arrays: Mapping[str, np.ndarray]) -> int:
     for array in arrays.values():
         if array.ndim:  # a shape that may differ between records
             digest.update(str(array.shape))
-        digest.update(array.reshape(-1).view(np.uint8) if array.size else b"")
+        if array.size:
+            digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.intdigest()
 
 

@@ -18,7 +18,7 @@ import joblib
 
 from presave.columns import ShardBuilder
 from presave.content import add_record, digest_record, format_content
-from presave.errors import StoreError, disk_errors
+from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
 from presave.partial_store import (
@@ -117,7 +117,7 @@ class SpanWriter:
                 try:
                     arrays = validate_record(self.records[index], self.schema, index)
                 except Exception as error:
-                    if self.on_error == "raise" or isinstance(error, MemoryError):
+                    if self.on_error == "raise" or isinstance(error, MemoryError) or is_shortage(error):
                         raise
                     skipped.append(Skipped(index, describe_error(error)))
                 else:
@@ -226,12 +226,13 @@ def _check_resumed(
     All records of a list are compared. Reading others may take long, so only those that are `examined` are compared,
     and the first record of the first complete shard.
     """
+    is_list = isinstance(writer.records, (list, tuple)) and type(writer.records).__module__ == "builtins"
     unknown = True
     for number, result in sorted(results.items()):
         if result.shard is None or result.first is None:  # all were skipped, or an earlier version wrote it
             continue
         index, stored = result.first
-        if type(writer.records) in (list, tuple):
+        if is_list:
             skipped = {each.record for each in result.skipped}
             content = 0
             for each in spans[number]:

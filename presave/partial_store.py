@@ -4,6 +4,7 @@ The folder `.NAME.partial` holds
 
 - `plan.json`, everything that decides the bytes of the store: a write with another plan cannot continue here;
 - `identity.json`, what identified the records, to say what has changed;
+- `owner`, which names the process that is writing, on a file system without locks;
 - `run`, which holds the identifier of the current write and is renamed to `stop` to make its workers give up;
 - for each complete shard, its files and `NNNNN.done.json`, which lists the files with their checksums;
 - a folder for each shard that is being written, and a folder `whole.*` while the store moves to its final place.
@@ -11,7 +12,6 @@ The folder `.NAME.partial` holds
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from presave.content import difference
-from presave.errors import StoreError, disk_errors
+from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import (
     checksum_bytes,
     checksum_file,
@@ -34,6 +34,7 @@ from presave.files import (
     unsupported_reason,
     write_atomically,
 )
+from presave.folder_lock import OWNER_NAME, FolderLock
 from presave.manifest import Manifest, Shard, Skipped, StoredFile
 from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
 from presave.validate import parse_shard, whole_number
@@ -103,21 +104,22 @@ class PartialStore:
         self._plan = {**plan, IDENTITY: checksum_bytes(_encoded(self._identity))} if self._identity else plan
         self._encoded_plan = json.dumps(self._plan, indent=1).encode()
         self._lock = -1
+        self._owner: FolderLock | None = None
 
     def __enter__(self) -> Self:
         with disk_errors(self.folder, len(self._encoded_plan)):
             self._lock = self._open_folder()
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._owner = FolderLock(self.folder, self._lock)
                 self._check_place()
                 self._check_plan()
                 self._tidy()
                 write_atomically(self.folder / RUN_NAME, secrets.token_hex(4).encode())
             except BlockingIOError:
-                os.close(self._lock)
+                self._release()
                 raise StoreError(f"another process is writing {self.target} (in {self.folder})") from None
             except StoreError:
-                os.close(self._lock)
+                self._release()
                 raise
             except BaseException:
                 self._leave()
@@ -128,7 +130,7 @@ class PartialStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            os.close(self._lock)
+            self._release()
         else:
             self._leave()
 
@@ -200,6 +202,11 @@ class PartialStore:
         """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
         if not any(self.folder.glob(f"*{DONE_SUFFIX}")):
             self.discard()
+        self._release()
+
+    def _release(self) -> None:
+        if self._owner is not None:
+            self._owner.release()
         os.close(self._lock)
 
     def _tidy(self) -> None:
@@ -226,6 +233,8 @@ class PartialStore:
         # Before this process got the lock, another one may have completed the store and moved or removed the folder.
         if self.target.exists():
             with suppress(OSError):
+                if self._owner is not None:
+                    self._owner.release()
                 self.folder.rmdir()
             raise StoreError(f"{self.target} exists already: another process has just written it")
         if not (self.folder.exists() and os.path.samestat(os.fstat(self._lock), self.folder.stat())):
@@ -247,7 +256,7 @@ class PartialStore:
         if found != self._encoded_plan:
             raise StoreError(
                 f"{self.folder} holds the beginning of another store of that name: {self._difference(found)}; "
-                "delete that folder, or write with the same arguments to continue"
+                "delete that folder, or write with the same arguments and records to continue"
             )
 
     def _difference(self, found: bytes) -> str:
@@ -387,7 +396,9 @@ def load_span_result(folder: Path, number: int) -> SpanResult | None:
         first = content.get("first")
         first = None if first is None else (int(first[0]), int(first[1]))
         is_intact = shard is None or all(_is_intact(folder / each.name, each) for each in shard.files)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        if is_shortage(error):
+            raise
         return None
     return SpanResult(shard, skipped, first) if is_intact else None
 
@@ -410,7 +421,7 @@ def remove_leftovers(target: Path) -> None:
     """
     folder = partial_folder(target)
     with suppress(OSError):
-        notes = (PLAN_NAME, IDENTITY_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
+        notes = (PLAN_NAME, IDENTITY_NAME, OWNER_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
         if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
             shutil.rmtree(folder)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from presave.content import difference, digest_record, identity_of
-from presave.errors import StoreError
+from presave.errors import StoreError, is_shortage
 from presave.manifest import Manifest
 from presave.manifest_file import json_values
 from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, write_spans
@@ -189,7 +189,7 @@ def _first_valid(records: RecordSequence, ragged: Collection[str], on_error: OnE
             record = records[index]
             return index, record, infer_schema(record, ragged, index)
         except Exception as error:
-            if on_error == "raise" or isinstance(error, MemoryError):
+            if on_error == "raise" or isinstance(error, MemoryError) or is_shortage(error):
                 raise
             first_error = first_error or error
     raise StoreError(f"all {len(records)} records failed; the first: {describe_error(first_error)}") from first_error

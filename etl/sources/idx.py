@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.record import Record
+from presave.mapped_file import map_file
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.
@@ -26,7 +28,7 @@ MAX_CLASSES = 1_000_000
 SPLIT_PREFIXES = {"train": "train", "test": "t10k"}
 
 
-class Idx:
+class Idx(FileIdentity):
     """Images and labels from a pair of IDX files, each plain or gzip.
 
     A record has `features`, for MNIST uint8 of shape `(28, 28)`, and `label`, an int. Plain files are memory-mapped
@@ -96,6 +98,10 @@ class Idx:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_images": None, "_labels": None}
 
+    def _identified(self) -> tuple[list[str], list[Path], None]:
+        paths = [self.images_path, self.labels_path]
+        return relative_names(paths), paths, None
+
     def __repr__(self) -> str:
         return f"Idx({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"
 
@@ -117,8 +123,7 @@ def read_idx(path: Path) -> np.ndarray:
     else:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty")
-        # A plain view of the map, so that records are plain arrays, as for a gzip file.
-        content = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        content = map_file(path)
     return _parse(path, content)
 
 

@@ -81,6 +81,10 @@ class SequenceFiles:
         """Return the path of file `index` below the root."""
         return self.files[index]
 
+    def identified(self) -> tuple[list[str], list[Path], list[Any] | None]:
+        """Return the names and paths of the files, and the labels that are in none of them."""
+        return self.files, [self.root / file for file in self.files], self.labels
+
     def layout(self, index: int) -> CsvLayout:
         """Read the layout of file `index`; raise `ValueError` if its columns differ from those of the first file."""
         layout = read_layout(self.root / self.files[index], **self.options)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from etl.sources.identity import FileIdentity
 from etl.sources.record import Record
 from etl.sources.sequence_files import (
     LABELS_FILE,
@@ -17,9 +18,10 @@ from etl.sources.sequence_files import (
     label_sequences,
     label_steps,
 )
+from presave.files import checksum_bytes
 
 
-class Sequences:
+class Sequences(FileIdentity):
     """A folder of CSV files, one file for each sequence and one line for each step. `from_arrays` takes arrays instead.
 
     A record has `features`, an array of `dtype` and shape `(steps, columns)`, and, if there are labels, `label`: a
@@ -185,6 +187,9 @@ class Sequences:
         """Return the path of record `index` below the root, for messages."""
         return self._reader.describe(index)
 
+    def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
+        return self._reader.identified()
+
     def __repr__(self) -> str:
         return f"Sequences({self.name!r}, {len(self):,} sequences)"
 
@@ -199,6 +204,8 @@ class _Reader(Protocol):
     def count_steps(self, index: int) -> int: ...
 
     def describe(self, index: int) -> str: ...
+
+    def identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]: ...
 
 
 class _Arrays:
@@ -234,6 +241,10 @@ class _Arrays:
 
     def describe(self, index: int) -> str:
         return f"sequence {index}"
+
+    def identified(self) -> tuple[list[str], list[Path], str]:
+        arrays = [*self.features, *(self.labels or ())]
+        return [], [], "".join(checksum_bytes(f"{array.shape}".encode() + array.tobytes()) for array in arrays)
 
 
 def _as_labels(labels: Sequence[Any], features: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +18,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from presave import forks
 from presave.columns import Column
-from presave.errors import StoreError
+from presave.errors import StoreError, max_open_files
+from presave.mapped_file import map_file
 from presave.shard_formats.arrays import ArrayShard, unreadable_error
 from presave.shard_formats.format import CheckOption
 from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
@@ -28,6 +32,9 @@ from presave.shard_formats.hdf5_file import create_file
 CHUNK_NBYTES = 64 << 10
 # Classes of the package hdf5plugin by option value. gzip and lzf come with h5py.
 PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4"}
+# The share of the files that this process may have open which stay open, for all stores together. Opening one again
+# takes as long as unpacking a few chunks.
+OPEN_FILES_SHARE = 4
 COMPRESSIONS = ("gzip", "lzf", *PLUGIN_FILTERS)
 
 
@@ -62,58 +69,115 @@ class Hdf5:
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
         (path,) = files
-        _load_plugins()
+        opened = _OpenFile(path, columns)
         try:
-            file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            raise unreadable_error(path, error) from error
-        try:
-            data = {column.name: _open(file, path, column) for column in columns}
-            arrays = {name: _map(path, each) for name, each in data.items()}
-        except StoreError:
-            file.close()
-            raise
+            arrays = {name: _map(path, each) for name, each in opened.data.items()}
         except (OSError, RuntimeError, ValueError, KeyError) as error:
-            file.close()
             raise unreadable_error(path, error) from error
         mapped = {name: array for name, array in arrays.items() if array is not None}
-        if len(mapped) < len(data):
-            return Hdf5Shard(path, file, data)
-        file.close()
-        return ArrayShard(mapped)
+        return ArrayShard(mapped) if len(mapped) == len(arrays) else Hdf5Shard(path, columns, opened)
+
+
+class _OpenFile:
+    """An HDF5 file and its data sets by column name. HDF5 closes the file when the last reader has dropped this object.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    columns : sequence of Column
+        The data sets that it must have.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read, or does not have these columns.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
+        _load_plugins()
+        try:
+            self._file = h5py.File(path, "r", locking=False)
+            self.data = {column.name: _open(self._file, path, column) for column in columns}
+        except StoreError:
+            raise
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise unreadable_error(path, error) from error
 
 
 class Hdf5Shard:
-    """A shard with compressed data sets.
+    """A shard with compressed data sets. HDF5 needs its file to be open, so only the files opened last stay open.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    columns : sequence of Column
+        The data sets of the file.
+    opened : _OpenFile
+        The open file.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[Column], opened: _OpenFile) -> None:
+        self._path = path
+        self._specs = columns
+        self._opened: _OpenFile | None = None
+        self._is_closed = False
+        self._keep_open(opened)
+        self._columns = {name: Hdf5Column(path, self, name, each) for name, each in opened.data.items()}
+
+    def columns(self) -> Mapping[str, Hdf5Column]:
+        return self._columns
+
+    def open(self) -> _OpenFile:
+        """Return the file, open for as long as the caller refers to it."""
+        opened = self._opened
+        return opened if opened is not None else self._keep_open(_OpenFile(self._path, self._specs))
+
+    def close(self) -> None:
+        self._columns = {}
+        with forks.held_off(), _lock, suppress(ValueError):
+            self._opened, self._is_closed = None, True
+            _with_open_files.remove(self)
+
+    def _keep_open(self, opened: _OpenFile) -> _OpenFile:
+        with forks.held_off(), _lock:
+            if self._is_closed:  # by another thread; the file is closed when its reader is done
+                return opened
+            if self._opened is None:
+                _with_open_files.append(self)
+            self._opened = opened
+            if len(_with_open_files) > max_open_files() // OPEN_FILES_SHARE:
+                _with_open_files.popleft()._opened = None
+        return opened
+
+
+# The shards whose files are open, in the order in which they were opened; in this process, of all stores.
+_with_open_files: deque[Hdf5Shard] = deque()
+_lock = threading.Lock()
+
+
+class Hdf5Column:
+    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock.
 
     Parameters
     ----------
     path : Path
         The file, for error messages.
-    file : h5py.File
-        The open file. It is closed with the shard.
-    data : mapping of str to h5py.Dataset
-        The data sets by column name.
+    shard : Hdf5Shard
+        Opens the file.
+    name : str
+        Name of the data set.
+    data : h5py.Dataset
+        The data set, open.
     """
 
-    def __init__(self, path: Path, file: h5py.File, data: Mapping[str, h5py.Dataset]) -> None:
-        self._file = file
-        self._columns = {name: Hdf5Column(path, each) for name, each in data.items()}
-
-    def columns(self) -> Mapping[str, Hdf5Column]:
-        return self._columns
-
-    def close(self) -> None:
-        self._columns = {}
-        self._file.close()
-
-
-class Hdf5Column:
-    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock."""
-
-    def __init__(self, path: Path, data: h5py.Dataset) -> None:
+    def __init__(self, path: Path, shard: Hdf5Shard, name: str, data: h5py.Dataset) -> None:
         self._path = path
-        self._data = data
+        self._shard = shard
+        self._name = name
+        self._shape = data.shape
+        self._dtype = data.dtype
         self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
         self._is_filtered = bool(filter_ids(data))
         self._buffers = threading.local()
@@ -141,28 +205,30 @@ class Hdf5Column:
                 out[place + low - start : place + high - start] = chunk[low - first : high - first]
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = np.empty((len(rows), *self._data.shape[1:]), self._data.dtype)
+        found = np.empty((len(rows), *self._shape[1:]), self._dtype)
         self.gather(rows, found, slice(0, len(rows)))
         found.flags.writeable = False
         return found, np.arange(len(rows))
 
     def view(self, first: int, last: int) -> np.ndarray:
-        rows = np.empty((last - first, *self._data.shape[1:]), self._data.dtype)
+        rows = np.empty((last - first, *self._shape[1:]), self._dtype)
         self.copy_ranges(np.array([first]), np.array([last]), rows, np.array([0]))
         rows.flags.writeable = False
         return rows
 
     def _read_chunk(self, number: int) -> np.ndarray:
         first = number * self._chunk_rows
-        last = min(first + self._chunk_rows, len(self._data))
+        last = min(first + self._chunk_rows, self._shape[0])
         buffer = getattr(self._buffers, "chunk", None)
         if buffer is None:
-            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._data.shape[1:]), self._data.dtype)
+            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._shape[1:]), self._dtype)
+        opened = self._shard.open()
+        data = opened.data[self._name]
         try:
             if self._is_filtered:
-                read_chunk(self._data, number, buffer)
+                read_chunk(data, number, buffer)
             else:
-                self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+                data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
         except (OSError, RuntimeError, ValueError) as error:
             raise unreadable_error(self._path, error) from error
         rows: np.ndarray = buffer[: last - first]
@@ -224,7 +290,8 @@ def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
     offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
     if offset is None:
         return None
-    return np.asarray(np.memmap(path, data.dtype, "r", offset=offset, shape=data.shape))
+    mapped: np.ndarray = map_file(path)[offset : offset + data.nbytes].view(data.dtype).reshape(data.shape)
+    return mapped
 
 
 def _first_chunk_offset(data: h5py.Dataset) -> int | None:

@@ -1,0 +1,174 @@
+"""What identifies the records of a source, so that other records of the same number are not taken for them.
+
+There are two kinds, for two questions:
+
+- `identity`: have the files changed? Size, times and inode of every file, as `presave.write` compares them before it
+  resumes. Nothing is read, and no change escapes, but a copy of the files has another identity.
+- `digests`: are these the same records? Names, labels and samples of the content, as states of iterators and the
+  provenance of stores hold them. A copy of the files has the same digests.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import presave
+from presave.files import checksum_bytes
+
+# A digest covers so much of the content of all files together, in blocks that are spread evenly. States hold digests,
+# so these numbers must not change.
+SAMPLED_BLOCKS, BLOCK_NBYTES = 64, 64 << 10
+# File systems tell changes apart that are this long apart: a tick of the kernel, or two seconds if they count seconds.
+TICK_NS, COARSE_NS = 20_000_000, 2_000_000_000
+
+
+class FileIdentity:
+    """Identifies the records of a source that reads files. `_identified` says which files and labels."""
+
+    def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
+        """Return the names and paths of the files, in the order of their records, and the labels."""
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Size, times and inode of each file, by name, and a digest of the labels."""
+        names, paths, labels = self._identified()
+        statuses = [_status(path) for path in paths]
+        settle(statuses)
+        return {**dict(zip(names, map(stamp, statuses), strict=True)), "the labels": _digest_labels(labels)}
+
+    def digests(self) -> dict[str, str]:
+        """Return digests of the names of the files, of the labels, and of samples of the content."""
+        names, paths, labels = self._identified()
+        joined = "\0".join(names) if len(names) > 1 else ""  # a single file may be renamed
+        return {
+            "names": checksum_bytes(os.fsencode(joined)),
+            "labels": _digest_labels(labels),
+            "content": _digest_content(paths),
+        }
+
+
+def source_digests(source: Any) -> dict[str, str]:
+    """Return digests that identify the records of `source`, by what they cover; empty if nothing is known.
+
+    No record of a user's source is read, except of a list, tuple or `TensorDataset`. Its attribute `identity`, if it
+    has one, identifies it.
+    """
+    if isinstance(source, presave.Store):
+        return store_digests(source)
+    digests = getattr(source, "digests", None)
+    if callable(digests):
+        found: dict[str, str] = digests()
+        return found
+    if _is_in_memory(source):
+        return _digest_items(source, SAMPLED_BLOCKS)
+    identity = getattr(source, "identity", None)
+    return {} if identity is None else {"identity": checksum_bytes(repr(identity).encode())}
+
+
+def source_identity(source: Any) -> Any:
+    """Return the `identity` of a source, or that of all items of a list, tuple or `TensorDataset`; None if unknown."""
+    return _digest_items(source, len(source)) if _is_in_memory(source) else getattr(source, "identity", None)
+
+
+def store_digests(store: presave.Store) -> dict[str, str]:
+    """Return digests of the records in `store`: of those that it was written from, if known, and its content."""
+    return {**store.manifest.provenance.get("digests", {}), "store": store.manifest.content}
+
+
+def digest_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return in which digests two sources differ, in words; empty if they agree in what is known of both."""
+    common = before.keys() & now.keys()
+    if len(common) > 1:  # stores of the same source may hold other stages of it
+        common.discard("store")
+    return " and ".join(sorted(name for name in common if before[name] != now[name]))
+
+
+def stamp(status: os.stat_result | None) -> str:
+    """Return size, times and inode of a file, which differ after any change to it."""
+    if status is None:
+        return "missing"
+    return (
+        f"{status.st_size:,} bytes, modified {status.st_mtime_ns}, changed {status.st_ctime_ns} ns, "
+        f"inode {status.st_ino}"
+    )
+
+
+def relative_names(paths: Sequence[Path]) -> list[str]:
+    """Return the paths of files relative to the folder that holds all of them."""
+    absolute = [os.path.abspath(path) for path in paths]  # noqa: PTH100 - links are not followed
+    folder = os.path.commonpath([os.path.dirname(path) for path in absolute])  # noqa: PTH120
+    return [os.path.relpath(path, folder) for path in absolute]
+
+
+def settle(statuses: Iterable[os.stat_result | None]) -> None:
+    """Wait until a further change to these files will give them another time."""
+    newest = max((max(each.st_mtime_ns, each.st_ctime_ns) for each in statuses if each is not None), default=0)
+    granularity = TICK_NS if newest % 1_000_000_000 else COARSE_NS
+    if 0 < (left := newest + granularity - time.time_ns()) <= granularity:
+        time.sleep(left / 1e9)
+
+
+def _status(path: str | Path) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - a string, of a hundred thousand
+    except OSError:
+        return None
+
+
+def _digest_labels(labels: Any) -> str:
+    content = labels.tobytes() if isinstance(labels, np.ndarray) else repr(labels).encode()
+    return checksum_bytes(content)
+
+
+def _digest_content(paths: Sequence[str | Path]) -> str:
+    chosen = [paths[each] for each in np.unique(np.linspace(0, len(paths) - 1, SAMPLED_BLOCKS).astype(int)).tolist()]
+    blocks = max(1, SAMPLED_BLOCKS // len(chosen))
+    return checksum_bytes("".join(_digest_file(path, blocks) for path in chosen).encode())
+
+
+def _digest_file(path: str | Path, blocks: int) -> str:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes <= blocks * BLOCK_NBYTES:
+                return checksum_bytes(file.read())
+            offsets = np.linspace(0, nbytes - BLOCK_NBYTES, blocks).astype(np.int64).tolist()
+            parts = [os.pread(file.fileno(), BLOCK_NBYTES, offset) for offset in offsets]
+            return checksum_bytes(b"".join([str(nbytes).encode(), *parts]))
+    except OSError:
+        return "missing"
+
+
+def _is_in_memory(source: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return type(source) in (list, tuple) or (torch is not None and type(source) is torch.utils.data.TensorDataset)
+
+
+def _digest_items(source: Sequence[Any], count: int) -> dict[str, str]:
+    chosen = np.unique(np.linspace(0, len(source) - 1, count).astype(int)).tolist() if len(source) else []
+    try:
+        digests = [checksum_bytes(b"".join(_item_bytes(source[each]))) for each in chosen]
+        return {"records": checksum_bytes("".join(digests).encode())}
+    except (TypeError, ValueError):  # of something that is no array
+        return {}
+
+
+def _item_bytes(item: Any) -> Iterable[bytes]:
+    if isinstance(item, (tuple, list, Mapping)):
+        for key, value in item.items() if isinstance(item, Mapping) else enumerate(item):
+            yield repr(key).encode()
+            yield from _item_bytes(value)
+        return
+    array = np.asarray(item)
+    if array.dtype.kind == "O":
+        raise TypeError(f"{type(item).__name__} is no array")
+    yield f"{array.dtype.str} {array.shape}".encode()
+    yield array.tobytes()
