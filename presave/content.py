@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from presave.errors import StoreError
+
 # The content of records is a polynomial over their digests, modulo a prime: that of two runs of records follows from
 # those of each, wherever the records are divided into shards.
 PRIME = 2**127 - 1
@@ -52,11 +54,12 @@ def format_content(content: int) -> str:
 
 
 def identity_of(records: Any) -> dict[str, Any]:
-    """Return what identifies the origin of `records` now, by name; empty if they do not say."""
+    """Return what identifies the origin of `records` now, by name, as JSON values; empty if they do not say."""
     identity = getattr(records, "identity", None)
-    if identity is None:
-        return {}
-    values: dict[str, Any] = json.loads(json.dumps(identity if isinstance(identity, Mapping) else {"": identity}))
+    try:
+        values: dict[str, Any] = json.loads(json.dumps({} if identity is None else {**identity}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"the identity of the records is no mapping of names to JSON values: {error}") from error
     return values
 
 
@@ -67,7 +70,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if name not in now
         else f"{name} is new"
         if name not in before
-        else f"{name} was {before[name]} and is {now[name]}".lstrip()
+        else f"{name} was {before[name]} and is {now[name]}"
         for name in {**before, **now}
         if name not in now or name not in before or before[name] != now[name]
     ]

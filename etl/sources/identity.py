@@ -4,12 +4,13 @@ There are two kinds, for two questions:
 
 - `identity`: have the files changed? Size, times and inode of every file, as `presave.write` compares them before it
   resumes. Nothing is read, and no change escapes, but a copy of the files has another identity.
-- `digests`: are these the same records? Names, labels and samples of the content, as states of iterators and the
+- `record_digests`: are these the same records? Names, labels and samples of the content, as states of iterators and the
   provenance of stores hold them. A copy of the files has the same digests.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -44,7 +45,7 @@ class FileIdentity:
         settle(statuses)
         return {**dict(zip(names, map(stamp, statuses), strict=True)), "the labels": _digest_labels(labels)}
 
-    def digests(self) -> dict[str, str]:
+    def record_digests(self) -> dict[str, str]:
         """Return digests of the names of the files, of the labels, and of samples of the content."""
         names, paths, labels = self._identified()
         joined = "\0".join(names) if len(names) > 1 else ""  # a single file may be renamed
@@ -63,19 +64,22 @@ def source_digests(source: Any) -> dict[str, str]:
     """
     if isinstance(source, presave.Store):
         return store_digests(source)
-    digests = getattr(source, "digests", None)
-    if callable(digests):
-        found: dict[str, str] = digests()
-        return found
+    digest = getattr(source, "record_digests", None)
+    if digest is not None:
+        digests: dict[str, str] = digest()
+        return digests
     if _is_in_memory(source):
         return _digest_items(source, SAMPLED_BLOCKS)
-    identity = getattr(source, "identity", None)
-    return {} if identity is None else {"identity": checksum_bytes(repr(identity).encode())}
+    identity = source_identity(source)
+    return {} if identity is None else {"identity": checksum_bytes(json.dumps(identity).encode())}
 
 
-def source_identity(source: Any) -> Any:
+def source_identity(source: Any) -> Mapping[str, Any] | None:
     """Return the `identity` of a source, or that of all items of a list, tuple or `TensorDataset`; None if unknown."""
-    return _digest_items(source, len(source)) if _is_in_memory(source) else getattr(source, "identity", None)
+    if _is_in_memory(source):
+        return _digest_items(source, len(source))
+    identity = getattr(source, "identity", None)  # of a data set, it may be anything
+    return identity if isinstance(identity, Mapping) else None
 
 
 def store_digests(store: presave.Store) -> dict[str, str]:

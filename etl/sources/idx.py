@@ -12,7 +12,6 @@ import numpy as np
 
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.record import Record
-from presave.mapped_file import map_file
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.
@@ -123,7 +122,8 @@ def read_idx(path: Path) -> np.ndarray:
     else:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty")
-        content = map_file(path)
+        # A plain view of the map, so that records are plain arrays, as for a gzip file.
+        content = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     return _parse(path, content)
 
 

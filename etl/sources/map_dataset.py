@@ -149,7 +149,7 @@ class MapDataset:
         """The identity of the data set, if it has one."""
         return source_identity(self.dataset)
 
-    def digests(self) -> dict[str, str]:
+    def record_digests(self) -> dict[str, str]:
         """Return digests that identify the items of the data set, if anything does."""
         return source_digests(self.dataset)
 

@@ -69,40 +69,13 @@ class Hdf5:
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
         (path,) = files
-        opened = _OpenFile(path, columns)
+        data = _open_file(path, columns)
         try:
-            arrays = {name: _map(path, each) for name, each in opened.data.items()}
+            arrays = {name: _map(path, each) for name, each in data.items()}
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise unreadable_error(path, error) from error
         mapped = {name: array for name, array in arrays.items() if array is not None}
-        return ArrayShard(mapped) if len(mapped) == len(arrays) else Hdf5Shard(path, columns, opened)
-
-
-class _OpenFile:
-    """An HDF5 file and its data sets by column name. HDF5 closes the file when the last reader has dropped this object.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    columns : sequence of Column
-        The data sets that it must have.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be read, or does not have these columns.
-    """
-
-    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
-        _load_plugins()
-        try:
-            self._file = h5py.File(path, "r", locking=False)
-            self.data = {column.name: _open(self._file, path, column) for column in columns}
-        except StoreError:
-            raise
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise unreadable_error(path, error) from error
+        return ArrayShard(mapped) if len(mapped) == len(arrays) else Hdf5Shard(path, columns, data)
 
 
 class Hdf5Shard:
@@ -114,25 +87,25 @@ class Hdf5Shard:
         The file.
     columns : sequence of Column
         The data sets of the file.
-    opened : _OpenFile
-        The open file.
+    data : mapping of str to h5py.Dataset
+        These data sets, open.
     """
 
-    def __init__(self, path: Path, columns: Sequence[Column], opened: _OpenFile) -> None:
+    def __init__(self, path: Path, columns: Sequence[Column], data: Mapping[str, h5py.Dataset]) -> None:
         self._path = path
         self._specs = columns
-        self._opened: _OpenFile | None = None
+        self._opened: Mapping[str, h5py.Dataset] | None = None
         self._is_closed = False
-        self._keep_open(opened)
-        self._columns = {name: Hdf5Column(path, self, name, each) for name, each in opened.data.items()}
+        self._keep_open(data)
+        self._columns = {name: Hdf5Column(path, self, name, each) for name, each in data.items()}
 
     def columns(self) -> Mapping[str, Hdf5Column]:
         return self._columns
 
-    def open(self) -> _OpenFile:
-        """Return the file, open for as long as the caller refers to it."""
+    def open(self) -> Mapping[str, h5py.Dataset]:
+        """Return the data sets, open for as long as the caller refers to one."""
         opened = self._opened
-        return opened if opened is not None else self._keep_open(_OpenFile(self._path, self._specs))
+        return opened if opened is not None else self._keep_open(_open_file(self._path, self._specs))
 
     def close(self) -> None:
         self._columns = {}
@@ -140,7 +113,7 @@ class Hdf5Shard:
             self._opened, self._is_closed = None, True
             _with_open_files.remove(self)
 
-    def _keep_open(self, opened: _OpenFile) -> _OpenFile:
+    def _keep_open(self, opened: Mapping[str, h5py.Dataset]) -> Mapping[str, h5py.Dataset]:
         with forks.held_off(), _lock:
             if self._is_closed:  # by another thread; the file is closed when its reader is done
                 return opened
@@ -182,6 +155,10 @@ class Hdf5Column:
         self._is_filtered = bool(filter_ids(data))
         self._buffers = threading.local()
 
+    @property
+    def _data(self) -> h5py.Dataset:
+        return self._shard.open()[self._name]
+
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
         target = out[slots] if isinstance(slots, slice) else out
         places = np.arange(len(rows)) if isinstance(slots, slice) else slots
@@ -222,8 +199,7 @@ class Hdf5Column:
         buffer = getattr(self._buffers, "chunk", None)
         if buffer is None:
             buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._shape[1:]), self._dtype)
-        opened = self._shard.open()
-        data = opened.data[self._name]
+        data = self._data
         try:
             if self._is_filtered:
                 read_chunk(data, number, buffer)
@@ -256,6 +232,24 @@ def _load_plugins() -> Any:
     except ImportError:
         return None
     return hdf5plugin
+
+
+def _open_file(path: Path, columns: Sequence[Column]) -> dict[str, h5py.Dataset]:
+    """Return the data sets of a file by column name; raise `StoreError` unless it can be read and has these columns.
+
+    HDF5 closes the file when no data set is referred to any more.
+    """
+    _load_plugins()
+    try:
+        file = h5py.File(path, "r", locking=False)
+        data = {column.name: _open(file, path, column) for column in columns}
+    except StoreError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise unreadable_error(path, error) from error
+    for each in data.values():
+        each.open_file = file  # h5py's objects do not keep their file open
+    return data
 
 
 def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:
