@@ -35,7 +35,7 @@ from etl.loading.padding import Padding
 from etl.loading.records import ragged_after
 from etl.runtime.resources import available_cpus
 from etl.sources import MapDataset, open_source
-from etl.sources.identity import digest_difference, source_digests
+from etl.sources.identity import digest_difference, source_digests, store_digests
 from etl.sources.named import is_source_name
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
@@ -582,8 +582,7 @@ def _check_records(store: presave.Store | str | Path, source: Any) -> None:
             f"{path} was written from {written:,} records, but the source has {len(source):,}: it has changed since, "
             "or is another one"
         )
-    digests = manifest.provenance.get("digests", {})
-    differing = digest_difference(digests, source_digests(source) if digests else {})
+    differing = digest_difference(store_digests(manifest), source_digests(source))
     if differing:
         path = store.path if isinstance(store, presave.Store) else store
         raise ValueError(f"{path} was written from other records than those of the source: their {differing} differ")

@@ -70,7 +70,7 @@ class PresavedIterator(IndexedIterator):
         super().__init__(sampler, loader, dtype, reuse=reuse)
 
     def _identify(self) -> Mapping[str, str]:
-        return store_digests(self._store)
+        return store_digests(self._store.manifest)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> PresavedIterator:
         """Return an iterator over the part of each epoch that belongs to `rank`.

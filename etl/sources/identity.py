@@ -63,7 +63,7 @@ def source_digests(source: Any) -> dict[str, str]:
     has one, identifies it.
     """
     if isinstance(source, presave.Store):
-        return store_digests(source)
+        return store_digests(source.manifest)
     digest = getattr(source, "record_digests", None)
     if digest is not None:
         digests: dict[str, str] = digest()
@@ -82,9 +82,10 @@ def source_identity(source: Any) -> Mapping[str, Any] | None:
     return identity if isinstance(identity, Mapping) else None
 
 
-def store_digests(store: presave.Store) -> dict[str, str]:
-    """Return digests of the records in `store`: of those that it was written from, if known, and its content."""
-    return {**store.manifest.provenance.get("digests", {}), "store": store.manifest.content}
+def store_digests(manifest: presave.Manifest) -> dict[str, str]:
+    """Return digests of the records in a store: of those that it was written from, if known, and its content."""
+    digests = manifest.provenance.get("digests")
+    return {**(digests if isinstance(digests, dict) else {}), "store": manifest.content}
 
 
 def digest_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:

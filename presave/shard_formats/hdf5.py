@@ -20,7 +20,7 @@ import numpy as np
 
 from presave import forks
 from presave.columns import Column
-from presave.errors import StoreError, max_open_files
+from presave.errors import StoreError, is_shortage, max_open_files
 from presave.mapped_file import map_file
 from presave.shard_formats.arrays import ArrayShard, unreadable_error
 from presave.shard_formats.format import CheckOption
@@ -120,14 +120,19 @@ class Hdf5Shard:
             if self._opened is None:
                 _with_open_files.append(self)
             self._opened = opened
-            if len(_with_open_files) > max_open_files() // OPEN_FILES_SHARE:
-                _with_open_files.popleft()._opened = None
+        _close_oldest(max_open_files() // OPEN_FILES_SHARE)
         return opened
 
 
 # The shards whose files are open, in the order in which they were opened; in this process, of all stores.
 _with_open_files: deque[Hdf5Shard] = deque()
 _lock = threading.Lock()
+
+
+def _close_oldest(max_open: int) -> None:
+    with forks.held_off(), _lock:
+        while len(_with_open_files) > max_open:
+            _with_open_files.popleft()._opened = None
 
 
 class Hdf5Column:
@@ -241,7 +246,13 @@ def _open_file(path: Path, columns: Sequence[Column]) -> dict[str, h5py.Dataset]
     """
     _load_plugins()
     try:
-        file = h5py.File(path, "r", locking=False)
+        try:
+            file = h5py.File(path, "r", locking=False)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            _close_oldest(max_open=0)  # the rest of the program needs more than its share
+            file = h5py.File(path, "r", locking=False)
         data = {column.name: _open(file, path, column) for column in columns}
     except StoreError:
         raise

@@ -1,4 +1,4 @@
-"""Sources are identified by what they read: neither a write nor a state goes on over other records of the same number."""
+"""Sources are identified by what they read: neither a write nor a state goes on over others of equal number."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_state_is_refused_by_other_records_of_the_same_number(kind: str, tmp_p
     path = KINDS[kind](tmp_path)
     state = json.loads(json.dumps(etl.RawIterator(_open(path), NOTHING, 2).state_dict()))
     _change(path)
-    with pytest.raises(ValueError, match="other records than this iterator has: their .* differ"):
+    with pytest.raises(ValueError, match=r"other records than this iterator has: their .* differ"):
         etl.RawIterator(_open(path), NOTHING, 2).load_state_dict(state)
 
 
