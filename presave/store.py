@@ -148,8 +148,9 @@ class Store(Sequence[Arrays]):
 
     @property
     def identity(self) -> dict[str, str]:
-        """The content of the store that is at `path` now: records written from this one are identified by it."""
-        return {str(self.path): f"a store with content {load_manifest(self.path).content}"}
+        """The content of the store as it is read now, which identifies records that are written from it."""
+        manifest = self.manifest if self._is_preloaded else load_manifest(self.path)
+        return {"the content of the store": manifest.content}
 
     @property
     def nbytes(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 import presave
+from presave.errors import is_shortage
 from presave.files import checksum_bytes
 
 # A digest covers so much of the content of all files together, in blocks that are spread evenly. States hold digests,
@@ -68,16 +71,18 @@ def source_digests(source: Any) -> dict[str, str]:
     if digest is not None:
         digests: dict[str, str] = digest()
         return digests
-    if _is_in_memory(source):
-        return _digest_items(source, SAMPLED_BLOCKS)
+    items = _items_in_memory(source, SAMPLED_BLOCKS)
+    if items is not None:
+        return _digest_items(items)
     identity = source_identity(source)
     return {} if identity is None else {"identity": checksum_bytes(json.dumps(identity).encode())}
 
 
 def source_identity(source: Any) -> Mapping[str, Any] | None:
     """Return the `identity` of a source, or that of all items of a list, tuple or `TensorDataset`; None if unknown."""
-    if _is_in_memory(source):
-        return _digest_items(source, len(source))
+    items = _items_in_memory(source, len(source))
+    if items is not None:
+        return _digest_items(items)
     identity = getattr(source, "identity", None)  # of a data set, it may be anything
     return identity if isinstance(identity, Mapping) else None
 
@@ -134,46 +139,57 @@ def _digest_labels(labels: Any) -> str:
 
 
 def _digest_content(paths: Sequence[str | Path]) -> str:
-    chosen = [paths[each] for each in np.unique(np.linspace(0, len(paths) - 1, SAMPLED_BLOCKS).astype(int)).tolist()]
-    blocks = max(1, SAMPLED_BLOCKS // len(chosen))
-    return checksum_bytes("".join(_digest_file(path, blocks) for path in chosen).encode())
+    chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), SAMPLED_BLOCKS)).astype(int)).tolist()
+    blocks = SAMPLED_BLOCKS // max(1, len(chosen))
+    return checksum_bytes("".join(_digest_file(paths[each], blocks) for each in chosen).encode())
 
 
 def _digest_file(path: str | Path, blocks: int) -> str:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            nbytes = os.fstat(file.fileno()).st_size
-            if nbytes <= blocks * BLOCK_NBYTES:
-                return checksum_bytes(file.read())
-            offsets = np.linspace(0, nbytes - BLOCK_NBYTES, blocks).astype(np.int64).tolist()
-            parts = [os.pread(file.fileno(), BLOCK_NBYTES, offset) for offset in offsets]
-            return checksum_bytes(b"".join([str(nbytes).encode(), *parts]))
-    except OSError:
-        return "missing"
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not wait for a writer
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        return "unreadable"
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return "special"
+        if status.st_size <= blocks * BLOCK_NBYTES:
+            return checksum_bytes(file.read(status.st_size))
+        offsets = np.linspace(0, status.st_size - BLOCK_NBYTES, blocks).astype(np.int64).tolist()
+        parts = [os.pread(descriptor, BLOCK_NBYTES, offset) for offset in offsets]
+        return checksum_bytes(b"".join([str(status.st_size).encode(), *parts]))
 
 
-def _is_in_memory(source: Any) -> bool:
+def _items_in_memory(source: Any, count: int) -> Sequence[Any] | None:
+    """Return about `count` items of a source that holds them in memory, which costs nothing to read; else None."""
     torch = sys.modules.get("torch")
-    return type(source) in (list, tuple) or (torch is not None and type(source) is torch.utils.data.TensorDataset)
+    if type(source) in (list, tuple):
+        return source[:: max(1, len(source) // count)] if source else ()
+    if torch is not None and type(source) is torch.utils.data.TensorDataset:
+        return [tensor[:: max(1, len(source) // count)] for tensor in source.tensors]
+    return None
 
 
-def _digest_items(source: Sequence[Any], count: int) -> dict[str, str]:
-    chosen = np.unique(np.linspace(0, len(source) - 1, count).astype(int)).tolist() if len(source) else []
+def _digest_items(items: Sequence[Any]) -> dict[str, str]:
+    digest = xxhash.xxh3_128()
     try:
-        digests = [checksum_bytes(b"".join(_item_bytes(source[each]))) for each in chosen]
-        return {"records": checksum_bytes("".join(digests).encode())}
+        _update(digest, items)
     except (TypeError, ValueError):  # of something that is no array
         return {}
+    return {"records": digest.hexdigest()}
 
 
-def _item_bytes(item: Any) -> Iterable[bytes]:
+def _update(digest: xxhash.xxh3_128, item: Any) -> None:
     if isinstance(item, (tuple, list, Mapping)):
-        for key, value in item.items() if isinstance(item, Mapping) else enumerate(item):
-            yield repr(key).encode()
-            yield from _item_bytes(value)
+        digest.update(f"{type(item).__name__} {len(item)}")
+        for each in item.values() if isinstance(item, Mapping) else item:
+            _update(digest, each)
         return
     array = np.asarray(item)
-    if array.dtype.kind == "O":
-        raise TypeError(f"{type(item).__name__} is no array")
-    yield f"{array.dtype.str} {array.shape}".encode()
-    yield array.tobytes()
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{type(item).__name__} is no array of numbers")
+    digest.update(f"{array.dtype.str} {array.shape}")
+    if array.size:
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -12,6 +12,7 @@ import numpy as np
 
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.record import Record
+from presave.errors import is_shortage
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.
@@ -118,6 +119,8 @@ def read_idx(path: Path) -> np.ndarray:
         try:
             content = np.frombuffer(_unpack(path), dtype=np.uint8)
         except (OSError, EOFError, zlib.error) as error:
+            if is_shortage(error):
+                raise
             raise ValueError(f"{path}: damaged gzip file ({error})") from error
     else:
         if path.stat().st_size == 0:

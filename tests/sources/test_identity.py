@@ -182,6 +182,36 @@ def test_states_of_lists_and_stores_of_other_records_are_refused(tmp_path: Path)
                 second.load_state_dict(first.state_dict())
 
 
+def test_sequences_and_tensors_in_memory_are_identified(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def sequences(first: int) -> Any:
+        return etl.Sequences.from_arrays([np.full((2, 1), first + number) for number in range(COUNT)], range(COUNT))
+
+    def tensors(first: int) -> Any:
+        data = torch.arange(COUNT)
+        return etl.MapDataset(torch.utils.data.TensorDataset(data.double()[:, None] + first, data))
+
+    for number, make in enumerate((sequences, tensors)):
+        iterators = [etl.RawIterator(make(first), NOTHING, padding=etl.Padding()) for first in (0, 0, 1)]
+        iterators[1].load_state_dict(iterators[0].state_dict())
+        with pytest.raises(ValueError, match="other records"):
+            iterators[2].load_state_dict(iterators[0].state_dict())
+        _begin(tmp_path / f"{number}", make(0))
+        with pytest.raises(presave.StoreError, match=r"was .* and is"):
+            _write(tmp_path / f"{number}", make(1))
+        _write(tmp_path / f"{number}", make(0))
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
+    path = _images(tmp_path)
+    file = next(path.glob("class0/*"))
+    file.unlink()
+    os.mkfifo(file)
+    iterator = etl.RawIterator(_open(path), NOTHING, 2)
+    iterator.load_state_dict(iterator.state_dict())
+
+
 def test_a_state_of_a_store_fits_its_conversion(tmp_path: Path) -> None:
     presave.write(tmp_path / "a", [{"features": np.arange(4), "label": number} for number in range(COUNT)]).close()
     presave.convert(tmp_path / "a", tmp_path / "b", format="hdf5", shard_nbytes=100).close()
