@@ -76,7 +76,7 @@ class Records:
 
     @property
     def identity(self) -> Any:
-        """What identifies the files or the data set that the source reads now; None if nothing does."""
+        """The identity of the files or the data set that the source reads now; None if it is unknown."""
         return source_identity(self.source)
 
     def __len__(self) -> int:

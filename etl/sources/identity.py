@@ -1,4 +1,4 @@
-"""What identifies the records of a source, so that other records of the same number are not taken for them.
+"""The identity of the records of a source, so that other records of the same number are not taken for them.
 
 There are two kinds, for two questions:
 
