@@ -63,6 +63,17 @@ def identity_of(records: Any) -> dict[str, Any]:
     return values
 
 
+def origins_of(records: Any, span: range) -> list[str]:
+    """Return what each record of `span` is read from now, if `records` say so; otherwise an empty list."""
+    origin = getattr(records, "origin", None)
+    return [] if origin is None else [origin(index) for index in span]
+
+
+def digest_origins(origins: list[str]) -> str:
+    """Return a digest of what records are read from."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(origins).encode())
+
+
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return the differences of two identities in words."""
     changes = [

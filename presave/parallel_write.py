@@ -17,7 +17,7 @@ import cloudpickle
 import joblib
 
 from presave.columns import ShardBuilder
-from presave.content import add_record, digest_record, format_content
+from presave.content import add_record, digest_origins, digest_record, format_content, origins_of
 from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
@@ -28,6 +28,7 @@ from presave.partial_store import (
     SpanResult,
     aborted_error,
     is_stopped,
+    load_origins,
     load_span_result,
 )
 from presave.schema import RecordSequence, Schema, validate_record
@@ -110,6 +111,7 @@ class SpanWriter:
         builder = ShardBuilder(self.schema, len(span))
         skipped = []
         content, first = 0, None
+        origins = origins_of(self.records, span)  # before the records are read
         with ShardFolder(self.folder, number, span) as shard:
             for index in span:
                 if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(self.folder):
@@ -130,7 +132,7 @@ class SpanWriter:
                 if columns:
                     paths = find_format(self.format).write_columns(shard.path, f"{number:05d}", columns, self.options)
                 return number, shard.commit(
-                    paths, builder.records, builder.elements, tuple(skipped), format_content(content), first
+                    paths, builder.records, builder.elements, tuple(skipped), format_content(content), first, origins
                 )
 
     def digest(self, index: int) -> int:
@@ -215,6 +217,7 @@ def write_spans(
         raise
     finally:
         flusher.shutdown(cancel_futures=True)
+    _check_origins(writer, results, spans)
     return [results[number] for number in range(len(spans))]
 
 
@@ -227,6 +230,7 @@ def _check_resumed(
     and the first record of the first complete shard.
     """
     is_list = isinstance(writer.records, (list, tuple)) and type(writer.records).__module__ == "builtins"
+    _check_origins(writer, results, spans)
     unknown = True
     for number, result in sorted(results.items()):
         if result.shard is None or result.first is None:  # all were skipped, or an earlier version wrote it
@@ -251,6 +255,21 @@ def _check_resumed(
                 f"{writer.folder} holds the beginning of a store of other records: record {index}, or one of the "
                 f"{len(spans[number]) - 1:,} after it, has changed since; delete that folder, then write again"
             )
+
+
+def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans: list[range]) -> None:
+    """Raise `StoreError` if records of complete shards would now be read from something else."""
+    for number, result in results.items():
+        origins = origins_of(writer.records, spans[number])
+        if result.origins in (None, digest_origins(origins)):
+            continue
+        before = dict(zip(spans[number], load_origins(writer.folder, number), strict=False))
+        index, now = next(each for each in zip(spans[number], origins, strict=True) if before.get(each[0]) != each[1])
+        raise StoreError(
+            f"{writer.folder} holds the beginning of a store of other records: record {index} was read from "
+            f"{before.get(index, 'something that is not known')}, and now it is {now}; delete that folder, then write "
+            "again"
+        )
 
 
 def describe_error(error: BaseException | None) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from presave.content import difference
+from presave.content import difference, digest_origins
 from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import (
     checksum_bytes,
@@ -70,11 +70,14 @@ class SpanResult:
         The records that were skipped.
     first : tuple of int and int, optional
         Index and digest of the first record in the shard; None in shards of earlier versions.
+    origins : str, optional
+        Digest of what the records were read from; see `load_origins`.
     """
 
     shard: Shard | None
     skipped: tuple[Skipped, ...]
     first: tuple[int, int] | None = None
+    origins: str | None = None
 
 
 class PartialStore:
@@ -340,6 +343,7 @@ class ShardFolder:
         skipped: tuple[Skipped, ...],
         content: str | None = None,
         first: tuple[int, int] | None = None,
+        origins: list[str] | None = None,
     ) -> SpanResult:
         """Move the files into the partial store, and record that the span is complete.
 
@@ -357,6 +361,8 @@ class ShardFolder:
             Identifies the records of the shard.
         first : tuple of int and int, optional
             Index and digest of the first record in the shard.
+        origins : list of str, optional
+            What each record of the span was read from.
 
         Notes
         -----
@@ -371,8 +377,9 @@ class ShardFolder:
                 files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
                 os.replace(path, self._folder / path.name)
                 moved.append(self._folder / path.name)
-            result = SpanResult(Shard(records, tuple(files), elements, content) if records else None, skipped, first)
-            values = asdict(result)
+            shard = Shard(records, tuple(files), elements, content) if records else None
+            result = SpanResult(shard, skipped, first, digest_origins(origins or []))
+            values = {**asdict(result), "read": origins or []}
             values["checksum"] = _checksum(values)
             write_atomically(marker, json.dumps(values).encode(), durable=False)
             if not (self._folder / PLAN_NAME).exists():
@@ -383,6 +390,11 @@ class ShardFolder:
                 path.unlink(missing_ok=True)
             raise
         return result
+
+
+def load_origins(folder: Path, number: int) -> list[str]:
+    """Return what the records of the complete span `number` were read from."""
+    return list(json.loads(read_regular_file(_marker(folder, number), MAX_MANIFEST_NBYTES))["read"])
 
 
 def load_span_result(folder: Path, number: int) -> SpanResult | None:
@@ -400,7 +412,7 @@ def load_span_result(folder: Path, number: int) -> SpanResult | None:
         if is_shortage(error):
             raise
         return None
-    return SpanResult(shard, skipped, first) if is_intact else None
+    return SpanResult(shard, skipped, first, content.get("origins")) if is_intact else None
 
 
 def is_stopped(folder: Path) -> bool:

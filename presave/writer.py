@@ -48,7 +48,9 @@ def write(
         Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
         it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them. An attribute `identity`, a
         mapping of names to JSON values such as sizes and times of files, identifies what the records are read from: it
-        must not change during the write, nor until an interrupted one is resumed.
+        must not change during the write, nor until an interrupted one is resumed. With a method `origin(index)`, which
+        returns that of a single record as text, only those of complete shards must not. An attribute `digests`, of
+        which the manifest keeps the values at the end, is for the readers of the store.
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int
@@ -135,13 +137,14 @@ def write(
     with PartialStore(target, plan, identity) as partial:
         writer = SpanWriter(format, partial.folder.absolute(), schema, records, on_error, dict(options or {}))
         results = write_spans(writer, partial, spans, jobs, record_nbytes, examined, progress)
+        digests = json_values(getattr(records, "digests", {}))
         manifest = Manifest(
             format=format,
             fields=tuple(schema.values()),
             shards=tuple(each.shard for each in results if each.shard is not None),
             stage=facts["stage"],
             fingerprint=facts["fingerprint"],
-            provenance=facts["provenance"],
+            provenance={**facts["provenance"], **({"digests": digests} if digests else {})},
             options=facts["options"],
             skipped=tuple(skipped for each in results for skipped in each.skipped),
         )

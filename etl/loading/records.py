@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from etl.sources.identity import source_digests, source_identity
+from etl.sources.identity import source_digests, source_identity, source_origin
 from etl.sources.record import record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
@@ -39,7 +39,7 @@ class Records:
     ragged : frozenset of str
         Fields whose size varies: those of `source.ragged`, without features if a stage fixes their size.
     provenance : dict
-        Source, stages, classes, and digests that identify the records, for the manifest of a store.
+        Source, stages and classes, for the manifest of a store.
 
     Raises
     ------
@@ -67,9 +67,6 @@ class Records:
         options = getattr(source, "options", None)
         if options is not None:
             self.provenance["options"] = dict(options)
-        digests = source_digests(source)
-        if digests:
-            self.provenance["digests"] = digests
         classes = getattr(source, "classes", None)
         if classes is not None:
             self.provenance["classes"] = list(classes)
@@ -78,6 +75,15 @@ class Records:
     def identity(self) -> Any:
         """The identity of the files or the data set that the source reads now; None if it is unknown."""
         return source_identity(self.source)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digests that identify the records, for the manifest of a store; see `source_digests`."""
+        return source_digests(self.source)
+
+    def origin(self, index: int) -> str:
+        """Return what identifies the file or item of record `index`; "" if nothing does."""
+        return source_origin(self.source, index)
 
     def __len__(self) -> int:
         return len(self.source)

@@ -2,8 +2,9 @@
 
 There are two kinds, for two questions:
 
-- `identity`: have the files changed? Size, times and inode of every file, as `presave.write` compares them before it
-  resumes. Nothing is read, and no change escapes, but a copy of the files has another identity.
+- `identity`, or `origin(index)` if each record has a file of its own: have the files changed? Size, times and inode, as
+  `presave.write` compares them before it resumes. Nothing is read, and no change escapes, but a copy of the files has
+  another identity.
 - `record_digests`: are these the same records? Names, labels and samples of the content, as states of iterators and the
   provenance of stores hold them. A copy of the files has the same digests.
 """
@@ -15,7 +16,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,12 @@ SAMPLED_BLOCKS, BLOCK_NBYTES = 64, 64 << 10
 TICK_NS, COARSE_NS = 20_000_000, 2_000_000_000
 
 
-class FileIdentity:
+class Identified:
     """Identifies the records of a source that reads files. `_identified` says which files and labels."""
 
     def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
         """Return the names and paths of the files, in the order of their records, and the labels."""
         raise NotImplementedError
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """Size, times and inode of each file, by name, and a digest of the labels."""
-        names, paths, labels = self._identified()
-        statuses = [_status(path) for path in paths]
-        settle(statuses)
-        return {**dict(zip(names, map(stamp, statuses), strict=True)), "the labels": _digest_labels(labels)}
 
     def record_digests(self) -> dict[str, str]:
         """Return digests of the names of the files, of the labels, and of samples of the content."""
@@ -57,6 +50,17 @@ class FileIdentity:
             "labels": _digest_labels(labels),
             "content": _digest_content(paths),
         }
+
+
+class FileIdentity(Identified):
+    """Identifies also the files of a source in which a file holds many records."""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Size, times and inode of each file, by name, and a digest of the labels."""
+        names, paths, labels = self._identified()
+        stamps = dict(zip(names, map(file_stamp, paths), strict=True))
+        return {**stamps, "the labels": _digest_labels(labels)}
 
 
 def source_digests(source: Any) -> dict[str, str]:
@@ -71,20 +75,24 @@ def source_digests(source: Any) -> dict[str, str]:
     if digest is not None:
         digests: dict[str, str] = digest()
         return digests
-    items = _items_in_memory(source, SAMPLED_BLOCKS)
-    if items is not None:
-        return _digest_items(items)
+    if _is_in_memory(source):
+        return _digest_items([source[each] for each in range(0, len(source), max(1, len(source) // SAMPLED_BLOCKS))])
     identity = source_identity(source)
     return {} if identity is None else {"identity": checksum_bytes(json.dumps(identity).encode())}
 
 
 def source_identity(source: Any) -> Mapping[str, Any] | None:
-    """Return the `identity` of a source, or that of all items of a list, tuple or `TensorDataset`; None if unknown."""
-    items = _items_in_memory(source, len(source))
-    if items is not None:
-        return _digest_items(items)
+    """Return the `identity` of a source; None if it has none."""
     identity = getattr(source, "identity", None)  # of a data set, it may be anything
     return identity if isinstance(identity, Mapping) else None
+
+
+def source_origin(source: Any, index: int) -> str:
+    """Return what identifies record `index` of a source: its file, or its content in memory; "" if that is unknown."""
+    origin = getattr(source, "origin", None)
+    if callable(origin):
+        return str(origin(index))
+    return _digest_items(source[index]).get("records", "") if _is_in_memory(source) else ""
 
 
 def store_digests(manifest: presave.Manifest) -> dict[str, str]:
@@ -101,10 +109,8 @@ def digest_difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return " and ".join(sorted(name for name in common if before[name] != now[name]))
 
 
-def stamp(status: os.stat_result | None) -> str:
+def stamp(status: os.stat_result) -> str:
     """Return size, times and inode of a file, which differ after any change to it."""
-    if status is None:
-        return "missing"
     return (
         f"{status.st_size:,} bytes, modified {status.st_mtime_ns}, changed {status.st_ctime_ns} ns, "
         f"inode {status.st_ino}"
@@ -118,19 +124,22 @@ def relative_names(paths: Sequence[Path]) -> list[str]:
     return [os.path.relpath(path, folder) for path in absolute]
 
 
-def settle(statuses: Iterable[os.stat_result | None]) -> None:
-    """Wait until a further change to these files will give them another time."""
-    newest = max((max(each.st_mtime_ns, each.st_ctime_ns) for each in statuses if each is not None), default=0)
+def file_stamp(path: str | Path) -> str:
+    """Return the stamp of a file that is about to be read. It waits until a further change will give another one."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a string, of a hundred thousand
+    except OSError:
+        return "missing"
+    settle(status)
+    return stamp(status)
+
+
+def settle(status: os.stat_result) -> None:
+    """Wait until a further change to a file will give it another time."""
+    newest = max(status.st_mtime_ns, status.st_ctime_ns)
     granularity = TICK_NS if newest % 1_000_000_000 else COARSE_NS
     if 0 < (left := newest + granularity - time.time_ns()) <= granularity:
         time.sleep(left / 1e9)
-
-
-def _status(path: str | Path) -> os.stat_result | None:
-    try:
-        return os.stat(path)  # noqa: PTH116 - a string, of a hundred thousand
-    except OSError:
-        return None
 
 
 def _digest_labels(labels: Any) -> str:
@@ -162,17 +171,13 @@ def _digest_file(path: str | Path, blocks: int) -> str:
         return checksum_bytes(b"".join([str(status.st_size).encode(), *parts]))
 
 
-def _items_in_memory(source: Any, count: int) -> Sequence[Any] | None:
-    """Return about `count` items of a source that holds them in memory, which costs nothing to read; else None."""
+def _is_in_memory(source: Any) -> bool:
+    """Return True if reading an item costs nothing and has no effect."""
     torch = sys.modules.get("torch")
-    if type(source) in (list, tuple):
-        return source[:: max(1, len(source) // count)] if source else ()
-    if torch is not None and type(source) is torch.utils.data.TensorDataset:
-        return [tensor[:: max(1, len(source) // count)] for tensor in source.tensors]
-    return None
+    return type(source) in (list, tuple) or (torch is not None and type(source) is torch.utils.data.TensorDataset)
 
 
-def _digest_items(items: Sequence[Any]) -> dict[str, str]:
+def _digest_items(items: Any) -> dict[str, str]:
     digest = xxhash.xxh3_128()
     try:
         _update(digest, items)

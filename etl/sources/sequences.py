@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etl.sources.identity import FileIdentity
+from etl.sources.identity import Identified
 from etl.sources.record import Record
 from etl.sources.sequence_files import (
     LABELS_FILE,
@@ -21,7 +21,7 @@ from etl.sources.sequence_files import (
 from presave.files import checksum_bytes
 
 
-class Sequences(FileIdentity):
+class Sequences(Identified):
     """A folder of CSV files, one file for each sequence and one line for each step. `from_arrays` takes arrays instead.
 
     A record has `features`, an array of `dtype` and shape `(steps, columns)`, and, if there are labels, `label`: a
@@ -187,6 +187,10 @@ class Sequences(FileIdentity):
         """Return the path of record `index` below the root, for messages."""
         return self._reader.describe(index)
 
+    def origin(self, index: int) -> str:
+        """Return name, size, times, inode and label of the file of record `index`, or a digest of its arrays."""
+        return self._reader.origin(index)
+
     def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
         return self._reader.identified()
 
@@ -204,6 +208,8 @@ class _Reader(Protocol):
     def count_steps(self, index: int) -> int: ...
 
     def describe(self, index: int) -> str: ...
+
+    def origin(self, index: int) -> str: ...
 
     def identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]: ...
 
@@ -242,9 +248,12 @@ class _Arrays:
     def describe(self, index: int) -> str:
         return f"sequence {index}"
 
-    def identified(self) -> tuple[list[str], list[Path], str]:
-        arrays = [*self.features, *(self.labels or ())]
-        return [], [], "".join(checksum_bytes(f"{array.shape}".encode() + array.tobytes()) for array in arrays)
+    def origin(self, index: int) -> str:
+        arrays = self.read(index).values()
+        return "".join(checksum_bytes(f"{np.shape(array)}".encode() + np.asarray(array).tobytes()) for array in arrays)
+
+    def identified(self) -> tuple[list[str], list[Path], list[str]]:
+        return [], [], [self.origin(index) for index in range(len(self))]
 
 
 def _as_labels(labels: Sequence[Any], features: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -89,7 +89,7 @@ def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
     cached = user_cache_path("fair-etl") / "tar-index" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.npz"
     index = _load(cached)
     if index is None:
-        settle([status])
+        settle(status)
         with path.open("rb") as file:
             index, members = _scan(path, file, status.st_size, label)
         if stamp(path.stat()) != stamp(status):

@@ -76,13 +76,15 @@ def _open(path: Path) -> Any:
     return etl.open_source(path, **({"label": "label"} if path.suffix == ".csv" else {}))
 
 
-def _files(path: Path) -> list[Path]:
-    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+def _file(path: Path) -> Path:
+    """Return the file of record 0, or the last of those that hold all records."""
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    return files[-1 if len(files) < COUNT else 0]
 
 
 def _change(path: Path) -> None:
     """Change one byte of the data that stays valid, in a file whose size and time of modification stay."""
-    file = _files(path)[-1]
+    file = _file(path)
     status, content = file.stat(), bytearray(file.read_bytes())
     place = content.rfind(b"1") if path.suffix in (".csv", ".tar") or file.suffix == ".csv" else len(content) - 1
     content[place] ^= 1
@@ -94,7 +96,7 @@ def _change(path: Path) -> None:
 def _replace(path: Path) -> None:
     """The same with another file of that name."""
     _change(path)
-    file = _files(path)[-1]
+    file = _file(path)
     os.replace(shutil.copy2(file, file.with_name("new")), file)
 
 
@@ -115,7 +117,7 @@ def test_an_interrupted_write_refuses_a_file_that_changed_at_equal_size_and_time
     path = KINDS[kind](tmp_path)
     _begin(tmp_path / "store", _open(path))
     _change(path)
-    with pytest.raises(presave.StoreError, match=rf"{_files(path)[-1].name} was .* and is .*; delete that folder"):
+    with pytest.raises(presave.StoreError, match=rf"{_file(path).name}.* and (is|now it is) .*; delete that folder"):
         _write(tmp_path / "store", _open(path))
     assert not (tmp_path / "store").exists()
 
@@ -134,11 +136,39 @@ def test_an_interrupted_write_goes_on_over_unchanged_files(kind: str, in_same_pr
 def test_files_that_moved_between_classes_are_refused(kind: str, tmp_path: Path) -> None:
     path = KINDS[kind](tmp_path)
     _begin(tmp_path / "store", _open(path))
-    first, second = (next(path.glob(f"class{number}/*")) for number in range(2))
+    first, second = (min(path.glob(f"class{number}/*")) for number in range(2))
     first.rename(path / "class1" / first.name)
     second.rename(path / "class0" / second.name)
-    with pytest.raises(presave.StoreError, match=rf"class0/{first.name} is gone"):
+    with pytest.raises(
+        presave.StoreError, match=rf"record 0 was read from class0/{first.name}, .*, and now it is class0/"
+    ):
         _write(tmp_path / "store", _open(path))
+
+
+@pytest.mark.parametrize("kind", ["images", "sequences"])
+def test_an_interrupted_write_goes_on_over_a_file_that_it_had_not_read(kind: str, tmp_path: Path) -> None:
+    path = KINDS[kind](tmp_path)
+    _begin(tmp_path / "store", _open(path))
+    file = path / "class1" / next(path.glob("class1/*")).name
+    file.write_bytes(file.read_bytes().replace(b"0", b"7").replace(b"\1", b"\7"))
+    _write(tmp_path / "store", _open(path))
+    source = _open(path)
+    with presave.open_store(tmp_path / "store") as store:
+        for index in range(COUNT):
+            assert np.array_equal(store[index]["features"], source[index]["features"])
+
+
+@pytest.mark.parametrize("kind", ["images", "sequences"])
+def test_a_file_that_changes_after_it_was_read_gives_no_store(kind: str, tmp_path: Path) -> None:
+    path = KINDS[kind](tmp_path)
+
+    def change(progress: presave.Progress) -> None:
+        if progress.records == COUNT:
+            _change(path)
+
+    with pytest.raises(presave.StoreError, match=r"record 0 was read from .*, and now it is"):
+        _write(tmp_path / "store", _open(path), progress=change)
+    assert not (tmp_path / "store").exists()
 
 
 @every_kind
@@ -198,7 +228,7 @@ def test_sequences_and_tensors_in_memory_are_identified(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="other records"):
             iterators[2].load_state_dict(iterators[0].state_dict())
         _begin(tmp_path / f"{number}", make(0))
-        with pytest.raises(presave.StoreError, match=r"was .* and is"):
+        with pytest.raises(presave.StoreError, match=r"record 0 was read from .*, and now it is"):
             _write(tmp_path / f"{number}", make(1))
         _write(tmp_path / f"{number}", make(0))
 
