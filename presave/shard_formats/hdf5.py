@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -69,13 +68,18 @@ class Hdf5:
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
         (path,) = files
-        data = _open_file(path, columns)
+        shard = Hdf5Shard(path, columns)
         try:
-            arrays = {name: _map(path, each) for name, each in data.items()}
+            with shard.in_use() as data:
+                arrays = {name: _map(path, each) for name, each in data.items()}
         except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise unreadable_error(path, error) from error
+            shard.close()
+            raise error if isinstance(error, StoreError) else unreadable_error(path, error) from error
         mapped = {name: array for name, array in arrays.items() if array is not None}
-        return ArrayShard(mapped) if len(mapped) == len(arrays) else Hdf5Shard(path, columns, data)
+        if len(mapped) < len(arrays):
+            return shard
+        shard.close()
+        return ArrayShard(mapped)
 
 
 class Hdf5Shard:
@@ -87,52 +91,89 @@ class Hdf5Shard:
         The file.
     columns : sequence of Column
         The data sets of the file.
+
+    Attributes
+    ----------
     data : mapping of str to h5py.Dataset
-        These data sets, open.
+        The data sets by name; empty unless the file is open.
     """
 
-    def __init__(self, path: Path, columns: Sequence[Column], data: Mapping[str, h5py.Dataset]) -> None:
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
         self._path = path
         self._specs = columns
-        self._opened: Mapping[str, h5py.Dataset] | None = None
+        self._file: h5py.File | None = None
+        self._users = 0
         self._is_closed = False
-        self._keep_open(data)
-        self._columns = {name: Hdf5Column(path, self, name, each) for name, each in data.items()}
+        self._columns: dict[str, Hdf5Column] = {}
+        self.data: Mapping[str, h5py.Dataset] = {}
 
     def columns(self) -> Mapping[str, Hdf5Column]:
+        if not self._columns:
+            with self.in_use() as data:
+                self._columns = {name: Hdf5Column(self._path, self, name, each) for name, each in data.items()}
         return self._columns
 
-    def open(self) -> Mapping[str, h5py.Dataset]:
-        """Return the data sets, open for as long as the caller refers to one."""
-        opened = self._opened
-        return opened if opened is not None else self._keep_open(_open_file(self._path, self._specs))
+    @contextmanager
+    def in_use(self) -> Iterator[Mapping[str, h5py.Dataset]]:
+        """Yield the data sets, and keep the file open during the block."""
+        with forks.held_off(), _lock:
+            # Opened inside the lock: HDF5 confuses data sets of a file that is opened twice.
+            if self._file is None:
+                self._open()
+            self._users += 1
+            data = self.data
+        try:
+            yield data
+        finally:
+            with forks.held_off(), _lock:
+                self._users -= 1
+                if self._is_closed:
+                    self._close_unused()
 
     def close(self) -> None:
-        self._columns = {}
-        with forks.held_off(), _lock, suppress(ValueError):
-            self._opened, self._is_closed = None, True
-            _with_open_files.remove(self)
-
-    def _keep_open(self, opened: Mapping[str, h5py.Dataset]) -> Mapping[str, h5py.Dataset]:
         with forks.held_off(), _lock:
-            if self._is_closed:  # by another thread; the file is closed when its reader is done
-                return opened
-            if self._opened is None:
-                _with_open_files.append(self)
-            self._opened = opened
-        _close_oldest(max_open_files() // OPEN_FILES_SHARE)
-        return opened
+            self._is_closed = True
+            self._close_unused()
+
+    def _open(self) -> None:
+        _load_plugins()
+        _close_oldest(max_open_files() // OPEN_FILES_SHARE - 1)
+        try:
+            try:
+                self._file = h5py.File(self._path, "r", locking=False)
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                _close_oldest(0)  # the rest of the program needs more than its share
+                self._file = h5py.File(self._path, "r", locking=False)
+            _with_open_files.append(self)
+            self.data = {column.name: _open(self._file, self._path, column) for column in self._specs}
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            self._close_unused()
+            raise error if isinstance(error, StoreError) else unreadable_error(self._path, error) from error
+
+    def _close_unused(self) -> None:
+        if self._users:
+            return
+        with suppress(ValueError):
+            _with_open_files.remove(self)
+        if self._file is not None:
+            self._file.close()
+        self._file, self.data = None, {}
 
 
 # The shards whose files are open, in the order in which they were opened; in this process, of all stores.
-_with_open_files: deque[Hdf5Shard] = deque()
+_with_open_files: list[Hdf5Shard] = []
+# Held for changes of that list, and of the files and users of all shards.
 _lock = threading.Lock()
 
 
 def _close_oldest(max_open: int) -> None:
-    with forks.held_off(), _lock:
-        while len(_with_open_files) > max_open:
-            _with_open_files.popleft()._opened = None
+    """Close files that no thread is reading until `max_open` are open. The lock must be held."""
+    for shard in _with_open_files:
+        if len(_with_open_files) <= max_open:
+            break
+        shard._close_unused()
 
 
 class Hdf5Column:
@@ -162,7 +203,7 @@ class Hdf5Column:
 
     @property
     def _data(self) -> h5py.Dataset:
-        return self._shard.open()[self._name]
+        return self._shard.data[self._name]
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
         target = out[slots] if isinstance(slots, slice) else out
@@ -204,14 +245,14 @@ class Hdf5Column:
         buffer = getattr(self._buffers, "chunk", None)
         if buffer is None:
             buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._shape[1:]), self._dtype)
-        data = self._data
-        try:
-            if self._is_filtered:
-                read_chunk(data, number, buffer)
-            else:
-                data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
-        except (OSError, RuntimeError, ValueError) as error:
-            raise unreadable_error(self._path, error) from error
+        with self._shard.in_use():
+            try:
+                if self._is_filtered:
+                    read_chunk(self._data, number, buffer)
+                else:
+                    self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+            except (OSError, RuntimeError, ValueError) as error:
+                raise unreadable_error(self._path, error) from error
         rows: np.ndarray = buffer[: last - first]
         return rows
 
@@ -237,30 +278,6 @@ def _load_plugins() -> Any:
     except ImportError:
         return None
     return hdf5plugin
-
-
-def _open_file(path: Path, columns: Sequence[Column]) -> dict[str, h5py.Dataset]:
-    """Return the data sets of a file by column name; raise `StoreError` unless it can be read and has these columns.
-
-    HDF5 closes the file when no data set is referred to any more.
-    """
-    _load_plugins()
-    try:
-        try:
-            file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            if not is_shortage(error):
-                raise
-            _close_oldest(max_open=0)  # the rest of the program needs more than its share
-            file = h5py.File(path, "r", locking=False)
-        data = {column.name: _open(file, path, column) for column in columns}
-    except StoreError:
-        raise
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise unreadable_error(path, error) from error
-    for each in data.values():
-        each.open_file = file  # h5py's objects do not keep their file open
-    return data
 
 
 def _open(file: h5py.File, path: Path, column: Column) -> h5py.Dataset:

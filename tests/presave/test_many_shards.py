@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 every_format = pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
 
 
-def _open_files() -> int:
+def _open_files(root: Path) -> list[Path]:
     gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
+    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for target in targets if target.is_relative_to(root)]
 
 
 @every_format
 def test_many_shards_need_few_descriptors(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    before = _open_files()
     order = np.random.default_rng(0).permutation(len(RECORDS))
     with few_descriptors(LEFT):
         with presave.write(tmp_path / "s", RECORDS, format=name, jobs=2, options=options, **SETTINGS) as store:
@@ -48,7 +49,7 @@ def test_many_shards_need_few_descriptors(name: str, options: dict[str, Any], tm
         presave.convert(tmp_path / "s", tmp_path / "c", format="npy", jobs=2, trusted=True, shard_nbytes=1).close()
         assert presave.verify(tmp_path / "c") == []
     del store
-    assert _open_files() == before
+    assert _open_files(tmp_path) == []
 
 
 def test_several_stores_of_compressed_shards_share_the_descriptors(tmp_path: Path) -> None:
@@ -96,3 +97,18 @@ def test_a_record_that_finds_too_many_files_open_is_not_skipped(tmp_path: Path) 
 
     with pytest.raises(OSError, match=r"Too many open files: '5\.jpg'"):
         presave.write(tmp_path / "s", Files(), on_error="skip")
+
+
+def test_threads_may_read_compressed_shards_while_others_are_opened_and_closed(tmp_path: Path) -> None:
+    options = {"compression": "gzip"}
+    store = presave.write(tmp_path / "s", RECORDS, format="hdf5", options=options, **SETTINGS)
+
+    def read(seed: int) -> None:
+        for _ in range(2):
+            order = np.random.default_rng(seed).permutation(len(RECORDS))
+            batch = store.gather(order)
+            assert batch["y"].tolist() == batch["x"][:, 0].tolist() == order.tolist()
+
+    with few_descriptors(LEFT), ThreadPoolExecutor(4) as threads:
+        list(threads.map(read, range(4)))
+    store.close()
