@@ -35,6 +35,7 @@ from etl.loading.padding import Padding
 from etl.loading.records import ragged_after
 from etl.runtime.resources import available_cpus
 from etl.sources import MapDataset, open_source
+from etl.sources.identity import digest_difference, source_digests, store_digests
 from etl.sources.named import is_source_name
 from etl.stages import DECODERS
 from etl.stages.dtypes import DTYPES
@@ -572,7 +573,7 @@ def from_config(
 
 
 def _check_records(store: presave.Store | str | Path, source: Any) -> None:
-    """Raise `ValueError` unless `store` was written from as many records as `source` has; skipped ones count, too."""
+    """Raise `ValueError` unless `store` was written from the records of `source`, of which it may have skipped some."""
     manifest = store.manifest if isinstance(store, presave.Store) else presave.load_manifest(Path(store))
     written = manifest.records + len(manifest.skipped)
     if written != len(source):
@@ -581,6 +582,10 @@ def _check_records(store: presave.Store | str | Path, source: Any) -> None:
             f"{path} was written from {written:,} records, but the source has {len(source):,}: it has changed since, "
             "or is another one"
         )
+    differing = digest_difference(store_digests(manifest), source_digests(source))
+    if differing:
+        path = store.path if isinstance(store, presave.Store) else store
+        raise ValueError(f"{path} was written from other records than those of the source: their {differing} differ")
 
 
 def _count(opened: Callable[[], Any], given: Any) -> int:

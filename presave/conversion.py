@@ -89,6 +89,10 @@ class _StoredRecords:
             self.provenance["skipped"] = [{"record": each.record, "cause": each.cause} for each in manifest.skipped]
         self.ragged = frozenset(field.name for field in manifest.fields if field.is_ragged)
 
+    @property
+    def identity(self) -> dict[str, str]:
+        return self._store.identity
+
     def __len__(self) -> int:
         return len(self._store)
 

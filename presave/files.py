@@ -6,6 +6,7 @@ Checksums are XXH3 with 128 bits, which runs at memory speed and finds any accid
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import stat
@@ -17,6 +18,8 @@ from typing import BinaryIO
 import xxhash
 
 BLOCK_NBYTES = 1 << 20
+# Errors of file systems that lack an operation, such as network and FUSE file systems.
+UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 # Ends the name of a file that is being written.
 UNFINISHED = ".unfinished"
 
@@ -61,7 +64,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
             yield file
             if durable:
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
         if mode is not None:
             os.chmod(name, mode)  # noqa: PTH101 - mkstemp returns a string
         os.replace(name, path)
@@ -87,12 +90,26 @@ def usual_mode(path: Path) -> int:
 
 
 def flush(path: Path) -> None:
-    """Flush a file's bytes, or a folder's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file's bytes, or a folder's entries, to the disk, as far as the file system can."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        # A folder whose names may be changed but not listed cannot be opened, and some systems flush no folders.
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EBADF) or not path.is_dir():
+            raise
+
+
+def sync(descriptor: int) -> None:
+    """Flush an open file or folder to the disk. Does nothing on a file system that has no such operation."""
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
 
 
 def read_regular_file(path: Path, max_nbytes: int) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from presave.content import join_contents
+from presave.files import checksum_bytes
 from presave.schema import Field, Schema
 
 
@@ -39,11 +41,14 @@ class Shard:
         The files that hold them.
     elements : dict of str to int
         For each ragged field, the number of elements that all its values in this shard have together.
+    content : str, optional
+        Identifies the records in their order; None in stores of earlier versions.
     """
 
     records: int
     files: tuple[StoredFile, ...]
     elements: dict[str, int] = field(default_factory=dict)
+    content: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,14 @@ class Manifest:
     def nbytes(self) -> int:
         """Size of the files of all shards, in bytes."""
         return sum(file.nbytes for shard in self.shards for file in shard.files)
+
+    @property
+    def content(self) -> str:
+        """Identifies the records in their order; of a store of an earlier version, its files."""
+        content = join_contents((shard.records, shard.content) for shard in self.shards)
+        return content or checksum_bytes(
+            "".join(file.xxh3_128 for shard in self.shards for file in shard.files).encode()
+        )
 
     @property
     def schema(self) -> Schema:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from presave.errors import StoreError
-from presave.files import checksum_bytes, read_regular_file
+from presave.errors import StoreError, is_shortage, shortage_error
+from presave.files import checksum_bytes, read_regular_file, sync
 from presave.manifest import Manifest
 from presave.validate import check_sizes, parse_manifest
 
@@ -30,7 +29,7 @@ def save_manifest(manifest: Manifest, folder: Path) -> None:
     with (folder / MANIFEST_NAME).open("wb") as file:
         file.write(encoded)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -52,6 +51,8 @@ def load_manifest(folder: Path) -> Manifest:
     except (ValueError, IsADirectoryError) as error:
         raise StoreError(f"{path}: not a presave manifest ({error}); presave the data again") from None
     except OSError as error:
+        if is_shortage(error):
+            raise shortage_error(path) from error
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
     try:
         content = json.loads(encoded.decode())

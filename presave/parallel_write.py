@@ -18,7 +18,8 @@ import joblib
 
 from presave.carrying import dumps
 from presave.columns import ShardBuilder
-from presave.errors import StoreError, disk_errors
+from presave.content import add_record, digest_origins, digest_record, format_content, origins_of
+from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
 from presave.partial_store import (
@@ -28,6 +29,7 @@ from presave.partial_store import (
     SpanResult,
     aborted_error,
     is_stopped,
+    load_origins,
     load_span_result,
 )
 from presave.schema import RecordSequence, Schema, validate_record
@@ -114,6 +116,8 @@ class SpanWriter:
         """Write the records of `span` as shard `number`; return the number and the result."""
         builder = ShardBuilder(self.schema, len(span))
         skipped = []
+        content, first = 0, None
+        origins = origins_of(self.records, span)  # before the records are read
         with ShardFolder(self.folder, number, span) as shard:
             for index in span:
                 if index % RECORDS_BETWEEN_STOP_CHECKS == 0 and is_stopped(self.folder):
@@ -121,17 +125,25 @@ class SpanWriter:
                 try:
                     arrays = validate_record(self.records[index], self.schema, index)
                 except Exception as error:
-                    if self.on_error == "raise" or isinstance(error, MemoryError):
+                    if self.on_error == "raise" or isinstance(error, MemoryError) or is_shortage(error):
                         raise
                     skipped.append(Skipped(index, describe_error(error)))
                 else:
                     builder.append(arrays)
+                    digest = digest_record(arrays)
+                    content, first = add_record(content, digest), first or (index, digest)
             columns = builder.columns() if builder.records else {}
             with disk_errors(shard.path, sum(column.nbytes for column in columns.values())):
                 paths = []
                 if columns:
                     paths = find_format(self.format).write_columns(shard.path, f"{number:05d}", columns, self.options)
-                return number, shard.commit(paths, builder.records, builder.elements, tuple(skipped))
+                return number, shard.commit(
+                    paths, builder.records, builder.elements, tuple(skipped), format_content(content), first, origins
+                )
+
+    def digest(self, index: int) -> int:
+        """Read record `index` and return its digest."""
+        return digest_record(validate_record(self.records[index], self.schema, index))
 
 
 def write_spans(
@@ -140,6 +152,7 @@ def write_spans(
     spans: list[range],
     jobs: int,
     record_nbytes: int,
+    examined: Mapping[int, int],
     progress: Callable[[Progress], None] | None,
 ) -> list[SpanResult]:
     """Write the spans that an earlier write did not complete, and flush all spans to the disk.
@@ -156,6 +169,8 @@ def write_spans(
         Number of spans that are written at once; -1 for one per CPU.
     record_nbytes : int
         Size of a typical record, for a check of the disk's free space.
+    examined : mapping of int to int
+        Digests of the records that this write has read already, by index.
     progress : callable, optional
         Called with a `Progress` after each shard.
 
@@ -163,6 +178,11 @@ def write_spans(
     -------
     list of SpanResult
         One for each span, in the order of `spans`.
+
+    Raises
+    ------
+    StoreError
+        If the earlier write stored other records.
     """
     # This thread flushes complete shards while others are being written. `PartialStore.finish` needs all flushed.
     flusher = ThreadPoolExecutor(1, "presave-flush")
@@ -171,6 +191,7 @@ def write_spans(
         for number in range(len(spans))
         if (earlier := load_span_result(partial.folder, number)) is not None
     }
+    _check_resumed(writer, results, spans, examined)
     resumed = sum(each.shard.records for each in results.values() if each.shard is not None)
     missing = [number for number in range(len(spans)) if number not in results]
     _check_free_space(partial, record_nbytes * sum(len(spans[number]) for number in missing))
@@ -205,6 +226,7 @@ def write_spans(
         raise
     finally:
         flusher.shutdown(cancel_futures=True)
+    _check_origins(writer, results, spans)
     return [results[number] for number in range(len(spans))]
 
 
@@ -212,6 +234,57 @@ def jobs_are_threads() -> bool:
     """Return True if jobs run in this process; False if joblib has a backend in force that sends them to others."""
     backend, _ = joblib.parallel.get_active_backend(prefer="threads")
     return bool(getattr(backend, "supports_sharedmem", False))
+
+
+def _check_resumed(
+    writer: SpanWriter, results: Mapping[int, SpanResult], spans: list[range], examined: Mapping[int, int]
+) -> None:
+    """Raise `StoreError` if complete shards hold other records than those to be written.
+
+    All records of a list are compared. Reading others may take long, so only those that are `examined` are compared,
+    and the first record of the first complete shard.
+    """
+    is_list = isinstance(writer.records, (list, tuple)) and type(writer.records).__module__ == "builtins"
+    _check_origins(writer, results, spans)
+    unknown = True
+    for number, result in sorted(results.items()):
+        if result.shard is None or result.first is None:  # all were skipped, or an earlier version wrote it
+            continue
+        index, stored = result.first
+        if is_list:
+            skipped = {each.record for each in result.skipped}
+            content = 0
+            for each in spans[number]:
+                if each not in skipped:
+                    content = add_record(content, writer.digest(each))
+            is_same = format_content(content) == result.shard.content
+        elif unknown or index in examined:
+            found = examined[index] if index in examined else writer.digest(index)
+            # Random records differ from one reading to the next.
+            is_same = found == stored or found != writer.digest(index)
+        else:
+            continue
+        unknown = False
+        if not is_same:
+            raise StoreError(
+                f"{writer.folder} holds the beginning of a store of other records: record {index}, or one of the "
+                f"{len(spans[number]) - 1:,} after it, has changed since; delete that folder, then write again"
+            )
+
+
+def _check_origins(writer: SpanWriter, results: Mapping[int, SpanResult], spans: list[range]) -> None:
+    """Raise `StoreError` if records of complete shards would now be read from something else."""
+    for number, result in results.items():
+        origins = origins_of(writer.records, spans[number])
+        if result.origins in (None, digest_origins(origins)):
+            continue
+        before = dict(zip(spans[number], load_origins(writer.folder, number), strict=False))
+        index, now = next(each for each in zip(spans[number], origins, strict=True) if before.get(each[0]) != each[1])
+        raise StoreError(
+            f"{writer.folder} holds the beginning of a store of other records: record {index} was read from "
+            f"{before.get(index, 'something that is not known')}, and now it is {now}; delete that folder, then write "
+            "again"
+        )
 
 
 def describe_error(error: BaseException | None) -> str:

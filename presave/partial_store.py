@@ -3,6 +3,8 @@
 The folder `.NAME.partial` holds
 
 - `plan.json`, everything that decides the bytes of the store: a write with another plan cannot continue here;
+- `identity.json`, what identified the records, to say what has changed;
+- `owner`, which names the process that is writing, on a file system without locks;
 - `run`, which holds the identifier of the current write and is renamed to `stop` to make its workers give up;
 - for each complete shard, its files and `NNNNN.done.json`, which lists the files with their checksums;
 - a folder for each shard that is being written, and a folder `whole.*` while the store moves to its final place.
@@ -10,7 +12,6 @@ The folder `.NAME.partial` holds
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -23,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from presave.errors import StoreError, disk_errors
+from presave.content import difference, digest_origins
+from presave.errors import StoreError, disk_errors, is_shortage
 from presave.files import (
     checksum_bytes,
     checksum_file,
@@ -32,6 +34,7 @@ from presave.files import (
     unsupported_reason,
     write_atomically,
 )
+from presave.folder_lock import OWNER_NAME, FolderLock
 from presave.manifest import Manifest, Shard, Skipped, StoredFile
 from presave.manifest_file import MANIFEST_NAME, MAX_MANIFEST_NBYTES, partial_folder, save_manifest
 from presave.validate import parse_shard, whole_number
@@ -40,6 +43,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PLAN_NAME = "plan.json"
+IDENTITY_NAME = "identity.json"
+# Ten million files of a source.
+MAX_IDENTITY_NBYTES = 2 << 30
+# Entry of the plan: a checksum of what identifies the records.
+IDENTITY = "identity"
 STOP_NAME = "stop"
 RUN_NAME = "run"
 TASK_NAME = "work.pickle"
@@ -60,10 +68,16 @@ class SpanResult:
         The shard that was written; None if all records were skipped.
     skipped : tuple of Skipped
         The records that were skipped.
+    first : tuple of int and int, optional
+        Index and digest of the first record in the shard; None in shards of earlier versions.
+    origins : str, optional
+        Digest of what the records were read from; see `load_origins`.
     """
 
     shard: Shard | None
     skipped: tuple[Skipped, ...]
+    first: tuple[int, int] | None = None
+    origins: str | None = None
 
 
 class PartialStore:
@@ -77,6 +91,8 @@ class PartialStore:
         Final place of the store.
     plan : mapping of str to JSON value
         Everything that decides the bytes of the store.
+    identity : mapping of str to JSON value
+        What identifies the records that are written; empty if nothing does.
 
     Raises
     ------
@@ -84,27 +100,29 @@ class PartialStore:
         On entering, if the folder holds the beginning of another store, or another process is writing the same store.
     """
 
-    def __init__(self, target: Path, plan: Mapping[str, Any]) -> None:
+    def __init__(self, target: Path, plan: Mapping[str, Any], identity: Mapping[str, Any] | None = None) -> None:
         self.target = target
         self.folder = partial_folder(target)
-        self._plan = plan
-        self._encoded_plan = json.dumps(plan, indent=1).encode()
+        self._identity = dict(identity or {})
+        self._plan = {**plan, IDENTITY: checksum_bytes(_encoded(self._identity))} if self._identity else plan
+        self._encoded_plan = json.dumps(self._plan, indent=1).encode()
         self._lock = -1
+        self._owner: FolderLock | None = None
 
     def __enter__(self) -> Self:
         with disk_errors(self.folder, len(self._encoded_plan)):
             self._lock = self._open_folder()
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._owner = FolderLock(self.folder, self._lock)
                 self._check_place()
                 self._check_plan()
                 self._tidy()
                 write_atomically(self.folder / RUN_NAME, secrets.token_hex(4).encode())
             except BlockingIOError:
-                os.close(self._lock)
+                self._release()
                 raise StoreError(f"another process is writing {self.target} (in {self.folder})") from None
             except StoreError:
-                os.close(self._lock)
+                self._release()
                 raise
             except BaseException:
                 self._leave()
@@ -115,7 +133,7 @@ class PartialStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            os.close(self._lock)
+            self._release()
         else:
             self._leave()
 
@@ -187,6 +205,11 @@ class PartialStore:
         """Release the folder after a failed write. Remove the folder if it holds no complete shard."""
         if not any(self.folder.glob(f"*{DONE_SUFFIX}")):
             self.discard()
+        self._release()
+
+    def _release(self) -> None:
+        if self._owner is not None:
+            self._owner.release()
         os.close(self._lock)
 
     def _tidy(self) -> None:
@@ -213,6 +236,8 @@ class PartialStore:
         # Before this process got the lock, another one may have completed the store and moved or removed the folder.
         if self.target.exists():
             with suppress(OSError):
+                if self._owner is not None:
+                    self._owner.release()
                 self.folder.rmdir()
             raise StoreError(f"{self.target} exists already: another process has just written it")
         if not (self.folder.exists() and os.path.samestat(os.fstat(self._lock), self.folder.stat())):
@@ -225,15 +250,37 @@ class PartialStore:
         except FileNotFoundError:
             for marker in self.folder.glob(f"*{DONE_SUFFIX}"):  # shards written under an unknown plan
                 marker.unlink()
+            if self._identity:
+                write_atomically(self.folder / IDENTITY_NAME, _encoded(self._identity))
             write_atomically(path, self._encoded_plan)
             return
         except ValueError as error:
             raise StoreError(f"{path}: {error}; delete {self.folder}") from None
         if found != self._encoded_plan:
             raise StoreError(
-                f"{self.folder} holds the beginning of another store of that name: {_difference(found, self._plan)}; "
-                "delete that folder, or write with the same arguments to continue"
+                f"{self.folder} holds the beginning of another store of that name: {self._difference(found)}; "
+                "delete that folder, or write with the same arguments and records to continue"
             )
+
+    def _difference(self, found: bytes) -> str:
+        try:
+            other = json.loads(found)
+            names = [name for name in {**other, **self._plan} if other.get(name) != self._plan.get(name)]
+            said = [
+                f"{name} was {other.get(name)!r} and is {self._plan.get(name)!r}" for name in names if name != IDENTITY
+            ]
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            return f"its {PLAN_NAME} is damaged"
+        if IDENTITY in names:
+            said.append(self._identity_difference() if IDENTITY in other else "it does not say what was read")
+        return "; ".join(said)
+
+    def _identity_difference(self) -> str:
+        try:
+            before = json.loads(read_regular_file(self.folder / IDENTITY_NAME, MAX_IDENTITY_NBYTES))
+            return f"its records have changed since: {difference(before, self._identity)}"
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            return "its records have changed since"
 
 
 class ShardFolder:
@@ -289,7 +336,14 @@ class ShardFolder:
                 self._folder.rmdir()
 
     def commit(
-        self, paths: list[Path], records: int, elements: dict[str, int], skipped: tuple[Skipped, ...]
+        self,
+        paths: list[Path],
+        records: int,
+        elements: dict[str, int],
+        skipped: tuple[Skipped, ...],
+        content: str | None = None,
+        first: tuple[int, int] | None = None,
+        origins: list[str] | None = None,
     ) -> SpanResult:
         """Move the files into the partial store, and record that the span is complete.
 
@@ -303,6 +357,12 @@ class ShardFolder:
             For each ragged field, the number of elements in the shard.
         skipped : tuple of Skipped
             Records of the span that were skipped.
+        content : str, optional
+            Identifies the records of the shard.
+        first : tuple of int and int, optional
+            Index and digest of the first record in the shard.
+        origins : list of str, optional
+            What each record of the span was read from.
 
         Notes
         -----
@@ -317,10 +377,11 @@ class ShardFolder:
                 files.append(StoredFile(path.name, path.stat().st_size, checksum_file(path)))
                 os.replace(path, self._folder / path.name)
                 moved.append(self._folder / path.name)
-            result = SpanResult(Shard(records, tuple(files), elements) if records else None, skipped)
-            content = asdict(result)
-            content["checksum"] = _checksum(content)
-            write_atomically(marker, json.dumps(content).encode(), durable=False)
+            shard = Shard(records, tuple(files), elements, content) if records else None
+            result = SpanResult(shard, skipped, first, digest_origins(origins or []))
+            values = {**asdict(result), "read": origins or []}
+            values["checksum"] = _checksum(values)
+            write_atomically(marker, json.dumps(values).encode(), durable=False)
             if not (self._folder / PLAN_NAME).exists():
                 marker.unlink(missing_ok=True)
                 raise aborted_error(self._folder)
@@ -331,6 +392,11 @@ class ShardFolder:
         return result
 
 
+def load_origins(folder: Path, number: int) -> list[str]:
+    """Return what the records of the complete span `number` were read from."""
+    return list(json.loads(read_regular_file(_marker(folder, number), MAX_MANIFEST_NBYTES))["read"])
+
+
 def load_span_result(folder: Path, number: int) -> SpanResult | None:
     """Return the recorded result of span `number`, or None if there is none or its files are missing or damaged."""
     try:
@@ -339,10 +405,14 @@ def load_span_result(folder: Path, number: int) -> SpanResult | None:
             return None
         shard = None if content["shard"] is None else parse_shard(content["shard"])
         skipped = tuple(Skipped(whole_number(each["record"]), str(each["cause"])) for each in content["skipped"])
+        first = content.get("first")
+        first = None if first is None else (int(first[0]), int(first[1]))
         is_intact = shard is None or all(_is_intact(folder / each.name, each) for each in shard.files)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        if is_shortage(error):
+            raise
         return None
-    return SpanResult(shard, skipped) if is_intact else None
+    return SpanResult(shard, skipped, first, content.get("origins")) if is_intact else None
 
 
 def is_stopped(folder: Path) -> bool:
@@ -363,7 +433,7 @@ def remove_leftovers(target: Path) -> None:
     """
     folder = partial_folder(target)
     with suppress(OSError):
-        notes = (PLAN_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
+        notes = (PLAN_NAME, IDENTITY_NAME, OWNER_NAME, RUN_NAME, STOP_NAME, TASK_NAME)
         if all(path.name in notes or path.name.endswith(DONE_SUFFIX) for path in folder.iterdir()):
             shutil.rmtree(folder)
 
@@ -380,10 +450,5 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return checksum_bytes(json.dumps(content).encode())
 
 
-def _difference(found: bytes, plan: Mapping[str, Any]) -> str:
-    try:
-        other = json.loads(found)
-        names = [name for name in plan if other.get(name) != plan[name]]
-        return "; ".join(f"{name} was {other.get(name)!r} and is {plan[name]!r}" for name in names)
-    except (ValueError, AttributeError, RecursionError):
-        return f"its {PLAN_NAME} is damaged"
+def _encoded(identity: Mapping[str, Any]) -> bytes:
+    return json.dumps(identity).encode()

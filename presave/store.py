@@ -150,6 +150,12 @@ class Store(Sequence[Arrays]):
         return self._fields
 
     @property
+    def identity(self) -> dict[str, str]:
+        """The content of the store as it is read now, which identifies records that are written from it."""
+        manifest = self.manifest if self._is_preloaded else load_manifest(self.path)
+        return {"the content of the store": manifest.content}
+
+    @property
     def nbytes(self) -> int:
         """Size of the store's data files on disk, in bytes."""
         return self.manifest.nbytes

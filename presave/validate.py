@@ -17,6 +17,7 @@ from presave.schema import MAX_SAFE_NAME_LENGTH, Field
 
 MAX_INT64 = 2**63 - 1
 DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
+CONTENT = re.compile(r"[0-9a-f]{32}")
 MAX_AXES = 32
 MAX_DEPTH = 32
 
@@ -78,7 +79,10 @@ def parse_shard(content: dict[str, Any]) -> Shard:
         for file in content["files"]
     )
     elements = {name: whole_number(count) for name, count in content["elements"].items()}
-    shard = Shard(whole_number(content["records"]), files, elements)
+    identity = content.get("content")
+    if identity is not None and not CONTENT.fullmatch(_text(identity)):
+        raise ValueError(f"a shard has content {identity:.40}")
+    shard = Shard(whole_number(content["records"]), files, elements, identity)
     if shard.records < 1:
         raise ValueError(f"a shard of {shard.records} records and {elements} elements")
     for file in files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from presave.errors import is_shortage, shortage_error
 from presave.files import checksum_file, unsupported_reason
 from presave.manifest import StoredFile
 from presave.manifest_file import MANIFEST_NAME, load_manifest
@@ -30,7 +31,8 @@ def verify(path: str | Path, progress: Callable[[int, int], None] | None = None,
     Raises
     ------
     StoreError
-        If the manifest is missing, edited or unreadable: without it the other files cannot be checked.
+        If the manifest is missing, edited or unreadable: without it the other files cannot be checked. If too many
+        files are open.
 
     Examples
     --------
@@ -66,6 +68,8 @@ def _find_fault(path: Path, file: StoredFile, trusted: bool) -> str | None:
     except FileNotFoundError:
         return f"{path}: missing"
     except OSError as error:
+        if is_shortage(error):
+            raise shortage_error(path) from error
         return f"{path}: cannot be read ({error.strerror})"
     if found != file.xxh3_128:
         return f"{path}: its bytes have changed (XXH3 {found}; the manifest says {file.xxh3_128})"

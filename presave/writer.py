@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from presave.errors import StoreError
+from presave.content import difference, digest_record, identity_of
+from presave.errors import StoreError, is_shortage
 from presave.manifest import Manifest
 from presave.manifest_file import json_values
 from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, jobs_are_threads, write_spans
@@ -46,7 +47,11 @@ def write(
         Folder of the new store. It must not exist.
     records : sequence of mappings
         Anything with `len(records)` and `records[index]`, which returns a mapping of field name to array or number. If
-        it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them.
+        it has attributes `stage`, `fingerprint` or `provenance`, the manifest keeps them. An attribute `identity`, a
+        mapping of names to JSON values such as sizes and times of files, identifies what the records are read from: it
+        must not change during the write, nor until an interrupted one is resumed. With a method `origin(index)`, which
+        returns that of a single record as text, only those of complete shards must not. An attribute `digests`, of
+        which the manifest keeps the values at the end, is for the readers of the store.
     format : str
         Storage format, one of `presave.formats()`.
     jobs : int
@@ -73,8 +78,8 @@ def write(
     ------
     StoreError
         If `path` exists, the format or an option is unknown, there are no records, a record differs from the first in
-        its fields, dtypes or shapes, the disk fails or has too little room, or `.NAME.partial` is the beginning of
-        another store.
+        its fields, dtypes or shapes, the disk fails or has too little room, the identity of the records changes, or
+        `.NAME.partial` is the beginning of another store, or of one whose records have changed since.
     Exception
         Anything that `records[index]` raises, unless `on_error="skip"`.
 
@@ -88,7 +93,8 @@ def write(
 
     Nothing appears at `path` before the last byte is on the disk. An interrupted write leaves its complete shards in a
     folder `.NAME.partial` beside `path`. The same call continues from there and gives the same bytes as an
-    uninterrupted write.
+    uninterrupted write. If `records` is a list, it is compared with the complete shards first. Of other records without
+    an identity, only the first is compared.
 
     Examples
     --------
@@ -122,8 +128,10 @@ def write(
         }
     )
     ragged = frozenset(getattr(records, "ragged", ()) if ragged is None else ragged)
+    identity = identity_of(records)
     # Reading may open a file, and then the records could not be sent to other processes.
-    schema, record_nbytes = _examine(records if jobs_are_threads() else unopened(records), ragged, on_error)
+    sampled = records if jobs_are_threads() else unopened(records)
+    schema, record_nbytes, examined = _examine(sampled, ragged, on_error)
     spans = _plan_spans(len(records), record_nbytes, shard_nbytes, chosen)
     plan = {
         **facts,
@@ -132,22 +140,28 @@ def write(
         "shard_records": len(spans[0]),
         "on_error": on_error,
     }
-    with PartialStore(target, plan) as partial:
+    with PartialStore(target, plan, identity) as partial:
         writer = SpanWriter(format, partial.folder.absolute(), schema, records, on_error, dict(options or {}))
-        results = write_spans(writer, partial, spans, jobs, record_nbytes, progress)
+        results = write_spans(writer, partial, spans, jobs, record_nbytes, examined, progress)
+        digests = json_values(getattr(records, "digests", {}))
         manifest = Manifest(
             format=format,
             fields=tuple(schema.values()),
             shards=tuple(each.shard for each in results if each.shard is not None),
             stage=facts["stage"],
             fingerprint=facts["fingerprint"],
-            provenance=facts["provenance"],
+            provenance={**facts["provenance"], **({"digests": digests} if digests else {})},
             options=facts["options"],
             skipped=tuple(skipped for each in results for skipped in each.skipped),
         )
         if not manifest.shards:
             partial.discard()
             raise StoreError(f"all {len(records)} records failed; the first: {manifest.skipped[0].cause}")
+        if (now := identity_of(records)) != identity:
+            raise StoreError(
+                f"{target} was not written, because its records changed meanwhile: {difference(identity, now)}; delete "
+                f"{partial.folder}, then write again"
+            )
         partial.finish(manifest)
     try:
         return open_store(target, trusted=True)  # trusted: this process has just written it
@@ -155,21 +169,25 @@ def write(
         raise StoreError(f"{target} is written and complete but cannot be opened: {error}") from error
 
 
-def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[Schema, int]:
-    """Return the schema, and the size in bytes of a typical record.
+def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[Schema, int, dict[int, int]]:
+    """Return the schema, the size in bytes of a typical record, and the digests of the records that were read.
 
     The size is that of the first record, or with ragged fields the mean over a few records.
     """
     first, record, schema = _first_valid(records, ragged, on_error)
-    nbytes = [sum(array.nbytes for array in validate_record(record, schema, first).values())]
+    arrays = validate_record(record, schema, first)
+    nbytes, examined = [sum(array.nbytes for array in arrays.values())], {first: digest_record(arrays)}
     sampled = np.linspace(first, len(records) - 1, SAMPLED_RECORDS).astype(int).tolist() if ragged else []
     for index in sorted(set(sampled) - {first}):
         try:
-            nbytes.append(sum(array.nbytes for array in validate_record(records[index], schema, index).values()))
+            arrays = validate_record(records[index], schema, index)
         except Exception:
             if on_error == "raise":
                 raise
-    return schema, max(1, round(sum(nbytes) / len(nbytes)))
+        else:
+            nbytes.append(sum(array.nbytes for array in arrays.values()))
+            examined[index] = digest_record(arrays)
+    return schema, max(1, round(sum(nbytes) / len(nbytes))), examined
 
 
 def _first_valid(records: RecordSequence, ragged: Collection[str], on_error: OnError) -> tuple[int, Record, Schema]:
@@ -180,7 +198,7 @@ def _first_valid(records: RecordSequence, ragged: Collection[str], on_error: OnE
             record = records[index]
             return index, record, infer_schema(record, ragged, index)
         except Exception as error:
-            if on_error == "raise" or isinstance(error, MemoryError):
+            if on_error == "raise" or isinstance(error, MemoryError) or is_shortage(error):
                 raise
             first_error = first_error or error
     raise StoreError(f"all {len(records)} records failed; the first: {describe_error(first_error)}") from first_error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from presave.errors import explain_disk_error
+from presave.folder_lock import NO_LOCKS
 
 MARKER = "dataset.json"
 UNFINISHED = ".unfinished"
@@ -93,7 +94,11 @@ def _remove_leftovers(target: Path) -> None:
 def _locked(folder: Path, operation: int) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, operation)
+        try:
+            fcntl.flock(descriptor, operation)
+        except OSError as error:  # without locks, only leftovers cannot be told from what is being made
+            if error.errno not in NO_LOCKS or operation & fcntl.LOCK_NB:
+                raise
         yield
     finally:
         os.close(descriptor)

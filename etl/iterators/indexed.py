@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from etl.loading.batch_plan import (
 from etl.loading.buffer_pool import BufferPool
 from etl.loading.sampler import IDENTITY, Sampler, Uneven
 from etl.runtime.boundaries import batch_boundary
+from etl.sources.identity import digest_difference
 from etl.sources.record import RecordError, RecordSequence
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
 from etl.stages.dtypes import find_dtype
@@ -61,6 +62,7 @@ class IndexedIterator(BatchIterator):
         self._filler: _Filler | None = None
         self._running: object | None = None
         self._closed = False
+        self._digests: Mapping[str, str] | None = None
 
     @property
     def batch_size(self) -> int:
@@ -192,6 +194,7 @@ class IndexedIterator(BatchIterator):
             "epoch": epoch + 1 if ended else epoch,
             "position": 0 if ended else records,
             **self._sampler.identity,
+            **({"digests": self._record_digests()} if self._record_digests() else {}),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -201,12 +204,24 @@ class IndexedIterator(BatchIterator):
                 raise ValueError(
                     f"the state was taken with {name}={state.get(name)!r}, this iterator has {name}={mine!r}"
                 )
+        differing = digest_difference(state.get("digests", {}), self._record_digests())
+        if differing:
+            raise ValueError(f"the state was taken over other records than this iterator has: their {differing} differ")
         epoch: Any = state.get("epoch")
         position = state.get("position")
         if not isinstance(position, int) or not 0 <= position <= self._sampler.records:
             raise ValueError(f"the state has position={position!r}, not one from 0 to {self._sampler.records} records")
         self.set_epoch(epoch)
         self._position = self._resume_at = position
+
+    def _identify(self) -> Mapping[str, str]:
+        """Return digests that identify the records; see `source_digests`."""
+        return {}
+
+    def _record_digests(self) -> Mapping[str, str]:
+        if self._digests is None:
+            self._digests = self._identify()
+        return self._digests
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> Any:
         if self._sampler.world_size != 1:

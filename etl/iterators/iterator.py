@@ -68,7 +68,8 @@ class BatchIterator(Protocol):
         state with the largest leaves records out. What `drop_last` and `uneven="drop"` leave out depends on the ranks
         that resume, not on those that saved.
 
-        Raises `ValueError` if `state` was taken with another number of records, seed, `shuffle` or buckets.
+        Raises `ValueError` if `state` was taken with other records, as far as names, labels and samples of the content
+        show, or with another seed, `shuffle` or buckets.
         """
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> BatchIterator:

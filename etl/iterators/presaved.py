@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from etl.loading.record_loader import OnError
 from etl.loading.records import ragged_after
 from etl.loading.sampler import Sampler, Uneven
 from etl.loading.store_loader import choose_loader
+from etl.sources.identity import store_digests
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
 
@@ -66,6 +68,9 @@ class PresavedIterator(IndexedIterator):
         padder = None if padding is None else make_padder(self._store, pipeline, padding, lengths, find_dtype(dtype))
         loader = choose_loader(self._store, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
         super().__init__(sampler, loader, dtype, reuse=reuse)
+
+    def _identify(self) -> Mapping[str, str]:
+        return store_digests(self._store.manifest)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> PresavedIterator:
         """Return an iterator over the part of each epoch that belongs to `rank`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from etl.iterators.indexed import IndexedIterator
 from etl.loading.lengths import bucket_lengths, source_lengths
 from etl.loading.padder import Padder
@@ -9,6 +11,7 @@ from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
 from etl.loading.records import ragged_after
 from etl.loading.sampler import Sampler
+from etl.sources.identity import source_digests
 from etl.sources.record import RecordSequence, source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
@@ -86,3 +89,6 @@ class RawIterator(IndexedIterator):
         loader = RecordLoader(source, pipeline, find_dtype(dtype), sampler.seed, on_error, padder)
         super().__init__(sampler, loader, dtype, reuse=reuse)
         self.records = source
+
+    def _identify(self) -> Mapping[str, str]:
+        return source_digests(self.records)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from etl.sources.identity import source_digests, source_identity, source_origin
 from etl.sources.record import record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
 from etl.stages.stage import AnyStage, describe_stage, fixes_size, is_random, stage_name
 from presave import Record, RecordSequence
+from presave.errors import SHORTAGE_ADVICE, is_shortage, max_open_files
 from presave.thread_safety import is_thread_safe
 
 
@@ -18,7 +21,8 @@ class Records:
     """The records of `source` after `pipeline`: `records[i]` is `pipeline(source[i])`, with flat fields.
 
     Pass it to `presave.write`. It can be pickled if the source and the stages can. If the source has `options` (JSON
-    values that decide how it reads its files), an interrupted write is resumed only if they are equal.
+    values that decide how it reads its files) or an `identity` (a mapping to JSON values, such as sizes and times of
+    files), an interrupted write is resumed only if they are equal.
 
     Parameters
     ----------
@@ -71,6 +75,20 @@ class Records:
         if classes is not None:
             self.provenance["classes"] = list(classes)
 
+    @property
+    def identity(self) -> Any:
+        """The identity of the files or the data set that the source reads now; None if it is unknown."""
+        return source_identity(self.source)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digests that identify the records, for the manifest of a store; see `source_digests`."""
+        return source_digests(self.source)
+
+    def origin(self, index: int) -> str:
+        """Return what identifies the file or item of record `index`; "" if nothing does."""
+        return source_origin(self.source, index)
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -101,7 +119,8 @@ def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset
 def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception) -> Exception:
     """Return the exception to raise for an error while a record was loaded.
 
-    It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does. An error that is
+    It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does; if too many files
+    are open, an `OSError` that does. An error that is
     not the record's fault is returned unchanged: a missing package, a wrong index, a defect of collating.
 
     Parameters
@@ -115,6 +134,9 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
     error : Exception
         The error.
     """
+    if is_shortage(error):
+        failed = record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)
+        return OSError(errno.EMFILE, f"{failed}; {SHORTAGE_ADVICE.format(max_open_files())}")
     if isinstance(error, MemoryError):
         return MemoryError(str(record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)))
     if cursor.stage == READING:

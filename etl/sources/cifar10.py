@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.labels import read_class_names
 from etl.sources.record import Record
+from presave.mapped_file import map_file
 
 # A record is its label and three planes, red, green and blue.
 PLANES_SHAPE = (3, 32, 32)
@@ -21,7 +23,7 @@ CLASSES_FILE = "batches.meta.txt"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
-class Cifar10:
+class Cifar10(FileIdentity):
     """Images and labels of CIFAR-10's binary version.
 
     A record has `features`, uint8 of shape `(32, 32, 3)`, and `label`, an int from 0 to 9. Features are a read-only
@@ -66,8 +68,7 @@ class Cifar10:
         file, row = self._locate(index)
         rows = self._maps.get(file)
         if rows is None:
-            # A plain view of the map, so that records are plain arrays.
-            rows = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")).reshape(-1, RECORD_NBYTES)
+            rows = map_file(file).reshape(-1, RECORD_NBYTES)
             self._maps[file] = rows
         label = int(rows[row, 0])
         if label >= len(CLASSES):
@@ -81,6 +82,9 @@ class Cifar10:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_maps": {}}
+
+    def _identified(self) -> tuple[list[str], list[Path], list[str]]:
+        return relative_names(self.files), self.files, self.classes
 
     def __repr__(self) -> str:
         return f"Cifar10({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"

@@ -11,6 +11,7 @@ import numpy as np
 
 from etl.sources.csv_layout import QUOTE, CsvLayout, read_layout, unquote
 from etl.sources.csv_rows import Rows, scan_rows
+from etl.sources.identity import FileIdentity
 from etl.sources.labels import LabelError, LabelFinder, Labels, Targets
 from etl.sources.positioned_file import PositionedFile
 from etl.sources.record import Record
@@ -22,7 +23,7 @@ LINES_PER_BLOCK = 16
 CACHED_BLOCKS = 32
 
 
-class Csv:
+class Csv(FileIdentity):
     """The rows of a CSV file in UTF-8, quoted as in RFC 4180.
 
     A record has `features`, an array of `dtype` and shape `(columns,)`, and `label` if a label column is named. Values
@@ -143,6 +144,9 @@ class Csv:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _read_block=_block_reader(state["_file"], state["_starts"]))
+
+    def _identified(self) -> tuple[list[str], list[Path], list[str] | None]:
+        return [self.path.name], [self.path], self.classes
 
     def __repr__(self) -> str:
         return f"Csv({self.name!r}, {len(self):,} records of {len(self.layout.features)} features)"

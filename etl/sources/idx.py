@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.record import Record
+from presave.errors import is_shortage
 
 GZIP_MAGIC = b"\x1f\x8b"
 # The third byte of an IDX file is its type; all are big-endian.
@@ -26,7 +28,7 @@ MAX_CLASSES = 1_000_000
 SPLIT_PREFIXES = {"train": "train", "test": "t10k"}
 
 
-class Idx:
+class Idx(FileIdentity):
     """Images and labels from a pair of IDX files, each plain or gzip.
 
     A record has `features`, for MNIST uint8 of shape `(28, 28)`, and `label`, an int. Plain files are memory-mapped
@@ -98,6 +100,10 @@ class Idx:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_images": None, "_labels": None}
 
+    def _identified(self) -> tuple[list[str], list[Path], None]:
+        paths = [self.images_path, self.labels_path]
+        return relative_names(paths), paths, None
+
     def __repr__(self) -> str:
         return f"Idx({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"
 
@@ -115,6 +121,8 @@ def read_idx(path: Path) -> np.ndarray:
         try:
             content = np.frombuffer(_unpack(path), dtype=np.uint8)
         except (OSError, EOFError, zlib.error) as error:
+            if is_shortage(error):
+                raise
             raise ValueError(f"{path}: damaged gzip file ({error})") from error
     else:
         if path.stat().st_size == 0:

@@ -10,13 +10,14 @@ import numpy as np
 
 from etl.images.pillow import suffixes
 from etl.sources.folder_walk import FolderWalk
+from etl.sources.identity import Identified, file_stamp
 from etl.sources.record import Record
 
 # A read allocates as many bytes as the file claims to have.
 MAX_FILE_NBYTES = 1 << 30
 
 
-class ImageFolder:
+class ImageFolder(Identified):
     """The images below `root/CLASS/`, sorted by path. Classes are the sorted folder names.
 
     A record has `features`, the file's bytes as uint8 of shape `(bytes,)`, and `label`, the index of its class. The
@@ -89,6 +90,13 @@ class ImageFolder:
     def describe(self, index: int) -> str:
         """Return the path of record `index` below the root, for messages."""
         return self.files[index]
+
+    def origin(self, index: int) -> str:
+        """Return name, size, times, inode and label of the file of record `index`."""
+        return f"{self.files[index]}, {file_stamp(f'{self.root}/{self.files[index]}')}, label {self.labels[index]}"
+
+    def _identified(self) -> tuple[list[str], list[str], np.ndarray]:
+        return self.files, [f"{self.root}/{file}" for file in self.files], self.labels
 
     def __repr__(self) -> str:
         return f"ImageFolder({self.name!r}, {len(self):,} images of {len(self.classes)} classes)"

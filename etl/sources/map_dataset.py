@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import describe
+from etl.sources.identity import source_digests, source_identity, source_origin
 from etl.sources.randomness import random_states_kept
 from etl.sources.record import Record, source_name
 from etl.sources.structure import PAIR, Structure
@@ -148,6 +149,19 @@ class MapDataset:
                 self[0]
         assert self._structure is not None  # noqa: S101 - known since the first record was read
         return self._structure.collated(batch)
+
+    @property
+    def identity(self) -> Any:
+        """The identity of the data set, if it has one."""
+        return source_identity(self.dataset)
+
+    def origin(self, index: int) -> str:
+        """Return what identifies item `index`; "" if nothing does."""
+        return source_origin(self.dataset, index)
+
+    def record_digests(self) -> dict[str, str]:
+        """Return digests that identify the items of the data set, if anything does."""
+        return source_digests(self.dataset)
 
     def _find_structure(self, item: Any) -> Structure:
         keys = self._keys(item)

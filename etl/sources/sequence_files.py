@@ -13,6 +13,7 @@ import numpy as np
 from etl.sources.csv_layout import CsvLayout, read_layout
 from etl.sources.csv_rows import scan_rows
 from etl.sources.folder_walk import FolderWalk
+from etl.sources.identity import file_stamp
 from etl.sources.labels import ClassNames, LabelError, LabelFinder, Labels, Targets
 from etl.sources.record import Record
 
@@ -80,6 +81,15 @@ class SequenceFiles:
     def describe(self, index: int) -> str:
         """Return the path of file `index` below the root."""
         return self.files[index]
+
+    def origin(self, index: int) -> str:
+        """Return name, size, times, inode and label of file `index`."""
+        label = None if self.labels is None else self.labels[index]
+        return f"{self.files[index]}, {file_stamp(self.root / self.files[index])}, label {label}"
+
+    def identified(self) -> tuple[list[str], list[Path], list[Any] | None]:
+        """Return the names and paths of the files, and the labels that are in none of them."""
+        return self.files, [self.root / file for file in self.files], self.labels
 
     def layout(self, index: int) -> CsvLayout:
         """Read the layout of file `index`; raise `ValueError` if its columns differ from those of the first file."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from etl.sources.identity import Identified
 from etl.sources.record import Record
 from etl.sources.sequence_files import (
     LABELS_FILE,
@@ -17,9 +18,10 @@ from etl.sources.sequence_files import (
     label_sequences,
     label_steps,
 )
+from presave.files import checksum_bytes
 
 
-class Sequences:
+class Sequences(Identified):
     """A folder of CSV files, one file for each sequence and one line for each step. `from_arrays` takes arrays instead.
 
     A record has `features`, an array of `dtype` and shape `(steps, columns)`, and, if there are labels, `label`: a
@@ -187,6 +189,13 @@ class Sequences:
         """Return the path of record `index` below the root, for messages."""
         return self._reader.describe(index)
 
+    def origin(self, index: int) -> str:
+        """Return name, size, times, inode and label of the file of record `index`, or a digest of its arrays."""
+        return self._reader.origin(index)
+
+    def _identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]:
+        return self._reader.identified()
+
     def __repr__(self) -> str:
         return f"Sequences({self.name!r}, {len(self):,} sequences)"
 
@@ -201,6 +210,10 @@ class _Reader(Protocol):
     def count_steps(self, index: int) -> int: ...
 
     def describe(self, index: int) -> str: ...
+
+    def origin(self, index: int) -> str: ...
+
+    def identified(self) -> tuple[Sequence[str], Sequence[str | Path], Any]: ...
 
 
 class _Arrays:
@@ -236,6 +249,13 @@ class _Arrays:
 
     def describe(self, index: int) -> str:
         return f"sequence {index}"
+
+    def origin(self, index: int) -> str:
+        arrays = self.read(index).values()
+        return "".join(checksum_bytes(f"{np.shape(array)}".encode() + np.asarray(array).tobytes()) for array in arrays)
+
+    def identified(self) -> tuple[list[str], list[Path], list[str]]:
+        return [], [], [self.origin(index) for index in range(len(self))]
 
 
 def _as_labels(labels: Sequence[Any], features: Sequence[np.ndarray]) -> list[np.ndarray]:

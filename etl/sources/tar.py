@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from etl.sources.folder_walk import LeftOut
+from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.image_folder import MAX_FILE_NBYTES
 from etl.sources.labels import ClassNames, read_class_names
 from etl.sources.positioned_file import PositionedFile
@@ -26,11 +27,12 @@ SUFFIX = ".tar"
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 CLASSES_FILE = "classes.txt"
 NO_LABELS = "records have no labels: pass label='json:KEY', or the extension of the member with the label (--label)"
-# Shards open at a time: enough for shuffled reading of most data sets, few enough for a limit of 1,024 files.
-OPEN_SHARDS = 256
+# Shards open at a time in each source. Opening one again takes a few microseconds, and the usual limit of 1,024 open
+# files is for the whole program.
+OPEN_SHARDS = 128
 
 
-class Tar:
+class Tar(FileIdentity):
     """The samples in WebDataset shards: one tar file, several, all `*.tar` in a folder, or all that match a pattern.
 
     Consecutive members with the same key (the path up to the first dot in the file name) are a sample, e.g. `0001.jpg`
@@ -135,6 +137,10 @@ class Tar:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _open=lru_cache(OPEN_SHARDS)(PositionedFile))
+
+    def _identified(self) -> tuple[list[str], list[Path], np.ndarray | None]:
+        labels = [index.labels for index in self._indices if index.labels is not None]
+        return relative_names(self.shards), self.shards, np.concatenate(labels) if labels else None
 
     def __repr__(self) -> str:
         return f"Tar({self.name!r}, {len(self):,} samples in {len(self.shards)} shards)"

@@ -19,6 +19,7 @@ from platformdirs import user_cache_path
 
 from etl.images.pillow import suffixes
 from etl.sources.folder_walk import suffix_of
+from etl.sources.identity import settle, stamp
 from etl.sources.tar_labels import LabelMember
 
 # Read if there is one, unless the user names another.
@@ -75,8 +76,8 @@ class TarIndex:
 def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
     """Return the index of the shard at `path`.
 
-    It is loaded from the user's cache if the file's size and modification time are those of the cached index. Otherwise
-    it is read from the headers, and cached if the shard has many members.
+    It is loaded from the user's cache if the file's size, times and inode are those of the cached index. Otherwise it
+    is read from the headers, and cached if the shard has many members.
 
     Labels are read from `label`; if that is None, from the `.cls` members, if there are any. Raises `ValueError` that
     names file and member if the file is not a whole tar file or does not consist of samples.
@@ -84,12 +85,15 @@ def index_tar(path: Path, label: LabelMember | None = None) -> TarIndex:
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     status = path.stat()
-    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {CACHE_VERSION} {suffixes()} {label}"
+    key = f"{path.resolve()} {stamp(status)} {CACHE_VERSION} {suffixes()} {label}"
     cached = user_cache_path("fair-etl") / "tar-index" / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.npz"
     index = _load(cached)
     if index is None:
+        settle(status)
         with path.open("rb") as file:
             index, members = _scan(path, file, status.st_size, label)
+        if stamp(path.stat()) != stamp(status):
+            raise ValueError(f"{path} has changed while it was read: wait until it is written, then open it again")
         if members >= MIN_CACHED_MEMBERS:
             _save(index, cached)
     return index

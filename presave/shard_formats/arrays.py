@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from presave.columns import Column
-from presave.errors import StoreError
+from presave.errors import StoreError, is_shortage, shortage_error
 from presave.shard_formats.format import ColumnReader
 
 # Rows up to this size are gathered by one fancy index. Larger rows are copied one by one, to avoid a temporary array.
@@ -122,4 +122,6 @@ def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Seque
 
 def unreadable_error(path: Path, error: BaseException) -> StoreError:
     """Return the error for a file that cannot be read."""
+    if is_shortage(error):
+        return shortage_error(path)
     return StoreError(f"{path}: cannot be read ({error}); `etl verify` lists all that is damaged")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 import h5py
 import numpy as np
 
+from presave import forks
 from presave.columns import Column
-from presave.errors import StoreError
+from presave.errors import StoreError, is_shortage, max_open_files
+from presave.mapped_file import map_file
 from presave.shard_formats.arrays import ArrayShard, unreadable_error
 from presave.shard_formats.format import CheckOption
 from presave.shard_formats.hdf5_chunks import filter_ids, read_chunk, validate_chunks
@@ -28,6 +31,9 @@ from presave.shard_formats.hdf5_file import create_file
 CHUNK_NBYTES = 64 << 10
 # Classes of the package hdf5plugin by option value. gzip and lzf come with h5py.
 PLUGIN_FILTERS = {"zstd": "Zstd", "blosc": "Blosc", "blosc2": "Blosc2", "lz4": "LZ4"}
+# The share of the files that this process may have open which stay open, for all stores together. Opening one again
+# takes as long as unpacking a few chunks.
+OPEN_FILES_SHARE = 4
 COMPRESSIONS = ("gzip", "lzf", *PLUGIN_FILTERS)
 
 
@@ -62,61 +68,142 @@ class Hdf5:
 
     def open_shard(self, files: Sequence[Path], columns: Sequence[Column]) -> ArrayShard | Hdf5Shard:
         (path,) = files
-        _load_plugins()
+        shard = Hdf5Shard(path, columns)
         try:
-            file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            raise unreadable_error(path, error) from error
-        try:
-            data = {column.name: _open(file, path, column) for column in columns}
-            arrays = {name: _map(path, each) for name, each in data.items()}
-        except StoreError:
-            file.close()
-            raise
+            with shard.in_use() as data:
+                arrays = {name: _map(path, each) for name, each in data.items()}
         except (OSError, RuntimeError, ValueError, KeyError) as error:
-            file.close()
-            raise unreadable_error(path, error) from error
+            shard.close()
+            raise error if isinstance(error, StoreError) else unreadable_error(path, error) from error
         mapped = {name: array for name, array in arrays.items() if array is not None}
-        if len(mapped) < len(data):
-            return Hdf5Shard(path, file, data)
-        file.close()
+        if len(mapped) < len(arrays):
+            return shard
+        shard.close()
         return ArrayShard(mapped)
 
 
 class Hdf5Shard:
-    """A shard with compressed data sets.
+    """A shard with compressed data sets. HDF5 needs its file to be open, so only the files opened last stay open.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    columns : sequence of Column
+        The data sets of the file.
+
+    Attributes
+    ----------
+    data : mapping of str to h5py.Dataset
+        The data sets by name; empty unless the file is open.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
+        self._path = path
+        self._specs = columns
+        self._file: h5py.File | None = None
+        self._users = 0
+        self._is_closed = False
+        self._columns: dict[str, Hdf5Column] = {}
+        self.data: Mapping[str, h5py.Dataset] = {}
+
+    def columns(self) -> Mapping[str, Hdf5Column]:
+        if not self._columns:
+            with self.in_use() as data:
+                self._columns = {name: Hdf5Column(self._path, self, name, each) for name, each in data.items()}
+        return self._columns
+
+    @contextmanager
+    def in_use(self) -> Iterator[Mapping[str, h5py.Dataset]]:
+        """Yield the data sets, and keep the file open during the block."""
+        with forks.held_off(), _lock:
+            # Opened inside the lock: HDF5 confuses data sets of a file that is opened twice.
+            if self._file is None:
+                self._open()
+            self._users += 1
+            data = self.data
+        try:
+            yield data
+        finally:
+            with forks.held_off(), _lock:
+                self._users -= 1
+                if self._is_closed:
+                    self._close_unused()
+
+    def close(self) -> None:
+        with forks.held_off(), _lock:
+            self._is_closed = True
+            self._close_unused()
+
+    def _open(self) -> None:
+        _load_plugins()
+        _close_oldest(max_open_files() // OPEN_FILES_SHARE - 1)
+        try:
+            try:
+                self._file = h5py.File(self._path, "r", locking=False)
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                _close_oldest(0)  # the rest of the program needs more than its share
+                self._file = h5py.File(self._path, "r", locking=False)
+            _with_open_files.append(self)
+            self.data = {column.name: _open(self._file, self._path, column) for column in self._specs}
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            self._close_unused()
+            raise error if isinstance(error, StoreError) else unreadable_error(self._path, error) from error
+
+    def _close_unused(self) -> None:
+        if self._users:
+            return
+        with suppress(ValueError):
+            _with_open_files.remove(self)
+        if self._file is not None:
+            self._file.close()
+        self._file, self.data = None, {}
+
+
+# The shards whose files are open, in the order in which they were opened; in this process, of all stores.
+_with_open_files: list[Hdf5Shard] = []
+# Held for changes of that list, and of the files and users of all shards.
+_lock = threading.Lock()
+
+
+def _close_oldest(max_open: int) -> None:
+    """Close files that no thread is reading until `max_open` are open. The lock must be held."""
+    for shard in _with_open_files:
+        if len(_with_open_files) <= max_open:
+            break
+        shard._close_unused()
+
+
+class Hdf5Column:
+    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock.
 
     Parameters
     ----------
     path : Path
         The file, for error messages.
-    file : h5py.File
-        The open file. It is closed with the shard.
-    data : mapping of str to h5py.Dataset
-        The data sets by column name.
+    shard : Hdf5Shard
+        Opens the file.
+    name : str
+        Name of the data set.
+    data : h5py.Dataset
+        The data set, open.
     """
 
-    def __init__(self, path: Path, file: h5py.File, data: Mapping[str, h5py.Dataset]) -> None:
-        self._file = file
-        self._columns = {name: Hdf5Column(path, each) for name, each in data.items()}
-
-    def columns(self) -> Mapping[str, Hdf5Column]:
-        return self._columns
-
-    def close(self) -> None:
-        self._columns = {}
-        self._file.close()
-
-
-class Hdf5Column:
-    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock."""
-
-    def __init__(self, path: Path, data: h5py.Dataset) -> None:
+    def __init__(self, path: Path, shard: Hdf5Shard, name: str, data: h5py.Dataset) -> None:
         self._path = path
-        self._data = data
+        self._shard = shard
+        self._name = name
+        self._shape = data.shape
+        self._dtype = data.dtype
         self._chunk_rows = data.chunks[0] if data.chunks is not None else max(1, len(data))
         self._is_filtered = bool(filter_ids(data))
         self._buffers = threading.local()
+
+    @property
+    def _data(self) -> h5py.Dataset:
+        return self._shard.data[self._name]
 
     def gather(self, rows: np.ndarray, out: np.ndarray, slots: np.ndarray | slice) -> None:
         target = out[slots] if isinstance(slots, slice) else out
@@ -141,30 +228,31 @@ class Hdf5Column:
                 out[place + low - start : place + high - start] = chunk[low - first : high - first]
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = np.empty((len(rows), *self._data.shape[1:]), self._data.dtype)
+        found = np.empty((len(rows), *self._shape[1:]), self._dtype)
         self.gather(rows, found, slice(0, len(rows)))
         found.flags.writeable = False
         return found, np.arange(len(rows))
 
     def view(self, first: int, last: int) -> np.ndarray:
-        rows = np.empty((last - first, *self._data.shape[1:]), self._data.dtype)
+        rows = np.empty((last - first, *self._shape[1:]), self._dtype)
         self.copy_ranges(np.array([first]), np.array([last]), rows, np.array([0]))
         rows.flags.writeable = False
         return rows
 
     def _read_chunk(self, number: int) -> np.ndarray:
         first = number * self._chunk_rows
-        last = min(first + self._chunk_rows, len(self._data))
+        last = min(first + self._chunk_rows, self._shape[0])
         buffer = getattr(self._buffers, "chunk", None)
         if buffer is None:
-            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._data.shape[1:]), self._data.dtype)
-        try:
-            if self._is_filtered:
-                read_chunk(self._data, number, buffer)
-            else:
-                self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
-        except (OSError, RuntimeError, ValueError) as error:
-            raise unreadable_error(self._path, error) from error
+            buffer = self._buffers.chunk = np.empty((self._chunk_rows, *self._shape[1:]), self._dtype)
+        with self._shard.in_use():
+            try:
+                if self._is_filtered:
+                    read_chunk(self._data, number, buffer)
+                else:
+                    self._data.read_direct(buffer, np.s_[first:last], np.s_[: last - first])
+            except (OSError, RuntimeError, ValueError) as error:
+                raise unreadable_error(self._path, error) from error
         rows: np.ndarray = buffer[: last - first]
         return rows
 
@@ -224,7 +312,8 @@ def _map(path: Path, data: h5py.Dataset) -> np.ndarray | None:
     offset = data.id.get_offset() if data.chunks is None else _first_chunk_offset(data)
     if offset is None:
         return None
-    return np.asarray(np.memmap(path, data.dtype, "r", offset=offset, shape=data.shape))
+    mapped: np.ndarray = map_file(path)[offset : offset + data.nbytes].view(data.dtype).reshape(data.shape)
+    return mapped
 
 
 def _first_chunk_offset(data: h5py.Dataset) -> int | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import h5py
 import numpy as np
+from h5py._objects import phil
 
 DEFLATE, LZF, LZ4, BLOSC, BLOSC2, ZSTD = 1, 32000, 32004, 32001, 32026, 32015
 # A larger chunk may hold only one row. Chunks that presave writes have at most 64 KiB, or one row.
@@ -66,7 +67,8 @@ def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
         If the chunk is damaged or does not unpack to the size of `buffer`.
     """
     offset = (number * data.chunks[0], *(0 for _ in data.shape[1:]))
-    mask, stored = data.id.read_direct_chunk(offset)
+    with phil:  # h5py takes its lock for everything but this, and HDF5 fails if another thread opens or closes a file
+        mask, stored = data.id.read_direct_chunk(offset)
     (kind,) = filter_ids(data)
     if mask:  # set if HDF5 stored the chunk unfiltered, because compression would have made it larger
         found: int | None = len(stored)

@@ -12,6 +12,7 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
+from presave.mapped_file import map_file
 from presave.shard_formats.arrays import ArrayShard, unreadable_error
 from presave.shard_formats.format import CheckOption
 
@@ -56,16 +57,12 @@ def _map(path: Path, column: Column) -> np.ndarray:
     # The header is compared, not parsed, because the manifest determines its every byte.
     header = _header(column.dtype, column.array_shape)
     try:
-        with path.open("rb") as file:
-            found = file.read(len(header))
-        nbytes = path.stat().st_size
+        content = map_file(path)
     except OSError as error:
         raise unreadable_error(path, error) from error
-    if found != header or nbytes != len(header) + column.nbytes:
+    if len(content) != len(header) + column.nbytes or content[: len(header)].tobytes() != header:
         raise StoreError(
             f"{path}: is not {np.dtype(column.dtype)} of shape {column.array_shape}, as the manifest says; "
             "`etl verify` lists all that is damaged"
         )
-    if column.nbytes == 0:  # mmap refuses empty ranges
-        return np.empty(column.array_shape, column.dtype)
-    return np.asarray(np.memmap(path, column.dtype, "r", offset=len(header), shape=column.array_shape))
+    return content[len(header) :].view(column.dtype).reshape(column.array_shape)

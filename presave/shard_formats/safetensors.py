@@ -12,6 +12,7 @@ import numpy as np
 
 from presave.columns import Column
 from presave.errors import StoreError
+from presave.mapped_file import map_file
 from presave.shard_formats.arrays import ArrayShard, unreadable_error, validate_arrays
 from presave.shard_formats.format import CheckOption
 
@@ -67,12 +68,12 @@ class Safetensors:
 
 def _map(path: Path, max_header_nbytes: int) -> dict[str, np.ndarray]:
     # Not with the safetensors library, because it copies what it reads. The positions in the header suffice.
-    content = np.memmap(path, np.uint8, "r")
+    content = map_file(path)
     header_nbytes = int.from_bytes(content[:8].tobytes(), "little")
     if header_nbytes > min(max_header_nbytes, content.size - 8):
         raise ValueError(f"its header of {header_nbytes} bytes does not fit")
     header = json.loads(content[8 : 8 + header_nbytes].tobytes())
-    data = np.asarray(content[8 + header_nbytes :])
+    data = content[8 + header_nbytes :]
     arrays = {}
     for name, entry in header.items():
         if name != "__metadata__":

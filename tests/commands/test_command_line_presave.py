@@ -230,3 +230,26 @@ def test_a_comparison_says_only_once_which_files_are_left_out(mixed: Path) -> No
     )
     assert process.returncode == 0, process.stderr
     assert process.stderr.count("leaves out 2 .heic, 1 .txt (not images)") == 1
+
+
+@pytest.mark.parametrize("change", ["moved", "rewritten"])
+def test_a_killed_command_does_not_go_on_over_changed_photographs(
+    change: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(photographs, tmp_path / "photos")
+    files = etl.ImageFolder(folder).files
+    last = folder / files[-1]
+    command = ["presave", str(folder), str(tmp_path / "s"), "--size", "8", "--shard-mb", "0.0002"]
+    whole = last.read_bytes()
+    last.write_bytes(b"no photograph")  # ends the first command
+    assert main([*command]) == 2
+    assert list((tmp_path / ".s.partial").glob("*.done.json"))
+    last.write_bytes(whole)
+    if change == "moved":
+        (folder / files[0]).rename(last.parent / "moved.jpg")
+    else:
+        (folder / files[0]).write_bytes(whole)
+    capsys.readouterr()
+    assert main([*command]) == 2
+    assert f"record 0 was read from {files[0]}, " in _error(capsys)
+    assert not (tmp_path / "s").exists()

@@ -29,6 +29,10 @@ def store(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def open_files_below(root: Path) -> list[Path]:
     # The descriptor of the listing itself is gone by the time it is looked at.
     targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    # A mapped file has no descriptor.
+    targets += [
+        Path(line.split(maxsplit=5)[5]) for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
+    ]
     return [target for target in targets if target.is_relative_to(root)]
 
 

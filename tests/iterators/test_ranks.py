@@ -178,7 +178,9 @@ def test_one_rank_gets_what_the_iterator_gives(store: presave.Store, uneven: Une
         whole = make_iterator("raw", store, shuffle=True)
         alone = make_iterator(strategy, store, shuffle=True).shard(0, 1, uneven=uneven)
         assert [bits(batch) for batch in alone] == [bits(batch) for batch in whole]
-        assert alone.state_dict() == whole.state_dict()
+        states = [each.state_dict() for each in (alone, whole)]
+        # A store says which records it holds, and these plain records do not.
+        assert {**states[0], "digests": None} == {**states[1], "digests": None}
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 5])

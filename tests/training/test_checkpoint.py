@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -221,3 +224,39 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
             optimizer="adam",
             listeners=[FailAfter(9), etl.Checkpoint(path)],
         )
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES])
+def test_a_folder_that_cannot_be_flushed_does_not_end_a_training(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    fit(tmp_path / "checkpoint", epochs=1)
+    assert torch.load(tmp_path / "checkpoint")["iterator"]["epoch"] == 1
+
+
+def test_a_disk_that_fails_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        fit(tmp_path / "checkpoint", epochs=1)
+
+
+def test_a_checkpoint_of_other_records_of_the_same_number_is_refused(tmp_path: Path) -> None:
+    def batches(first: int) -> etl.RawIterator:
+        records = [{"features": np.full(6, first + number, np.float32), "label": number % 3} for number in range(8)]
+        return etl.RawIterator(records, etl.Pipeline([]), 2)
+
+    with pytest.raises(StopError):
+        fit(tmp_path / "checkpoint", 2, batches=batches(0))
+    with pytest.raises(ValueError, match="cannot be resumed from: the state was taken over other records"):
+        fit(tmp_path / "checkpoint", batches=batches(1))

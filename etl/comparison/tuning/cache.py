@@ -16,6 +16,7 @@ from etl.comparison.settings import Settings
 from etl.comparison.tuning.results import TunedStrategy
 from etl.comparison.workload import Workload, source_files
 from etl.functions import find_function, is_carried, is_function_name
+from etl.sources.identity import stamp
 from presave.files import write_atomically
 
 # Increase it if the search changes, so that its earlier results are not used.
@@ -139,7 +140,7 @@ def _code(name: str) -> str | None:
         return None
 
 
-def _files(workload: Workload) -> list[tuple[str, int, int]]:
+def _files(workload: Workload) -> list[tuple[str, str]]:
     files = source_files(workload.settings.source, workload.records)
     chosen = files[:: max(1, -(-len(files) // STAT_FILES))]
-    return [(str(each), status.st_size, status.st_mtime_ns) for each in chosen if (status := each.stat())]
+    return [(str(each), stamp(each.stat())) for each in chosen]

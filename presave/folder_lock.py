@@ -1,0 +1,112 @@
+"""A lock on a folder, which only one process holds at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from presave.errors import StoreError
+from presave.files import UNSUPPORTED
+
+OWNER_NAME = "owner"
+# Errors of file systems without locks. NFS has locks, but exclusive ones only for what is open for writing.
+NO_LOCKS = (*UNSUPPORTED, errno.ENOLCK, errno.EBADF)
+
+
+class FolderLock:
+    """A lock on an open folder: the kernel's, or a file that names this process if the file system has no locks.
+
+    The kernel releases its lock when the process ends. If a process on this machine was killed, its file is replaced;
+    if it ran elsewhere, nothing here can know, and its file has to be deleted.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    descriptor : int
+        A descriptor of the folder. Closing it releases the kernel's lock.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process holds the lock.
+    StoreError
+        If a process of another machine holds it, or was killed.
+    """
+
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        self._file = folder / OWNER_NAME
+        self._name: str | None = None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            # The token tells the locks of one process apart.
+            name = f"{_describe(os.getpid())} {secrets.token_hex(4)}"
+            _claim(self._file, name)
+            self._name = name
+
+    def release(self) -> None:
+        """Remove the file that names this process, if there is one."""
+        with suppress(OSError):
+            if self._name is not None and self._file.read_text() == self._name:
+                self._file.unlink()
+
+
+def _claim(file: Path, name: str) -> None:
+    while True:
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            _remove_if_ended(file)
+            continue
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(name)
+        return
+
+
+def _remove_if_ended(file: Path) -> None:
+    """Remove the file of a process of this machine that has ended; raise if it runs, or is of another machine."""
+    try:
+        owner = file.read_text()
+    except FileNotFoundError:
+        return
+    machine, _, process = owner.rpartition(" process ")
+    number = process.partition(" ")[0]
+    if not number.isdecimal() or machine != _machine():
+        raise StoreError(
+            f"{owner or 'a process'} began to write in {file.parent}, on a file system without locks; if it has ended, "
+            f"delete {file}, then write again"
+        )
+    running = _describe(int(number))
+    if running is not None and owner.startswith(f"{running} "):
+        raise BlockingIOError
+    # Renamed first, so that of several processes that find it only one removes it, and not the file of another.
+    taken = file.with_name(f".{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        os.rename(file, taken)
+        if taken.read_text() != owner:
+            os.rename(taken, file)
+            raise BlockingIOError
+        taken.unlink()
+
+
+def _describe(process: int) -> str | None:
+    """Return what identifies a process of this machine, or None if it has ended."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if status[0] == "Z" else f"{_machine()} process {process} started {status[19]}"
+
+
+def _machine() -> str:
+    """Return what identifies this machine since it was started, and this container."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"

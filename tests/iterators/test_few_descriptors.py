@@ -1,0 +1,41 @@
+"""Too many open files are neither a bad record nor reached by a store of many shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etl
+import presave
+from tests.few_descriptors import few_descriptors
+
+
+def test_a_file_that_cannot_be_opened_for_lack_of_descriptors_is_not_skipped(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / "c").mkdir(exist_ok=True)
+        (tmp_path / "c" / f"{number}.png").write_bytes(b"x")
+    iterator = etl.RawIterator(etl.ImageFolder(tmp_path), etl.Pipeline([]), 2, on_error="skip")
+    with (
+        few_descriptors(0),
+        pytest.raises(OSError, match=r"c/0\.png.*too many files are open, of which .* \(ulimit -n\)"),
+    ):
+        list(iterator)
+    assert sum(map(len, iterator)) == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}], ids=str)
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_store_of_many_shards_leaves_descriptors_for_the_workers(
+    workers: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    records = [{"features": np.full(4, index), "label": index} for index in range(300)]
+    with (
+        presave.write(tmp_path / "s", records, format="hdf5", shard_nbytes=1, options=options) as store,
+        few_descriptors(120),
+        etl.AsyncIterator(etl.PresavedIterator(store, etl.Pipeline([]), 50, shuffle=True), workers=workers) as batches,
+    ):
+        for _ in range(2):
+            assert sorted(label for batch in batches for label in batch.labels.tolist()) == list(range(300))

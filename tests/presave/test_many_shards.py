@@ -1,0 +1,114 @@
+"""A store with more shards than a process may have open files is written, read, verified and converted."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import presave
+from tests.few_descriptors import few_descriptors
+
+RECORDS = [{"x": np.full(4, index), "y": index, "r": np.ones(1 + index % 3)} for index in range(150)]
+# As many shards as records, but for pickle.
+SETTINGS: dict[str, Any] = {"shard_nbytes": 1, "ragged": ["r"]}
+LEFT = 120
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("npy", {}),
+    ("hdf5", {}),
+    ("hdf5", {"compression": "gzip"}),
+    ("safetensors", {}),
+    ("pickle", {}),
+]
+every_format = pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
+
+
+def _open_files(root: Path) -> list[Path]:
+    gc.collect()
+    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for target in targets if target.is_relative_to(root)]
+
+
+@every_format
+def test_many_shards_need_few_descriptors(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(len(RECORDS))
+    with few_descriptors(LEFT):
+        with presave.write(tmp_path / "s", RECORDS, format=name, jobs=2, options=options, **SETTINGS) as store:
+            for _ in range(2):
+                batch = store.gather(order)
+                assert batch["y"].tolist() == order.tolist()
+                assert [len(each) for each in batch["r"]] == [1 + index % 3 for index in order.tolist()]
+            del batch
+        assert presave.verify(tmp_path / "s") == []
+        presave.convert(tmp_path / "s", tmp_path / "c", format="npy", jobs=2, trusted=True, shard_nbytes=1).close()
+        assert presave.verify(tmp_path / "c") == []
+    del store
+    assert _open_files(tmp_path) == []
+
+
+def test_several_stores_of_compressed_shards_share_the_descriptors(tmp_path: Path) -> None:
+    stores = []
+    with few_descriptors(LEFT):
+        for number in range(4):
+            options = {"compression": "gzip"}
+            stores.append(
+                presave.write(tmp_path / f"{number}", RECORDS[:60], format="hdf5", options=options, **SETTINGS)
+            )
+        for _ in range(2):
+            for store in stores:
+                assert store.gather(range(60), {"y": None})["y"].tolist() == list(range(60))
+    for store in stores:
+        store.close()
+
+
+@every_format
+def test_too_many_open_files_are_no_damage(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    presave.write(tmp_path / "s", RECORDS[:20], format=name, options=options, **SETTINGS).close()
+    shortage = rf"{tmp_path}.*: cannot be opened: too many files are open, of which this process may have \d+"
+    store = presave.open_store(tmp_path / "s", trusted=True)
+    with few_descriptors(0):
+        for attempt in (
+            lambda: store.gather(range(20)),
+            lambda: presave.verify(tmp_path / "s"),
+            lambda: presave.open_store(tmp_path / "s", trusted=True),
+            lambda: presave.write(tmp_path / "t", RECORDS, format=name, options=options, **SETTINGS),
+        ):
+            with pytest.raises(presave.StoreError, match=shortage):
+                attempt()
+    assert store.gather(range(20))["y"].tolist() == list(range(20))
+    store.close()
+
+
+def test_a_record_that_finds_too_many_files_open_is_not_skipped(tmp_path: Path) -> None:
+    class Files:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 5:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "5.jpg")
+            return {"x": index}
+
+    with pytest.raises(OSError, match=r"Too many open files: '5\.jpg'"):
+        presave.write(tmp_path / "s", Files(), on_error="skip")
+
+
+def test_threads_may_read_compressed_shards_while_others_are_opened_and_closed(tmp_path: Path) -> None:
+    options = {"compression": "gzip"}
+    store = presave.write(tmp_path / "s", RECORDS, format="hdf5", options=options, **SETTINGS)
+
+    def read(seed: int) -> None:
+        for _ in range(2):
+            order = np.random.default_rng(seed).permutation(len(RECORDS))
+            batch = store.gather(order)
+            assert batch["y"].tolist() == batch["x"][:, 0].tolist() == order.tolist()
+
+    with few_descriptors(LEFT), ThreadPoolExecutor(4) as threads:
+        list(threads.map(read, range(4)))
+    store.close()
