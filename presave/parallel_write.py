@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import time
@@ -29,6 +30,7 @@ from presave.partial_store import (
     is_stopped,
     load_span_result,
 )
+from presave.random_seeds import BaseSeeds, draw_base_seeds, seed_process
 from presave.schema import RecordSequence, Schema, validate_record
 from presave.shard_formats import find_format
 
@@ -214,10 +216,16 @@ class _WriterFile:
         A file in a folder that all workers share.
     xxh3_128 : str
         Checksum of its content.
+    seeds : BaseSeeds
+        Seeds the global random generators of workers, together with the number of a span.
+    pid : int
+        The process that writes the store, whose generators stay as they are.
     """
 
     path: Path
     xxh3_128: str
+    seeds: BaseSeeds
+    pid: int
 
 
 def _save_writer(writer: SpanWriter) -> _WriterFile:
@@ -230,7 +238,7 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
     path = writer.folder / TASK_NAME
     with disk_errors(path, len(data)):
         write_atomically(path, data)
-    return _WriterFile(path, checksum_bytes(data))
+    return _WriterFile(path, checksum_bytes(data), draw_base_seeds(), os.getpid())
 
 
 @lru_cache(maxsize=1)
@@ -250,7 +258,10 @@ def _write_elsewhere(file: _WriterFile, number: int, span: range) -> tuple[int, 
     if earlier is not None:
         return number, earlier
     try:
-        return _load_writer(file).write(number, span)
+        writer = _load_writer(file)
+        if os.getpid() != file.pid:  # a worker may also be a thread
+            seed_process(file.seeds, number)
+        return writer.write(number, span)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
