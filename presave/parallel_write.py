@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import threading
@@ -32,6 +33,7 @@ from presave.partial_store import (
     load_origins,
     load_span_result,
 )
+from presave.random_seeds import BaseSeeds, draw_base_seeds, seed_process
 from presave.schema import RecordSequence, Schema, validate_record
 from presave.shard_formats import find_format
 from presave.thread_safety import is_thread_safe
@@ -302,10 +304,16 @@ class _WriterFile:
         A file in a folder that all workers share.
     xxh3_128 : str
         Checksum of its content.
+    seeds : BaseSeeds
+        Seeds the global random generators of workers, together with the number of a span.
+    pid : int
+        The process that writes the store, whose generators stay as they are.
     """
 
     path: Path
     xxh3_128: str
+    seeds: BaseSeeds
+    pid: int
 
 
 def _save_writer(writer: SpanWriter) -> _WriterFile:
@@ -318,7 +326,7 @@ def _save_writer(writer: SpanWriter) -> _WriterFile:
     path = writer.folder / TASK_NAME
     with disk_errors(path, len(data)):
         write_atomically(path, data)
-    return _WriterFile(path, checksum_bytes(data))
+    return _WriterFile(path, checksum_bytes(data), draw_base_seeds(), os.getpid())
 
 
 class _OneReader:
@@ -376,6 +384,8 @@ def _write_elsewhere(
         writer = _load_writer(file)
         for each in prepare:  # only now, because unpickling may import modules that have settings of their own
             each()
+        if os.getpid() != file.pid:  # a worker may also be a thread
+            seed_process(file.seeds, number)
         return writer.write(number, span)
     except Exception as error:
         try:

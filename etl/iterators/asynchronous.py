@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import weakref
@@ -101,6 +102,10 @@ class AsyncIterator(AheadIterator):
     process that hangs is killed after `timeout`, with the same error. The next epoch starts other processes in their
     place.
 
+    Each batch is loaded with random numbers of its own: the global generators of Python, numpy and torch are seeded in
+    these processes from numbers that the constructor draws from this process's, as a DataLoader does, and from seed,
+    epoch, position and rank. So they are the same again if the script sets the same seeds, also after a resume.
+
     This process may fork at any time, as a `DataLoader` with workers does. A fork by another thread waits until the
     loading threads have finished their current records, and until a kernel that is being loaded is ready, so that the
     child inherits no held lock. It waits at most five seconds for a record and a minute for a kernel, and then gives a
@@ -162,8 +167,9 @@ class AsyncIterator(AheadIterator):
             raise ValueError(
                 f"memory_budget needs the size of batches, which {self._name} does not tell; use prefetch_size"
             )
-        if self.processes and loader is not None:
-            self._worker_pool = WorkerPool(loader, self.processes, start_method)
+        if self.processes and isinstance(iterator, IndexedIterator):
+            key = (_own_rank(), iterator.rank, iterator.world_size, iterator.seed)
+            self._worker_pool = WorkerPool(iterator.loader, self.processes, start_method, key)
             self._buffers = BufferPool(self._source.reuse, allocate=self._worker_pool.memory.allocate)
             weakref.finalize(self, self._worker_pool.close)
 
@@ -353,6 +359,14 @@ class _Epoch(Iterator[Batch]):
     def close(self) -> None:
         """Stop loading and wait for the threads, which finish at most their current records."""
         self._finalizer()
+
+
+def _own_rank() -> object:
+    """Return what tells this process from the other ranks of a training, whose scripts set the same seeds."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return os.environ.get("RANK")
 
 
 def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyPlan]]:

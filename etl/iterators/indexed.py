@@ -85,6 +85,11 @@ class IndexedIterator(BatchIterator):
         return self._sampler.world_size
 
     @property
+    def seed(self) -> int:
+        """Seed of the order of the records, and of random stages."""
+        return self._sampler.seed
+
+    @property
     def loader(self) -> Loader:
         """The loader of the records, for threads and processes to share."""
         return self._loader

@@ -123,7 +123,9 @@ class ProcessPrefetcher(Prefetcher):
     def _send(self, worker: Worker, chunk: Chunk) -> None:
         memory = self._pool.memory
         places = {name: memory.place(array[chunk.first : chunk.last]) for name, array in chunk.plan.arrays.items()}
-        worker.send(Task(memory.place(chunk.indices), chunk.plan.epoch, places))
+        position = chunk.plan.after.records
+        key = (*self._pool.key, chunk.plan.epoch, position, chunk.first)
+        worker.send(Task(memory.place(chunk.indices), chunk.plan.epoch, places, self._pool.seeds, key))
 
     def _receive(self, worker: Worker) -> None:
         message = worker.receive()

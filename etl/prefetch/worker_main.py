@@ -26,6 +26,7 @@ from etl.runtime.inherited import Inherited, inherit
 from etl.runtime.thread_policy import ThreadPolicy
 from etl.sources.record import RecordError
 from etl.stages.cursor import IDLE, Cursor, SharedCursor
+from presave.random_seeds import BaseSeeds, seed_process
 
 # Libraries that are first imported for a record read these variables; `ThreadPolicy` limits those already imported.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
@@ -45,11 +46,17 @@ class Task(NamedTuple):
         The epoch that the records belong to.
     places : dict of str to Place
         The place of the rows to write, for each field.
+    seeds : BaseSeeds
+        Seeds the global random generators, together with `key`.
+    key : tuple
+        Identifies the rows among all that are loaded with these `seeds`.
     """
 
     indices: Place
     epoch: int
     places: dict[str, Place]
+    seeds: BaseSeeds
+    key: tuple[object, ...]
 
 
 class NewSettings(NamedTuple):
@@ -181,6 +188,8 @@ class _Worker:
     def do(self, task: Task) -> Done | Failed:
         indices = self._memory.array(task.indices)
         arrays = {name: self._memory.array(place) for name, place in task.places.items()}
+        # For each task, because which worker gets it is a matter of timing.
+        seed_process(task.seeds, *task.key)
         try:
             return Done(self._loader.load(indices, task.epoch, arrays, self._cursor))
         except BaseException as error:  # noqa: BLE001 - the parent raises it

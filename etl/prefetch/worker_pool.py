@@ -14,6 +14,7 @@ from etl.prefetch.shared_memory import SharedMemory, SharedObject
 from etl.prefetch.worker_main import describe
 from etl.prefetch.worker_process import END_PATIENCE_SECONDS, Worker
 from presave import forks
+from presave.random_seeds import draw_base_seeds
 
 # Seconds until a worker that has not started counts as hanging. It imports what the program imports.
 START_LIMIT_SECONDS = 120
@@ -32,6 +33,13 @@ class WorkerPool:
         Number of processes.
     start_method : {"forkserver", "spawn"}
         Method of starting them.
+    key : tuple
+        Identifies the iterator among those with equal `seeds`, such as those of other ranks.
+
+    Attributes
+    ----------
+    seeds : BaseSeeds
+        Drawn from the generators of this process: seeds the global random generators of the workers.
 
     Raises
     ------
@@ -41,7 +49,7 @@ class WorkerPool:
         If descriptors or memory run out.
     """
 
-    def __init__(self, loader: Loader, count: int, start_method: str) -> None:
+    def __init__(self, loader: Loader, count: int, start_method: str, key: tuple[object, ...]) -> None:
         try:
             self._loader = SharedObject(loader)
         except (OSError, MemoryError):
@@ -51,6 +59,7 @@ class WorkerPool:
                 f"the source and the stages cannot be sent to worker processes ({describe(error)}); remove open files, "
                 "locks and the like from them, or use workers='thread'"
             ) from error
+        self.seeds, self.key = draw_base_seeds(), key
         self._owner = os.getpid()
         self._start_method = start_method
         with contextlib.ExitStack() as stack:  # descriptors may run out at any of these calls

@@ -208,7 +208,8 @@ def fit(
     `iterator` is divided among them by `shard`, unless it is this rank's part already; any other iterable must be, and
     so a DataLoader needs a `DistributedSampler`. The model is wrapped in torch's `DistributedDataParallel` unless it is
     wrapped already, and all ranks begin with the model of rank 0. "cuda" is the device of the rank's number. The
-    models of all ranks are equal when `fit` returns. An error in one rank becomes an error in all.
+    models of all ranks are equal when `fit` returns. An error in one rank becomes an error in all. Random generators
+    stay as they are: under torchrun, seed them with the rank in it, for dropout that differs from rank to rank.
 
     Source: ParallelWrapper in "Deeplearning4j With GPUs", and for its averaging the Deeplearning4j documentation.
     """

@@ -33,7 +33,8 @@ class ParallelInference:
     Parameters
     ----------
     model : torch.nn.Module
-        The model. It is copied for each worker, in evaluation mode, and is itself left as it is.
+        The model. It is copied for each worker, in evaluation mode, and is itself left as it is. A single worker uses
+        a model that cannot be copied itself: on the device, and in evaluation mode from then on.
     workers : int
         Threads that answer. They share the compute threads of the process: each has `torch.get_num_threads() //
         workers`, and at least one.
@@ -52,7 +53,7 @@ class ParallelInference:
     Raises
     ------
     ValueError
-        If an argument is invalid.
+        If an argument is invalid, or the model cannot be copied for several workers.
     RuntimeError
         If the backend is not available.
 
@@ -95,7 +96,7 @@ class ParallelInference:
         alone = mode == "sequential"
         self._owner = os.getpid()
         self._queue = RequestQueue(1 if alone else batch_limit, queue_limit, 0.0 if alone else max_wait_ms / 1000)
-        models = [copy.deepcopy(model).to(chosen.device).eval() for _ in range(workers)]
+        models = [each.to(chosen.device).eval() for each in _copies(model, workers)]
         threads = torch.get_num_threads()
         self._workers = _start(self._queue, models, chosen, max(1, threads // workers))
         torch.set_num_threads(threads)  # what a worker sets is the default of new threads, too
@@ -169,6 +170,19 @@ class ParallelInference:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(answer_waiting=error is None)
+
+
+def _copies(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
+    """Return `count` copies of `model`; or `model` if one is needed and it cannot be copied."""
+    try:
+        return [copy.deepcopy(model) for _ in range(count)]
+    except Exception as error:  # of any class: attributes of a model may be anything
+        if count == 1:
+            return [model]
+        raise ValueError(
+            f"{type(model).__name__} cannot be copied for each of {count} workers "
+            f"({type(error).__name__}: {error}); use workers=1"
+        ) from error
 
 
 def _make_request(features: Any) -> Request:

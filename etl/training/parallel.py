@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etl.arguments import whole_number
+from etl.arguments import describe, whole_number
 from etl.functions import name_of_function
 from etl.images.settings import pillow_settings
 from etl.iterators import BatchIterator
@@ -102,7 +102,9 @@ def fit_parallel(
         How often all ranks are started anew after a failure. With a `Checkpoint` among the listeners, they go on from
         there.
     seed : int
-        Seeds torch before `make_model` is called.
+        Seeds the global random generators of Python, numpy and torch before `make_model` and `make_iterator` are
+        called, equally on all ranks; then, with the rank, those of the training, so that each rank draws its own
+        dropout masks and augmentations.
     **options
         Further arguments of `fit`, such as `epochs`, `optimizer`, `learning_rate`, `loss` and `listeners`. Each rank
         has copies of them.
@@ -136,6 +138,7 @@ def fit_parallel(
         result = etl.fit_parallel(make_model, make_iterator, workers=2, epochs=3)
         model.load_state_dict(result.state)
     """
+    _check_functions(make_model, make_iterator)
     workers = whole_number("workers", workers, least=1)
     restarts = whole_number("restarts", restarts, least=0)
     if not (timeout > 0 and math.isfinite(timeout)):
@@ -176,6 +179,15 @@ def _temporary_folder() -> Iterator[Path]:
             # Not by closing the pipe alone: a process that another thread has forked may hold it, too.
             stack.callback(remover.communicate, b"\n")
         yield folder
+
+
+def _check_functions(make_model: Any, make_iterator: Any) -> None:
+    torch = import_torch()
+    for name, given, returned in (("make_model", make_model, "the model"), ("make_iterator", make_iterator, "batches")):
+        if not callable(given) or isinstance(given, torch.nn.Module):
+            raise ValueError(
+                f"{name} must be a function that returns {returned}, which each rank calls, not {describe(given)}"
+            )
 
 
 def _check_devices(backend: str, workers: int) -> None:

@@ -60,6 +60,9 @@ def _use_own_cpus(rank: int, ranks: int) -> None:
 
 
 def _train(job: Job) -> FitResult:
+    import random
+
+    import numpy as np
     import torch
     import torch.distributed as dist
 
@@ -68,13 +71,20 @@ def _train(job: Job) -> FitResult:
     from etl.training.fit import fit
     from etl.training.ranks import join, leave
     from etl.training.step import unwrapped
+    from presave.random_seeds import BaseSeeds, seed_process
 
     options: dict[str, Any] = dict(job.options)
     limit = timedelta(seconds=2 * job.timeout)
     ranks, backend = join(options.pop("backend"), limit)
+    # Equal on all ranks, which make the same model and divide the same records.
+    random.seed(job.seed)
+    np.random.seed(job.seed % 2**32)  # noqa: NPY002 - the generator that a user's code may use
     torch.manual_seed(job.seed)
     model = job.make_model()
     batches: Any = job.make_iterator()
+    # Then different ones, for augmentations and dropout; after a restart, too.
+    seed_process(BaseSeeds(job.seed, job.seed, job.seed), ranks.rank, os.environ.get("TORCHELASTIC_RESTART_COUNT"))
+    torch.manual_seed(torch.initial_seed())  # seeds the device, too
     if job.prefetch_size and getattr(batches, "async_supported", False):
         batches = AsyncIterator(batches, job.prefetch_size, timeout=job.timeout)
     result = fit(model, batches, backend=backend, **options)

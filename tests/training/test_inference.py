@@ -117,6 +117,16 @@ def test_the_model_itself_and_the_threads_of_the_caller_stay_as_they_are() -> No
     assert all(map(torch.equal, model.parameters(), weights))
 
 
+def test_one_worker_serves_a_model_that_cannot_be_copied_and_several_say_what_to_do() -> None:
+    model = make_model().train()
+    model.lock = threading.Lock()
+    expected = model.eval()(torch.from_numpy(rows(3))).detach()
+    with etl.ParallelInference(model.train(), workers=1) as server:
+        torch.testing.assert_close(server.output(torch.from_numpy(rows(3))), expected)
+    with pytest.raises(ValueError, match=r"cannot be copied for each of 2 workers .*; use workers=1"):
+        etl.ParallelInference(model, workers=2)
+
+
 def test_requests_that_wait_are_answered_together_up_to_the_limit(doubles: Doubles) -> None:
     with etl.ParallelInference(doubles, workers=1, batch_limit=8, max_wait_ms=0) as server:
         held(server, doubles)

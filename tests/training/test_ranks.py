@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -95,6 +96,57 @@ def test_two_ranks_train_as_torchs_own_loop_does_bit_for_bit(tmp_path: Path) -> 
     assert_equal(result.state, torch.load(tmp_path / "plain"))
     assert [(each.rank, each.samples, each.repeated) for each in result.ranks] == [(0, 42, 0), (1, 42, 0)]
     assert (result.epochs, result.total_samples) == (2, 84)
+
+
+class Draws:
+    """A model, its batches and a listener that draw from the generators of Python, numpy and torch, and note that."""
+
+    needs_times = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make_model(self) -> torch.nn.Module:
+        self.note("model")
+        return torch.nn.Sequential(torch.nn.Linear(rank_jobs.FEATURES, rank_jobs.CLASSES), torch.nn.Dropout())
+
+    def make_iterator(self) -> Any:
+        self.note("iterator")
+        return raw(16)
+
+    def note(self, what: str) -> None:
+        drawn = random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        with (self.folder / f"{what}.{os.environ['RANK']}.{attempt}").open("a") as file:
+            print(*drawn, file=file)
+        if (what, os.environ["RANK"], attempt) == ("step", "0", "0"):
+            raise OSError("the first attempt fails")
+
+    def fit_started(self) -> None:
+        pass
+
+    def fit_ended(self) -> None:
+        pass
+
+    def iteration_done(self, iteration: Any) -> None:
+        self.note("step")
+
+
+def test_ranks_begin_with_equal_random_numbers_and_train_with_their_own_after_a_restart_too(tmp_path: Path) -> None:
+    draws = Draws(tmp_path)
+    etl.fit_parallel(draws.make_model, draws.make_iterator, backend="cpu", listeners=[draws], restarts=1)
+    for what in ("model", "iterator"):
+        assert len({(tmp_path / f"{what}.{rank}.1").read_text() for rank in range(2)}) == 1
+    steps = [each.read_text() for each in tmp_path.glob("step.*")]
+    assert len({number for step in steps for number in step.split()}) == 3 * sum(step.count("\n") for step in steps)
+    assert {each.name for each in tmp_path.glob("step.*")} >= {"step.0.0", "step.0.1", "step.1.1"}
+
+
+def test_a_model_or_batches_instead_of_functions_that_return_them_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"make_model must be a function .* not a Sequential"):
+        etl.fit_parallel(make_model(), partial(raw, 8))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"make_iterator must be a function .* not a RawIterator"):
+        etl.fit_parallel(make_model, raw(8))  # type: ignore[arg-type]
 
 
 def test_two_ranks_are_as_good_as_one_with_twice_the_batch() -> None:
