@@ -17,7 +17,7 @@ import cloudpickle
 import joblib
 
 from presave.columns import ShardBuilder
-from presave.errors import StoreError, disk_errors
+from presave.errors import StoreError, disk_errors, is_fault_of_record
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
 from presave.partial_store import (
@@ -115,7 +115,7 @@ class SpanWriter:
                 try:
                     arrays = validate_record(self.records[index], self.schema, index)
                 except Exception as error:
-                    if self.on_error == "raise" or isinstance(error, MemoryError):
+                    if self.on_error == "raise" or not is_fault_of_record(error):
                         raise
                     skipped.append(Skipped(index, describe_error(error)))
                 else:

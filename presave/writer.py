@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from presave.errors import StoreError
+from presave.errors import StoreError, is_fault_of_record
 from presave.manifest import Manifest
 from presave.manifest_file import json_values
 from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, write_spans
@@ -56,7 +56,8 @@ def write(
         Names of fields whose shape differs between records; by default `records.ragged`, if there is such an
         attribute. The name "x" also covers the fields "x.0", "x.1" and so on, unless they are scalars.
     on_error : "raise" or "skip"
-        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest.
+        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest, unless
+        the record is not at fault: too many open files, too little memory, a failing disk, a missing package.
     options : mapping of str to object, optional
         Options of the format, for example `{"compression": "zstd"}` for "hdf5".
     progress : callable, optional
@@ -74,7 +75,7 @@ def write(
         its fields, dtypes or shapes, the disk fails or has too little room, or `.NAME.partial` is the beginning of
         another store.
     Exception
-        Anything that `records[index]` raises, unless `on_error="skip"`.
+        Anything that `records[index]` raises; with `on_error="skip"`, what is not the record's fault.
 
     Notes
     -----
@@ -161,8 +162,8 @@ def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError
     for index in sorted(set(sampled) - {first}):
         try:
             nbytes.append(sum(array.nbytes for array in validate_record(records[index], schema, index).values()))
-        except Exception:
-            if on_error == "raise":
+        except Exception as error:
+            if on_error == "raise" or not is_fault_of_record(error):
                 raise
     return schema, max(1, round(sum(nbytes) / len(nbytes)))
 
@@ -175,7 +176,7 @@ def _first_valid(records: RecordSequence, ragged: Collection[str], on_error: OnE
             record = records[index]
             return index, record, infer_schema(record, ragged, index)
         except Exception as error:
-            if on_error == "raise" or isinstance(error, MemoryError):
+            if on_error == "raise" or not is_fault_of_record(error):
                 raise
             first_error = first_error or error
     raise StoreError(f"all {len(records)} records failed; the first: {describe_error(first_error)}") from first_error

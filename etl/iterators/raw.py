@@ -38,7 +38,8 @@ class RawIterator(IndexedIterator):
         Reuse the memory of a batch when nothing refers to the batch any more.
     on_error : {"raise", "skip"}
         Raise `RecordError` for a record that fails, or leave the record out of its batch. A `UserWarning` at the end of
-        the epoch then says how many were skipped, with the first errors.
+        the epoch then says how many were skipped, with the first errors. What is not the record's fault is raised: too
+        many open files, too little memory, a failing disk or network, a folder that is gone, a missing package.
     padding : Padding, optional
         Pads records of different lengths, which are an error without it.
     bucket_records : int, optional
