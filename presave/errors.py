@@ -36,9 +36,9 @@ def is_fault_of_record(error: BaseException) -> bool:
     """Return True if `error` is a property of the record that was being loaded, so that it may be skipped.
 
     It is not if the machine or the program is at fault: too many open files, too little memory or disk space, a failing
-    disk (EIO), a connection, a timeout, a missing package, a name that is not defined. Trying again later, or on another
-    machine, may load the same record. A file that is missing or unreadable is the record's fault only if its folder is
-    there, can be read, and is not empty: otherwise a mount or the whole data set is gone.
+    disk (EIO), a connection, a timeout, a missing package, a name that is not defined. A file that is missing or cannot
+    be read is the record's fault only if its folder is there and not empty: otherwise a mount or the whole data set is
+    gone.
 
     The causes of `error` count, too, since libraries and users' code wrap errors in their own.
     """
@@ -67,7 +67,7 @@ def _is_of_one_record(error: BaseException) -> bool:
         return False
     if isinstance(error, (FileNotFoundError, PermissionError)) and isinstance(error.filename, (str, bytes)):
         try:
-            with os.scandir(os.path.dirname(error.filename) or os.curdir.encode()) as entries:
+            with os.scandir(Path(os.fsdecode(error.filename)).parent) as entries:
                 return next(entries, None) is not None
         except OSError:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ def write(
         Names of fields whose shape differs between records; by default `records.ragged`, if there is such an
         attribute. The name "x" also covers the fields "x.0", "x.1" and so on, unless they are scalars.
     on_error : "raise" or "skip"
-        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest, unless
-        the record is not at fault: too many open files, too little memory, a failing disk, a missing package.
+        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest,
+        unless it is not at fault: too many open files, too little memory, a failing disk, a missing package.
     options : mapping of str to object, optional
         Options of the format, for example `{"compression": "zstd"}` for "hdf5".
     progress : callable, optional
@@ -101,6 +102,8 @@ def write(
     if target.exists() or target.is_symlink():
         remove_leftovers(target)
         raise StoreError(f"{target} exists already; delete it or choose another path")
+    if isinstance(records, (str, bytes, os.PathLike)):
+        raise StoreError(f"{os.fspath(records)!r} is a path, not a sequence of records; open it first")
     if len(records) == 0:
         raise StoreError(f"there are no records to write to {target}")
     if shard_nbytes is not None and shard_nbytes < 1:

@@ -9,7 +9,7 @@ from etl.loading.padding import Padding
 from etl.loading.record_loader import OnError, RecordLoader
 from etl.loading.records import ragged_after
 from etl.loading.sampler import Sampler
-from etl.sources.record import RecordSequence, source_name
+from etl.sources.record import RecordSequence, check_source, source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
 
@@ -75,6 +75,7 @@ class RawIterator(IndexedIterator):
         padding: Padding | None = None,
         bucket_records: int | None = None,
     ) -> None:
+        check_source(source)
         lengths = source_lengths(source, pipeline) if padding is not None else None
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
         sampler = Sampler(

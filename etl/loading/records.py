@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from etl.sources.record import record_error, source_name
+from etl.sources.record import check_source, record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
@@ -44,6 +44,7 @@ class Records:
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
+        check_source(source)
         if pipeline.is_random:
             drawing = next(stage_name(stage) for stage in pipeline.stages if is_random(stage))
             raise ValueError(

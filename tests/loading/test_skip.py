@@ -302,15 +302,17 @@ def test_running_out_of_file_descriptors_loses_no_records(how: str, photographs:
             return {"features": np.zeros(3), "label": index}
 
     records = Leaking(range(600))
+    raw = etl.RawIterator(records, etl.Pipeline([]), 4, on_error="skip")
+    load: Any = {
+        "raw": lambda: list(raw),
+        "async": lambda: list(etl.AsyncIterator(raw)),
+        "written": lambda: presave.write(tmp_path / "s", etl.records(records, etl.Pipeline([])), on_error="skip"),
+    }[how]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
         with pytest.raises((etl.RecordError, OSError), match="Too many open files"):
-            if how == "written":
-                presave.write(tmp_path / "store", etl.records(records, etl.Pipeline([])), on_error="skip")
-            else:
-                raw = etl.RawIterator(records, etl.Pipeline([]), 4, on_error="skip")
-                list(raw if how == "raw" else etl.AsyncIterator(raw))
+            load()
     finally:
         for descriptor in opened:
             os.close(descriptor)
