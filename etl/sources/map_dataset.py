@@ -60,10 +60,10 @@ class MapDataset:
     dataset : map-style data set
         Anything with `len(dataset)` and `dataset[index]`.
     features : str or None
-        Key of the features, if items are mappings. Without a key "features", it is found by its usual names, such as
-        "image" or "x", if it has one other entry. None takes every array of an item, pairs and labels included, as features.
+        Key of the features, if items are mappings. In a mapping of two, "image", "x" and other usual keys take its
+        place. None takes every array of an item, pairs and labels included, as features.
     label : str or None
-        Key of the label, if items are mappings, found like that of the features. None leaves labels out.
+        Key of the label, if items are mappings, or a usual key as for the features. None leaves labels out.
     ragged : sequence of str
         Names of the fields whose size varies between records, for presaving.
     name : str, optional

@@ -15,7 +15,6 @@ from etl.functions import PICKLED, find_function, is_function_name
 from etl.sources.map_dataset import MapDataset, usual_keys
 from etl.sources.randomness import FILE_SOURCES, random_states_kept
 from etl.sources.record import RecordSequence
-from etl.sources.structure import TEXT
 
 RECORD_FIELDS = {"features", "label", "features_mask", "labels_mask"}
 REGISTERED = re.compile(r"([A-Za-z][\w.+-]*)://(.*)", re.DOTALL)
@@ -110,18 +109,12 @@ def _as_source(found: Any, name: str) -> RecordSequence:
         source: RecordSequence = found
         return source
     # Nothing is left out of a mapping: the user's own training step may ask for any of its keys.
-    has_more = isinstance(first, Mapping) and not first.keys() <= {"features", "label"} and not _is_pair(first)
+    has_more = isinstance(first, Mapping) and not first.keys() <= {"features", "label"} and usual_keys(first) is None
     return MapDataset(
         found,
         features=None if has_more else "features",
         ragged=getattr(found, "ragged", ()),
         name=name,
-    )
-
-
-def _is_pair(first: Mapping[Any, Any]) -> bool:
-    return (
-        len(first) == 2 and usual_keys(first) is not None and not any(isinstance(each, TEXT) for each in first.values())
     )
 
 

@@ -65,8 +65,8 @@ def check_source(source: Any) -> None:
     if isinstance(source, (str, bytes, os.PathLike)):
         shown = os.fspath(source)
         raise ValueError(
-            f"{shown!r} is a path or a name, not a sequence of records; pass etl.open_source({shown!r}), or the source's "
-            f"class, such as etl.ImageFolder({shown!r})"
+            f"{shown!r} is a path or a name, not a sequence of records; pass etl.open_source({shown!r}), or the class "
+            f"of the source, such as etl.ImageFolder({shown!r})"
         )
 
 
