@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from etl.sources.folder_walk import LeftOut
+from etl.sources.folder_walk import LeftOut, is_hidden
 from etl.sources.image_folder import MAX_FILE_NBYTES
 from etl.sources.labels import ClassNames, read_class_names
 from etl.sources.positioned_file import PositionedFile
@@ -197,7 +197,7 @@ def _find_shards(path: str | Path | Sequence[str | Path], left_out: LeftOut) -> 
 
 def _shards_in(folder: Path) -> list[Path]:
     names = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is needed
-    return [folder / name for name in names if name.lower().endswith(SUFFIX) and not name.startswith(".")]
+    return [folder / name for name in names if name.lower().endswith(SUFFIX) and not is_hidden(name)]
 
 
 def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> None:
