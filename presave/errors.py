@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 from collections.abc import Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +45,61 @@ def max_open_files() -> int:
     """Return how many files this process may have open at a time."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1 << 20 if limit == resource.RLIM_INFINITY else limit
+
+
+# `OSError`s that say what is wrong with one file: its name, its kind, or its content. All others are of the machine.
+_FILE_ERRNOS = frozenset(
+    getattr(errno, name)
+    for name in ("EISDIR", "ENOTDIR", "ELOOP", "ENAMETOOLONG", "ENXIO", "EINVAL", "EFBIG", "EOVERFLOW", "EILSEQ")
+)
+_NO_RESOURCES = (MemoryError, TimeoutError, ConnectionError, futures.BrokenExecutor, futures.TimeoutError)
+# torch, OpenCV, threading and users' code say so in words alone.
+_NO_RESOURCES_TEXT = re.compile(
+    r"(out of|insufficient|not enough|allocate) memory|start new thread|too many open files|no space left|cuda error",
+    re.IGNORECASE,
+)
+
+
+def is_fault_of_record(error: BaseException) -> bool:
+    """Return True if `error` is a property of the record that was being loaded, so that it may be skipped.
+
+    It is not if the machine or the program is at fault: too many open files, too little memory or disk space, a failing
+    disk (EIO), a connection, a timeout, a missing package, a name that is not defined. A file that is missing or cannot
+    be read is the record's fault only if its folder is there and not empty: otherwise a mount or the whole data set is
+    gone.
+
+    The causes of `error` count, too, since libraries and users' code wrap errors in their own.
+    """
+    seen: set[int] = set()
+    found: BaseException | None = error
+    is_cause = True  # False for what was handled only, such as the ImportError by which a decoder was chosen
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if _is_lack_of_resources(found) or (is_cause and not _is_of_one_record(found)):
+            return False
+        is_cause = is_cause and found.__cause__ is not None
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return True
+
+
+def _is_lack_of_resources(error: BaseException) -> bool:
+    if isinstance(error, _NO_RESOURCES) or _NO_RESOURCES_TEXT.search(str(error)):
+        return True
+    if not isinstance(error, OSError) or error.errno is None:
+        return False  # decoders raise errors without a number for damaged content
+    return not isinstance(error, (FileNotFoundError, PermissionError)) and error.errno not in _FILE_ERRNOS
+
+
+def _is_of_one_record(error: BaseException) -> bool:
+    if not isinstance(error, Exception) or isinstance(error, (ImportError, NameError)):
+        return False
+    if isinstance(error, (FileNotFoundError, PermissionError)) and isinstance(error.filename, (str, bytes)):
+        try:
+            with os.scandir(Path(os.fsdecode(error.filename)).parent) as entries:
+                return next(entries, None) is not None
+        except OSError:
+            return False
+    return True
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import joblib
 from presave.carrying import dumps
 from presave.columns import ShardBuilder
 from presave.content import add_record, digest_origins, digest_record, format_content, origins_of
-from presave.errors import StoreError, disk_errors, is_shortage
+from presave.errors import StoreError, disk_errors, is_fault_of_record
 from presave.files import checksum_bytes, write_atomically
 from presave.manifest import Skipped
 from presave.partial_store import (
@@ -127,7 +127,7 @@ class SpanWriter:
                 try:
                     arrays = validate_record(self.records[index], self.schema, index)
                 except Exception as error:
-                    if self.on_error == "raise" or isinstance(error, MemoryError) or is_shortage(error):
+                    if self.on_error == "raise" or not is_fault_of_record(error):
                         raise
                     skipped.append(Skipped(index, describe_error(error)))
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from presave.content import difference, digest_record, identity_of
-from presave.errors import StoreError, is_shortage
+from presave.errors import StoreError, is_fault_of_record
 from presave.manifest import Manifest
 from presave.manifest_file import json_values
 from presave.parallel_write import OnError, Progress, SpanWriter, describe_error, jobs_are_threads, write_spans
@@ -63,7 +64,8 @@ def write(
         Names of fields whose shape differs between records; by default `records.ragged`, if there is such an
         attribute. The name "x" also covers the fields "x.0", "x.1" and so on, unless they are scalars.
     on_error : "raise" or "skip"
-        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest.
+        With "raise", a record that fails stops the write. With "skip", it is left out and listed in the manifest,
+        unless it is not at fault: too many open files, too little memory, a failing disk, a missing package.
     options : mapping of str to object, optional
         Options of the format, for example `{"compression": "zstd"}` for "hdf5".
     progress : callable, optional
@@ -81,7 +83,7 @@ def write(
         its fields, dtypes or shapes, the disk fails or has too little room, the identity of the records changes, or
         `.NAME.partial` is the beginning of another store, or of one whose records have changed since.
     Exception
-        Anything that `records[index]` raises, unless `on_error="skip"`.
+        Anything that `records[index]` raises; with `on_error="skip"`, what is not the record's fault.
 
     Notes
     -----
@@ -110,6 +112,8 @@ def write(
     if target.exists() or target.is_symlink():
         remove_leftovers(target)
         raise StoreError(f"{target} exists already; delete it or choose another path")
+    if isinstance(records, (str, bytes, os.PathLike)):
+        raise StoreError(f"{os.fspath(records)!r} is a path, not a sequence of records; open it first")
     if len(records) == 0:
         raise StoreError(f"there are no records to write to {target}")
     if shard_nbytes is not None and shard_nbytes < 1:
@@ -181,8 +185,8 @@ def _examine(records: RecordSequence, ragged: Collection[str], on_error: OnError
     for index in sorted(set(sampled) - {first}):
         try:
             arrays = validate_record(records[index], schema, index)
-        except Exception:
-            if on_error == "raise":
+        except Exception as error:
+            if on_error == "raise" or not is_fault_of_record(error):
                 raise
         else:
             nbytes.append(sum(array.nbytes for array in arrays.values()))
@@ -198,7 +202,7 @@ def _first_valid(records: RecordSequence, ragged: Collection[str], on_error: OnE
             record = records[index]
             return index, record, infer_schema(record, ragged, index)
         except Exception as error:
-            if on_error == "raise" or isinstance(error, MemoryError) or is_shortage(error):
+            if on_error == "raise" or not is_fault_of_record(error):
                 raise
             first_error = first_error or error
     raise StoreError(f"all {len(records)} records failed; the first: {describe_error(first_error)}") from first_error

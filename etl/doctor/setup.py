@@ -14,7 +14,7 @@ import torch
 from etl.iterators.foreign import as_iterator
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
-from etl.training.fit import place_model
+from etl.training.fit import no_batches_reason, place_model
 from etl.training.ranks import find_ranks
 from etl.training.step import Loss, TrainingStep, cross_entropy, squared_error, unwrapped
 from etl.training.synchronisation import is_wrapped
@@ -84,10 +84,8 @@ class Setup(ABC):
             for count, item in enumerate(self.batches, start=1):  # noqa: B007 - used after the loop
                 yield self.accept(item)
             if count == 0:
-                raise ValueError(
-                    "an epoch has no batches, so there is nothing to examine; an iterable that is exhausted after one "
-                    "epoch, such as a generator, cannot be examined"
-                )
+                reason = no_batches_reason(as_iterator(self.batches))
+                raise ValueError(f"an epoch has no batches, so there is nothing to examine; {reason}")
 
     @property
     def batches_per_epoch(self) -> int | None:

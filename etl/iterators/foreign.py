@@ -65,7 +65,7 @@ class ForeignIterator(BatchIterator):
     can_resume = False
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        if not (isinstance(batches, Iterable) or hasattr(batches, "__getitem__")):
+        if isinstance(batches, (str, bytes)) or not (isinstance(batches, Iterable) or hasattr(batches, "__getitem__")):
             raise TypeError(
                 f"batches come from an iterable, such as an iterator of etl or a DataLoader, not {describe(batches)}"
             )

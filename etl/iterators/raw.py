@@ -12,7 +12,7 @@ from etl.loading.record_loader import OnError, RecordLoader
 from etl.loading.records import ragged_after
 from etl.loading.sampler import Sampler
 from etl.sources.identity import source_digests
-from etl.sources.record import RecordSequence, source_name
+from etl.sources.record import RecordSequence, check_source, source_name
 from etl.stages.dtypes import find_dtype
 from etl.stages.pipeline import Pipeline
 
@@ -41,7 +41,8 @@ class RawIterator(IndexedIterator):
         Reuse the memory of a batch when nothing refers to the batch any more.
     on_error : {"raise", "skip"}
         Raise `RecordError` for a record that fails, or leave the record out of its batch. A `UserWarning` at the end of
-        the epoch then says how many were skipped, with the first errors.
+        the epoch then says how many were skipped, with the first errors. What is not the record's fault is raised: too
+        many open files, too little memory, a failing disk or network, a folder that is gone, a missing package.
     padding : Padding, optional
         Pads records of different lengths, which are an error without it.
     bucket_records : int, optional
@@ -77,6 +78,7 @@ class RawIterator(IndexedIterator):
         padding: Padding | None = None,
         bucket_records: int | None = None,
     ) -> None:
+        check_source(source)
         lengths = source_lengths(source, pipeline) if padding is not None else None
         longest = bucket_lengths(lengths, padding, bucket_records, source_name(source))
         sampler = Sampler(

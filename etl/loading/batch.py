@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.arguments import describe
+from etl.sources.record import pair_keys
 from etl.stages.fields import unflatten
-
-# Keys, in lower case, of features and of labels in batches that are mappings.
-FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))
-LABELS_KEYS = frozenset(("label", "labels", "target", "targets", "y"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +74,8 @@ def make_batch(arrays: Mapping[str, Any], repeated: Any = None) -> Batch:
 def as_batch(item: Any) -> Batch:
     """Return `item`, a batch in any form that loaders use, as a `Batch` of the same arrays.
 
-    It is an `etl.Batch`, a pair of features and labels, or a mapping in which their keys can be told: see
-    `FEATURES_KEYS` and `LABELS_KEYS`; if it has two entries, one known key is enough. Features and labels are arrays or
-    tensors of any library, or a tuple or list of them. Labels may be None.
+    It is an `etl.Batch`, a pair of features and labels, or a mapping in which their keys can be told (see `pair_keys`).
+    Features and labels are arrays or tensors of any library, or a tuple or list of them. Labels may be None.
 
     Raises
     ------
@@ -104,17 +100,13 @@ def as_batch(item: Any) -> Batch:
 
 def _named_pair(item: Mapping[Any, Any]) -> tuple[Any, Any] | None:
     """Return the features and labels of `item`, or None if its keys do not tell which entries these are."""
-    features = [key for key in item if str(key).lower() in FEATURES_KEYS]
-    labels = [key for key in item if str(key).lower() in LABELS_KEYS]
-    if len(item) == 2 and len(features) + len(labels) == 1:
-        (other,) = (key for key in item if key not in (*features, *labels))
-        (features if labels else labels).append(other)
-    if len(features) != 1 or len(labels) != 1:
+    keys = pair_keys(item)
+    if keys is None:
         return None
     if len(item) > 2:
-        others = ", ".join(repr(key) for key in item if key not in (*features, *labels))
+        others = ", ".join(repr(key) for key in item if key not in keys)
         warnings.warn(f"the entries {others} of batches are left out", UserWarning, stacklevel=4)
-    return item[features[0]], item[labels[0]]
+    return item[keys[0]], item[keys[1]]
 
 
 def _arrays(name: str, part: Any) -> Any:

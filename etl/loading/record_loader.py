@@ -19,6 +19,7 @@ from etl.stages.fields import batch_fields, flatten
 from etl.stages.pipeline import Pipeline
 from etl.stages.rng import RecordRng
 from presave import Record, forks
+from presave.errors import is_fault_of_record
 from presave.thread_safety import is_thread_safe
 
 OnError = Literal["raise", "skip"]
@@ -43,7 +44,7 @@ class RecordLoader:
     seed : int
         Seeds random stages.
     on_error : {"raise", "skip"}
-        Raise `RecordError` for a record that fails, or skip it.
+        Raise `RecordError` for a record that fails, or skip it if the record is at fault (see `is_fault_of_record`).
     padder : Padder, optional
         Pads records of different lengths.
     granularity : {"record", "share", "batch"}
@@ -118,7 +119,7 @@ class RecordLoader:
     ) -> dict[int, RecordError]:
         """Write the records `indices` into `out`, one row each.
 
-        A `MemoryError` is raised even if `on_error` is "skip". Its message names the record.
+        What is not the record's fault is raised even if `on_error` is "skip". The message names the record.
 
         Parameters
         ----------
@@ -202,7 +203,7 @@ class RecordLoader:
         A returned error was never raised, because its traceback would keep the memory of the batch alive.
         """
         failure = name_error(self._source, self._pipeline, cursor, error)
-        if self._on_error == "skip" and isinstance(failure, RecordError):
+        if self._on_error == "skip" and isinstance(failure, RecordError) and is_fault_of_record(error):
             return failure
         try:
             if failure is error:

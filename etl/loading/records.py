@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from etl.sources.identity import source_digests, source_identity, source_origin
-from etl.sources.record import record_error, source_name
+from etl.sources.record import check_source, record_error, source_name
 from etl.stages.cursor import COLLATING, READING, Cursor, ThreadCursor
 from etl.stages.fields import flatten
 from etl.stages.pipeline import UNRELATED_TO_THE_RECORD, Pipeline
@@ -51,6 +51,7 @@ class Records:
     """
 
     def __init__(self, source: RecordSequence, pipeline: Pipeline) -> None:
+        check_source(source)
         if pipeline.is_random:
             drawing = next(stage_name(stage) for stage in pipeline.stages if is_random(stage))
             raise ValueError(
@@ -120,8 +121,8 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
     """Return the exception to raise for an error while a record was loaded.
 
     It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does; if too many files
-    are open, an `OSError` that does. An error that is
-    not the record's fault is returned unchanged: a missing package, a wrong index, a defect of collating.
+    are open, an `OSError` that does. An error that is not the record's fault is returned unchanged: a missing package,
+    a wrong index, a defect of collating.
 
     Parameters
     ----------

@@ -38,25 +38,32 @@ class Csv(FileIdentity):
     header : bool
         True if the first line names the columns, False if it is the first row.
     features : sequence of str or int, optional
-        Columns that are features, by name or index. By default all but the label.
+        Columns that are features, by name or index. By default all but the label and row names: columns at the
+        beginning that have no name in the first line, as R and pandas write them.
     delimiter : str
         One ASCII character.
     classes : sequence of str, optional
         Names of the classes, in the order of their numbers: for an order of your own, or to give a test set the numbers
         of the training set. By default the first label decides: if it is a whole number, labels are class numbers
-        (int64, unchanged); otherwise they are names, and classes are numbered in sorted order.
+        (int64, unchanged); otherwise they are names, and classes are numbered in sorted order. Blanks around a name do
+        not count, and a missing label, such as NA, is an error unless `classes` names it.
     regression : bool
         If True, labels are targets of `dtype`, not classes.
     dtype : str
         "float32" or "float64".
     missing : float, optional
-        Replacement for empty and NaN values. By default they are errors.
+        Replacement for values that are missing: empty, NaN, NA, NULL, None, ? and the like. By default they are errors.
 
     Raises
     ------
     ValueError
         If a line is malformed. The error names file, line and column. Invalid class labels, unclosed quotes and wrong
         numbers of fields are found when the file is opened, all else when the record is read.
+
+    Warns
+    -----
+    UserWarning
+        If row names are left out.
 
     Notes
     -----
@@ -96,6 +103,7 @@ class Csv(FileIdentity):
             missing=missing,
         )
         self.options = {**self.layout.options, "regression": regression}
+        self.layout.warn_of_row_names()
         finder = None if label is None or regression else LabelFinder(classes)
         starts: list[np.ndarray] = []
         self._length = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import math
+import re
 import struct
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from etl.sources.labels import NUMBER
+from etl.arguments import printable
+from etl.sources.labels import NUMBER, is_missing
 
 # Type codes of struct. Its standard sizes refuse numbers that are too large; its native ones and numpy give infinity.
 DTYPES = {"float32": "f", "float64": "d"}
@@ -24,6 +27,10 @@ UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # A longer line is not a line of a CSV file, and would be read into memory as a whole.
 MAX_LINE_NBYTES = 64 << 20
 MAX_COLUMNS = 1_000_000
+OTHER_DELIMITERS = (";", "\t", "|", ",", " ")
+# pandas' name for a column without one, in a table that was written again.
+ROW_NAMES = re.compile(r"|Unnamed: 0(\.\d+)*")
+SEPARATOR_NOTE = re.compile(r"sep=.{0,2}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,9 @@ class CsvLayout:
     dtype : str
         "float32" or "float64". Values are parsed as float64 and rounded once.
     missing : float or None
-        Replacement for empty and NaN values; None makes them errors.
+        Replacement for missing values (see `is_missing`); None makes them errors.
+    row_names : int
+        Number of columns at the beginning that have no name, and so are neither features nor label.
     """
 
     path: Path
@@ -61,6 +70,7 @@ class CsvLayout:
     delimiter: bytes
     dtype: str
     missing: float | None
+    row_names: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -115,11 +125,11 @@ class CsvLayout:
         if QUOTE in line:
             fields = _join_quoted(fields, self.delimiter, f"{self.path}, line {number}")
         if len(fields) != len(self.names):
-            raise ValueError(f"{self.path}, line {number} has {len(fields)} fields, not {len(self.names)}")
+            raise self.fields_error(number, len(fields))
         return fields
 
     def parse_number(self, field: bytes, number: int, column: int) -> float:
-        """Return the number in `field`, or `missing` if it is empty or NaN.
+        """Return the number in `field`, or `missing` if it is missing (see `is_missing`).
 
         Parameters
         ----------
@@ -136,15 +146,20 @@ class CsvLayout:
             If `field` is not a number that `dtype` holds. It names file, line and column.
         """
         text = field.decode(errors="replace")
+        value: float | None
         try:
-            value = float(field) if field.strip() else math.nan
+            value = math.nan if is_missing(field) else float(field)
         except ValueError:
-            raise self.error(number, column, f"{text!r} is not a number") from None
-        if b"_" in field:
-            raise self.error(number, column, f"{text!r} is not a number")
+            value = None
+        if value is None or b"_" in field:
+            hint = _delimiter_hint(self.names)
+            if b"," in field and not hint:
+                hint = "; write decimals with a point, and thousands without a separator"
+            raise self.error(number, column, f"{text!r} is not a number{hint}")
         if math.isnan(value):
             if self.missing is None:
-                raise self.error(number, column, "the value is missing; pass missing=VALUE, or remove the line")
+                shown = f" ({text!r})" if text.strip() else ""
+                raise self.error(number, column, f"the value is missing{shown}; pass missing=VALUE, or remove the line")
             return self.missing
         try:
             struct.pack(f"={DTYPES[self.dtype]}", value)
@@ -161,6 +176,30 @@ class CsvLayout:
     @cached_property
     def _array_dtype(self) -> np.dtype:
         return np.dtype(self.dtype)
+
+    def fields_error(self, number: int, found: int) -> ValueError:
+        """Return the error for line `number`, which has `found` fields."""
+        hint = _delimiter_hint(self.names)
+        if self.names[0].startswith("#"):
+            hint = "; line 1 begins with '#': comments are not read, remove them"
+        elif found > len(self.names) and not hint:
+            hint = f"; put values that hold {self.delimiter.decode()!r} in quotes"
+            if number == self.first_line and found == len(self.names) + 1:
+                hint += ", and if this table is of R's write.table, write it again with row.names=FALSE"
+        return ValueError(f"{self.path}, line {number} has {found} fields, not {len(self.names)}{hint}")
+
+    def warn_of_row_names(self) -> None:
+        """Warn if columns without a name are left out. The warning points at the caller of the source's constructor."""
+        if self.row_names:
+            columns = "column has" if self.row_names == 1 else f"{self.row_names} columns have"
+            warnings.warn(
+                printable(
+                    f"{self.path}: the first {columns} no name in line 1, like row names of R and pandas, and no part "
+                    "in the features; for data, write a name, or choose the columns with features=[0, ...]"
+                ),
+                UserWarning,
+                stacklevel=3,
+            )
 
     def error(self, number: int, column: int, cause: str) -> ValueError:
         """Return the error for a value.
@@ -204,7 +243,7 @@ def read_layout(
     dtype : str
         "float32" or "float64".
     missing : float or None
-        Replacement for empty and NaN values; None makes them errors.
+        Replacement for missing values; None makes them errors.
 
     Raises
     ------
@@ -226,16 +265,24 @@ def read_layout(
             "columns, choose label or features by name"
         )
     try:
-        names = tuple(field.decode() if header else str(column) for column, field in enumerate(fields))
+        names = tuple(field.decode().strip() if header else str(column) for column, field in enumerate(fields))
     except UnicodeDecodeError:
         raise ValueError(f"{path}, line 1 is not UTF-8 text; convert the file") from None
+    if header and SEPARATOR_NOTE.fullmatch(names[0]):
+        raise ValueError(
+            f"{path}, line 1 is a spreadsheet's note on the separator, {line.decode().strip()!r}: remove the line, and "
+            "pass delimiter= (--delimiter) if it is not a comma"
+        )
     label_column = None if label is None else _find_column(path, names, label)
+    row_names = 0
     if features is None:
-        chosen = tuple(column for column in range(len(names)) if column != label_column)
+        named = [column for column, name in enumerate(names) if column == label_column or not ROW_NAMES.fullmatch(name)]
+        row_names = named[0] if header and named else 0
+        chosen = tuple(column for column in range(row_names, len(names)) if column != label_column)
     else:
         chosen = tuple(_find_column(path, names, column) for column in features)
     if not chosen:
-        raise ValueError(f"{path} has no columns for features; it has {', '.join(names)}")
+        raise ValueError(f"{path} has no columns for features; it has {_quoted(names)}{_delimiter_hint(names)}")
     if label_column is not None and label_column in chosen:
         raise ValueError(f"{path}: column {names[label_column]!r} cannot be the label and a feature")
     return CsvLayout(
@@ -248,6 +295,7 @@ def read_layout(
         delimiter=delimiter.encode(),
         dtype=dtype,
         missing=missing,
+        row_names=row_names,
     )
 
 
@@ -289,8 +337,9 @@ def check_line_length(path: Path, number: int, nbytes: int) -> None:
 
 
 def _find_column(path: Path, names: Sequence[str], column: str | int) -> int:
-    shown = ", ".join(names)
+    shown = f"{_quoted(names)}{_delimiter_hint(names)}"
     if isinstance(column, str):
+        column = column.strip()
         if names.count(column) != 1:
             count = "no" if column not in names else "more than one"
             raise ValueError(f"{path} has {count} column {column!r}; it has {shown}")
@@ -298,6 +347,17 @@ def _find_column(path: Path, names: Sequence[str], column: str | int) -> int:
     if not -len(names) <= column < len(names):
         raise ValueError(f"{path} has no column {column}; it has {len(names)}: {shown}")
     return column % len(names)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """Return `names` for a message, in quotes unless they are plain words: blanks and delimiters would be invisible."""
+    return ", ".join(name if name.isidentifier() or name.isdecimal() else repr(name) for name in names)
+
+
+def _delimiter_hint(names: Sequence[str]) -> str:
+    """Return advice on the delimiter if the only name of a column holds another one."""
+    found = [each for each in OTHER_DELIMITERS if each in names[0]] if len(names) == 1 else []
+    return f"; if {found[0]!r} separates the columns, pass delimiter={found[0]!r} (--delimiter)" if found else ""
 
 
 def _join_quoted(pieces: Sequence[bytes], delimiter: bytes, location: str) -> list[bytes]:
@@ -323,6 +383,7 @@ def unquote(field: bytes, location: str) -> bytes:
     """Return `field` without the quotes of RFC 4180; raise `ValueError` that names `location` for a quote inside it."""
     if QUOTE not in field:
         return field
+    field = field.strip(b" \t")
     inner = field[1:-1]
     is_quoted = len(field) > 1 and field.startswith(QUOTE) and field.endswith(QUOTE)
     if not is_quoted or QUOTE in inner.replace(QUOTE * 2, b""):

@@ -122,7 +122,7 @@ def _find_labels(
     if table is None or (columns > 1 and ((table[:, 0] < starts) | (table[:, -1] >= ends)).any()):
         counts = np.searchsorted(delimiters, ends) - np.searchsorted(delimiters, starts) + 1
         wrong = np.flatnonzero(counts != columns)[0]
-        raise ValueError(f"{layout.path}, line {first_line + wrong} has {counts[wrong]} fields, not {columns}")
+        raise layout.fields_error(int(first_line + wrong), int(counts[wrong]))
     label = layout.label or 0
     return (
         starts if label == 0 else table[:, label - 1] + 1,

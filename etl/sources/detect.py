@@ -9,18 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from etl.images.pillow import suffixes
 from etl.sources.cifar10 import SPLIT_FILES, Cifar10
 from etl.sources.csv import Csv
+from etl.sources.folder_walk import is_hidden
 from etl.sources.idx import SPLIT_PREFIXES, Idx
 from etl.sources.image_folder import ImageFolder
 from etl.sources.named import is_source_name, open_named
-from etl.sources.sequence_files import LABELS_FILE
+from etl.sources.sequence_files import SUFFIX as CSV_SUFFIX
 from etl.sources.sequences import Sequences
 from etl.sources.tar import COMPRESSED_TARS, Tar
+from etl.sources.tar import SUFFIX as SHARD_SUFFIX
 
 
 def open_source(path: str | Path, split: str | None = None, **options: Any) -> Any:
-    """Open the source at `path`: the first row of this table that fits.
+    """Open the source at `path`, by this table.
 
     ==================================================== =============
     path                                                 source
@@ -30,10 +33,15 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> A
     a file `.bin`                                        `Cifar10`
     a folder with the file names of MNIST                `Idx`
     a folder with the file names of CIFAR-10             `Cifar10`
+    a folder with two or more sub-folders of images      `ImageFolder`
     a folder with `.tar` files                           `Tar`
     a folder with CSV files, in it or in its sub-folders `Sequences`
     any other folder                                     `ImageFolder`
     ==================================================== =============
+
+    Hidden files, such as `._a.csv`, do not count. Tables and tar files beside two or more sub-folders of images are
+    left alone. So are one table beside tar files, and CSV files in some sub-folders if these and others hold images, or
+    the reverse. Any other folder that holds two kinds is an error that names both.
 
     If nothing is at `path`, it may be a name instead:
 
@@ -58,8 +66,8 @@ def open_source(path: str | Path, split: str | None = None, **options: Any) -> A
     Raises
     ------
     ValueError
-        If there is no source at `path`, it does not have one of the options, or its function raises an error or returns
-        something else.
+        If there is no source at `path` or two kinds of them, it does not have one of the options, or its function
+        raises an error or returns something else.
 
     Examples
     --------
@@ -103,26 +111,78 @@ def _choose(path: str | Path) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _choose_for_folder(folder: Path) -> Callable[..., Any]:
-    names = {entry.name for entry in os.scandir(folder) if entry.is_file()}
+    """Return the constructor of the source in `folder`; raise `ValueError` that names all kinds if there are several.
+
+    Hidden files do not count, and neither does the order of directory entries.
+    """
+    with os.scandir(folder) as entries:
+        visible = [entry for entry in entries if not is_hidden(entry.name)]
+    files = sorted(entry.name for entry in visible if entry.is_file())
+    shards, tables, pictures = (_ending(files, each) for each in ((SHARD_SUFFIX,), (CSV_SUFFIX,), suffixes()))
+    with_images, with_tables = _find_class_folders(sorted(entry.path for entry in visible if entry.is_dir()))
+    by_name = _choose_by_name(set(files))
+    if by_name is not None:
+        kinds = {by_name: f"the files of {'MNIST' if by_name == Idx.from_folder else 'CIFAR-10'}"}
+        if with_images:
+            kinds[ImageFolder] = f"images in the sub-folder {with_images[0]!r}"
+        return _only(folder, kinds)
+    kinds = {}
+    if len(with_images) > 1:  # class folders: what lies beside them is no data set of its own
+        shards, tables = [], []
+    elif shards and len(tables) == 1:  # it describes them
+        tables = []
+    if with_images or (pictures and len(pictures) >= len(shards) + len(tables)):
+        kinds[ImageFolder] = "images " + (
+            f"in {with_images[0]!r}" if with_images else f"in no sub-folder ({pictures[0]!r})"
+        )
+    if shards:
+        kinds[Tar] = f"tar files ({shards[0]!r})"
+    if tables or with_tables:
+        kinds[Sequences] = f"CSV files ({tables[0]!r})" if tables else f"CSV files in {with_tables[0]!r}"
+    return _only(folder, kinds)
+
+
+def _choose_by_name(names: set[str]) -> Callable[..., Any] | None:
+    """Return the constructor for a folder with these files, if their names are those of MNIST or CIFAR-10."""
     if any(f"{prefix}-images-idx3-ubyte{end}" in names for prefix in SPLIT_PREFIXES.values() for end in ("", ".gz")):
         return Idx.from_folder
     cifar10 = {name for files in SPLIT_FILES.values() for name in files}
-    if names & (cifar10 | {name.removesuffix(".bin") for name in cifar10}):
-        return Cifar10
-    suffixes = {Path(name).suffix.lower() for name in names - {LABELS_FILE}}
-    if ".tar" in suffixes:
-        return Tar
-    if ".csv" in suffixes or LABELS_FILE in names or _has_sequences_below(folder):
-        return Sequences
-    return ImageFolder
+    return Cifar10 if names & (cifar10 | {name.removesuffix(".bin") for name in cifar10}) else None
 
 
-def _has_sequences_below(folder: Path) -> bool:
-    """Return True if a sub-folder has CSV files, judged by the first file found: there may be very many images."""
-    sub_folders = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
-    for sub_folder in sorted(sub_folders, key=lambda entry: entry.name):
-        with os.scandir(sub_folder) as entries:
-            for entry in entries:
-                if entry.is_file() and not entry.name.startswith("."):
-                    return entry.name.lower().endswith(".csv")
-    return False
+def _find_class_folders(folders: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names of the folders that hold images, and of those that hold CSV files, at any depth.
+
+    If every folder that holds either has one kind, the other one is only beside it.
+    """
+    found: dict[tuple[str, ...], list[str]] = {suffixes(): [], (CSV_SUFFIX,): []}
+    for folder in folders:
+        wanted = list(found)
+        for _, inner, names in os.walk(folder):
+            inner[:] = [name for name in inner if not is_hidden(name)]
+            names = [name.lower() for name in names if not is_hidden(name)]
+            for each in [each for each in wanted if any(name.endswith(each) for name in names)]:
+                found[each].append(Path(folder).name)
+                wanted.remove(each)
+            if not wanted:
+                break
+    images, tables = found.values()
+    if set(images) > set(tables):
+        tables = []
+    elif set(tables) > set(images):
+        images = []
+    return images, tables
+
+
+def _ending(names: list[str], ends: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.lower().endswith(ends)]
+
+
+def _only(folder: Path, kinds: dict[Callable[..., Any], str]) -> Callable[..., Any]:
+    if len(kinds) > 1:
+        classes = [getattr(kind, "__qualname__", "") for kind in kinds]
+        raise ValueError(
+            f"{folder} holds {' and '.join(kinds.values())}, and only one kind can be the source: move the other one "
+            f"elsewhere, give the path of the file to read, or choose etl.{' or etl.'.join(classes)} in Python"
+        )
+    return next(iter(kinds), ImageFolder)

@@ -10,15 +10,22 @@ from pathlib import Path, PurePosixPath
 
 from etl.arguments import printable
 
-# Files that file managers leave in folders; like names that begin with a dot, they hold no data.
-FILE_MANAGER_FILES = ("thumbs.db", "desktop.ini")
+# What systems and file managers leave in folders, in lower case; like names that begin with a dot, it holds no data.
+SYSTEM_NAMES = frozenset(
+    ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found", "$recycle.bin", "system volume information")
+)
 MAX_FOLDERS_SHOWN = 3
 MAX_SUFFIXES_SHOWN = 6
 MAX_SUFFIX_CHARACTERS = 16
 
 
+def is_hidden(name: str) -> bool:
+    """Return True if a file or folder of this name holds no data: `._a.csv`, `.DS_Store`, `Thumbs.db`, `__MACOSX`."""
+    return name.startswith(".") or name.lower() in SYSTEM_NAMES
+
+
 class FolderWalk:
-    """The entries of a folder and of its sub-folders, except for names that begin with a dot.
+    """The entries of a folder and of its sub-folders, except for hidden ones.
 
     Links that end in one of `suffixes` or lead to a folder must not lead out of `root`, unless `follow_links`.
 
@@ -62,7 +69,7 @@ class FolderWalk:
         if earlier is not path:
             raise ValueError(f"{path} is the same folder as {earlier}: links lead there, remove one of them")
         with os.scandir(path) as found:
-            entries = sorted((each for each in found if not each.name.startswith(".")), key=lambda each: each.name)
+            entries = sorted((each for each in found if not is_hidden(each.name)), key=lambda each: each.name)
         if not self._follow_links:
             for entry in entries:
                 if entry.is_symlink() and (entry.is_dir() or entry.name.lower().endswith(self._suffixes)):
@@ -117,7 +124,7 @@ class LeftOut:
 
     def add(self, name: str, reason: str) -> None:
         """Count the file named `name`, without its folders, under `reason`."""
-        if not name.startswith(".") and name.lower() not in FILE_MANAGER_FILES:
+        if not is_hidden(name):
             self._counts[reason][suffix_of(name)] += 1
 
     def update(self, counts: Mapping[str, int], reason: str) -> None:

@@ -16,10 +16,18 @@ from presave.files import read_regular_file
 # pattern: backtracking over all combinations would take time quadratic in the number of digits.
 NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 _WHOLE_NUMBER = re.compile(rb"\s*[+-]?\d+\s*")
+# How R, pandas, databases and spreadsheets write that there is no value. Not "none", which may well be a class.
+_MISSING = re.compile(r"|[#<]?na>?|#?n/a( n/a)?|-?nan|nat|null|\?|\.|-?1\.#(ind|qnan)", re.IGNORECASE)
 _INT64 = np.iinfo(np.int64)
 # If nearly every row has a different label, the column does not name classes: an error before memory is full.
 MAX_CLASSES = 1_000_000
 _MAX_CLASSES_FILE_NBYTES = 16 << 20
+
+
+def is_missing(text: bytes) -> bool:
+    """Return True if `text` says that there is no value: it is blank, or a word such as NA, NULL or ?."""
+    word = _stripped(text)
+    return word == "None" or _MISSING.fullmatch(word) is not None
 
 
 class Labels(Protocol):
@@ -56,18 +64,23 @@ class ClassNumbers:
 
 
 class ClassNames:
-    """Class names: the number of a class is its index in `classes`. Raises `ValueError` for a repeated name."""
+    """Class names: the number of a class is its index in `classes`. Blanks around a name do not count.
+
+    Raises `ValueError` for a repeated name.
+    """
 
     def __init__(self, classes: Sequence[str]) -> None:
-        repeated = [name for name, count in Counter(classes).items() if count > 1]
+        repeated = [name for name, count in Counter(map(str.strip, classes)).items() if count > 1]
         if repeated or not classes:
             raise ValueError(f"classes holds {repeated[0]!r} twice" if repeated else "classes is empty")
         self.classes = list(classes)
-        self._numbers = {name.encode(): number for number, name in enumerate(self.classes)}
+        self._numbers = {name.strip().encode(): number for number, name in enumerate(self.classes)}
 
     def value(self, text: bytes) -> int:
         """Return the number of the class named `text`."""
         number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers.get(_stripped(text).encode())
         if number is None:
             raise _invalid(text, f"is none of the {len(self.classes)} classes")
         return number
@@ -127,13 +140,13 @@ class LabelFinder:
 
     def result(self) -> ClassNumbers | ClassNames:
         """Return the meaning of the labels, after all were added."""
-        return self._labels or ClassNames(sorted(text.decode() for text in self._seen))
+        return self._labels or ClassNames(sorted({_stripped(text) for text in self._seen}))
 
     def _check(self, text: bytes) -> None:
         if self._labels is not None:
             self._labels.value(text)
             return
-        if not text.strip():
+        if is_missing(text):
             raise _invalid(text, "")
         try:
             text.decode()
@@ -161,4 +174,16 @@ def read_class_names(path: Path) -> str:
 
 
 def _invalid(text: bytes, reason: str) -> ValueError:
-    return ValueError(f"label {text.decode(errors='replace')!r} {reason}" if text.strip() else "the label is missing")
+    label = text.decode(errors="replace")
+    if not text.strip():
+        return ValueError("the label is missing")
+    if is_missing(text):
+        return ValueError(
+            f"the label is missing ({label!r}): remove the line, or pass classes=[...] if it names a class"
+        )
+    return ValueError(f"label {label!r} {reason}")
+
+
+def _stripped(text: bytes) -> str:
+    """Return `text` without the blanks around it, those of spreadsheets included, which bytes do not know."""
+    return text.decode(errors="replace").strip()

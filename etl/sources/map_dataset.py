@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 from etl.arguments import describe
 from etl.sources.identity import source_digests, source_identity, source_origin
 from etl.sources.randomness import random_states_kept
-from etl.sources.record import Record, source_name
-from etl.sources.structure import PAIR, Structure
+from etl.sources.record import LABELS_KEYS, Record, check_source, pair_keys, source_name
+from etl.sources.structure import PAIR, TEXT, Structure
 from presave.thread_safety import is_thread_safe
 
 if TYPE_CHECKING:
     from etl.loading.batch import Batch
 
 KEYS_SHOWN = 10
+
+
+def usual_keys(item: Any) -> tuple[Any, Any] | None:
+    """Return the keys of features and label if `item` is a mapping of these two alone, such as "image" and "label".
+
+    A text is no label under an unknown key, because records cannot hold texts.
+    """
+    keys = pair_keys(item) if isinstance(item, Mapping) and len(item) == len(PAIR) else None
+    is_caption = keys is not None and isinstance(item[keys[1]], TEXT) and str(keys[1]).lower() not in LABELS_KEYS
+    return None if is_caption else keys
 
 
 class MapStyle(Protocol):
@@ -39,7 +49,8 @@ class MapDataset:
     item                                          record
     ============================================= =============================================
     a pair, or a mapping with `features`          `features` and, if there is one, `label`
-    anything else: `(x, y, weight)`, `{"x": ...}` `features`: every array, in the item's order
+    a mapping of two, such as `image` and `label` `features` and `label`, as `etl.fit` reads batches
+    anything else: `(x, y, weight)`, `{"a": ...}` `features`: every array, in the item's order
     ============================================= =============================================
 
     Tensors are taken without a copy. Numbers are int64, float64 or bool, and a list of them is one array. If an image
@@ -51,10 +62,10 @@ class MapDataset:
     dataset : map-style data set
         Anything with `len(dataset)` and `dataset[index]`.
     features : str or None
-        Key of the features, if items are mappings. For a Hugging Face data set of images: `features="image"`. None
-        takes every array of an item, pairs and labels included, as features.
+        Key of the features, if items are mappings. In a mapping of two, "image", "x" and other usual keys take its
+        place. None takes every array of an item, pairs and labels included, as features.
     label : str or None
-        Key of the label, if items are mappings. None leaves labels out.
+        Key of the label, if items are mappings, or a usual key as for the features. None leaves labels out.
     ragged : sequence of str
         Names of the fields whose size varies between records, for presaving.
     name : str, optional
@@ -91,6 +102,7 @@ class MapDataset:
         name: str | None = None,
         thread_safe: bool | None = None,
     ) -> None:
+        check_source(dataset)
         torch = sys.modules.get("torch")
         is_stream = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
         if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -127,7 +139,7 @@ class MapDataset:
             record = structure.record(item)
             self._structure = structure  # only that of an item which is valid
             return record
-        has_label = structure.keys is None or self._label in structure.keys or self._label is None
+        has_label = structure.keys is None or PAIR[1] in structure.keys.values() or self._label is None
         if not has_label and isinstance(item, Mapping) and self._label in item:
             raise ValueError(f"its item is {describe(item)}; the first item has no {self._label!r}")
         return structure.record(item)
@@ -187,8 +199,13 @@ class MapDataset:
             return None
         named = dict(zip(PAIR, (self._features, self._label), strict=True))
         if isinstance(item, Mapping):
-            if self._features in item:
-                return {key: group for group, key in named.items() if key is not None and key in item}
+            features, label = self._features, self._label
+            usual = usual_keys(item)
+            if usual is not None:
+                features = usual[0] if features == PAIR[0] and features not in item else features
+                label = usual[1] if label == PAIR[1] and label not in item and features == usual[0] else label
+            if features in item:
+                return {key: group for key, group in ((features, PAIR[0]), (label, PAIR[1])) if key in item}
             if self._features != PAIR[0]:
                 raise ValueError(
                     f"its item is {describe(item)}, without {self._features!r}; pass the key of the features, or "

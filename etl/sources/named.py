@@ -12,7 +12,7 @@ import numpy as np
 
 from etl import entry_points
 from etl.functions import PICKLED, find_function, is_function_name
-from etl.sources.map_dataset import MapDataset
+from etl.sources.map_dataset import MapDataset, usual_keys
 from etl.sources.randomness import FILE_SOURCES, random_states_kept
 from etl.sources.record import RecordSequence
 from presave.thread_safety import unopened
@@ -110,7 +110,7 @@ def _as_source(found: Any, name: str) -> RecordSequence:
         source: RecordSequence = found
         return source
     # Nothing is left out of a mapping: the user's own training step may ask for any of its keys.
-    has_more = isinstance(first, Mapping) and not first.keys() <= {"features", "label"}
+    has_more = isinstance(first, Mapping) and not first.keys() <= {"features", "label"} and usual_keys(first) is None
     return MapDataset(
         found,
         features=None if has_more else "features",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import Any
 
 from etl.arguments import printable
 from presave import Record, RecordSequence
 
-__all__ = ["Record", "RecordError", "RecordSequence", "record_error", "source_name"]
+__all__ = ["Record", "RecordError", "RecordSequence", "check_source", "pair_keys", "record_error", "source_name"]
+
+# Keys, in lower case, of features and of labels in mappings: the items of a data set, the batches of a loader.
+FEATURES_KEYS = frozenset(("features", "image", "images", "img", "pixel_values", "input", "inputs", "data", "x"))
+LABELS_KEYS = frozenset(("label", "labels", "target", "targets", "y"))
 
 
 class RecordError(ValueError):
@@ -39,6 +45,29 @@ class RecordError(ValueError):
         of_file = f" ({printable(self.name)})" if self.name else ""
         location = f"record {self.record} of {printable(self.source)}{of_file}"
         return f"{location}: failed at stage '{self.stage}': {self.cause}"
+
+
+def pair_keys(keys: Iterable[Any]) -> tuple[Any, Any] | None:
+    """Return the keys of features and of labels among `keys`; None if they cannot be told.
+
+    Each is the only one in `FEATURES_KEYS` or `LABELS_KEYS`; of two keys, one known key is enough.
+    """
+    keys = list(keys)
+    features = [key for key in keys if str(key).lower() in FEATURES_KEYS]
+    labels = [key for key in keys if str(key).lower() in LABELS_KEYS]
+    if len(keys) == 2 and len(features) + len(labels) == 1:
+        (features if labels else labels).extend(key for key in keys if key not in (*features, *labels))
+    return (features[0], labels[0]) if len(features) == len(labels) == 1 else None
+
+
+def check_source(source: Any) -> None:
+    """Raise `ValueError` if `source` is a path or name instead of a sequence of records."""
+    if isinstance(source, (str, bytes, os.PathLike)):
+        shown = os.fspath(source)
+        raise ValueError(
+            f"{shown!r} is a path or a name, not a sequence of records; pass etl.open_source({shown!r}), or the class "
+            f"of the source, such as etl.ImageFolder({shown!r})"
+        )
 
 
 def record_error(source: Any, record: int, stage: str, cause: BaseException) -> RecordError:

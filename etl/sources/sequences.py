@@ -44,7 +44,7 @@ class Sequences(Identified):
     header : bool
         True if the first line of each file names the columns, False if it is the first step.
     features : sequence of str or int, optional
-        Columns that are features. By default all but the label.
+        Columns that are features. By default all but the label and row names, as for `Csv`.
     delimiter : str
         One ASCII character.
     classes : sequence of str, optional
@@ -55,7 +55,7 @@ class Sequences(Identified):
     dtype : str
         "float32" or "float64".
     missing : float, optional
-        Replacement for empty and NaN values. By default they are errors.
+        Replacement for missing values, as for `Csv`. By default they are errors.
     follow_links : bool
         Follow links that lead out of `root`. By default they are errors.
     allow_empty : bool
@@ -69,7 +69,8 @@ class Sequences(Identified):
     Warns
     -----
     UserWarning
-        If files with another suffix are left out. It counts them, but not hidden files and files beside class folders.
+        If row names or files with another suffix are left out. It counts the files, but not hidden files and files
+        beside class folders.
 
     Notes
     -----
@@ -113,6 +114,7 @@ class Sequences(Identified):
             "missing": missing,
         }
         reader = SequenceFiles(folder, found.files, options)
+        reader.first_layout.warn_of_row_names()
         self.options = {**reader.first_layout.options, "regression": regression}
         self.classes: list[str] | None = None
         if label is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from etl.sources.folder_walk import LeftOut
+from etl.sources.folder_walk import LeftOut, is_hidden
 from etl.sources.identity import FileIdentity, relative_names
 from etl.sources.image_folder import MAX_FILE_NBYTES
 from etl.sources.labels import ClassNames, read_class_names
 from etl.sources.positioned_file import PositionedFile
 from etl.sources.record import Record
-from etl.sources.tar_index import TarIndex, index_tar
+from etl.sources.tar_index import FURTHER_IMAGE, KEY_RULE, TarIndex, index_tar
 from etl.sources.tar_labels import LabelMember
 
 SUFFIX = ".tar"
@@ -38,7 +38,8 @@ class Tar(FileIdentity):
     Consecutive members with the same key (the path up to the first dot in the file name) are a sample, e.g. `0001.jpg`
     and `0001.cls`. A record has `features`, the bytes of the sample's image as read-only uint8 of shape `(bytes,)`,
     and `label`, an int, if there are labels. A member is an image if it has a suffix that `ImageFolder` takes, except
-    that `0001.seg.png` does not count as an image beside `0001.jpg`.
+    that `0001.seg.png` does not count as an image beside `0001.jpg`. Names with dots of their own, such as `22.05.jpg`
+    with `22.05.cls` or `photo.1.jpg` beside `photo.jpg`, are errors, since their dot ends the key.
 
     Parameters
     ----------
@@ -62,8 +63,8 @@ class Tar(FileIdentity):
     Warns
     -----
     UserWarning
-        If members are neither image nor label. It counts them by suffix, but not hidden members, and adds if there are
-        no labels.
+        If members are neither image nor label, or further images of a sample. It counts them by suffix, but not hidden
+        members, and adds if there are no labels.
 
     Notes
     -----
@@ -102,7 +103,8 @@ class Tar(FileIdentity):
             self._check_labels_below(len(self.classes))
         self._open = lru_cache(OPEN_SHARDS)(PositionedFile)
         for index in self._indices:
-            left_out.update(index.left_out, "members that are neither image nor label")
+            left_out.update(_counts(index.left_out, ""), "members that are neither image nor label")
+            left_out.update(_counts(index.left_out, FURTHER_IMAGE), f"further images of a sample: {KEY_RULE}")
         has_labels = any(index.labels is not None and len(index.labels) for index in self._indices)
         advice = "" if has_labels else NO_LABELS
         left_out.warn(self.name, advice)
@@ -178,6 +180,11 @@ class Tar(FileIdentity):
                 raise ValueError(f"{self.shards[shard]}: {name} has label {label}, and there are {classes} classes")
 
 
+def _counts(left_out: Mapping[str, int], mark: str) -> dict[str, int]:
+    """Return the counts of `left_out` whose suffix follows `mark`, without it."""
+    return {name.removeprefix(mark): n for name, n in left_out.items() if name.startswith(FURTHER_IMAGE) == bool(mark)}
+
+
 def _find_shards(path: str | Path | Sequence[str | Path], left_out: LeftOut) -> list[Path]:
     if not isinstance(path, (str, Path)):
         shards = [Path(shard) for shard in path]
@@ -205,7 +212,7 @@ def _find_shards(path: str | Path | Sequence[str | Path], left_out: LeftOut) -> 
 
 def _shards_in(folder: Path) -> list[Path]:
     names = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is needed
-    return [folder / name for name in names if name.lower().endswith(SUFFIX) and not name.startswith(".")]
+    return [folder / name for name in names if name.lower().endswith(SUFFIX) and not is_hidden(name)]
 
 
 def _check_labels_alike(shards: Sequence[Path], indices: Sequence[TarIndex]) -> None:

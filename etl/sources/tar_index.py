@@ -18,7 +18,7 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from etl.images.pillow import suffixes
-from etl.sources.folder_walk import suffix_of
+from etl.sources.folder_walk import is_hidden, suffix_of
 from etl.sources.identity import settle, stamp
 from etl.sources.tar_labels import LabelMember
 
@@ -29,7 +29,10 @@ BLOCK_NBYTES = tarfile.BLOCKSIZE
 # half for shards of ImageNet's size.
 MIN_CACHED_MEMBERS = 2_000
 # Part of the name of a cached index. Change it with the content of an index.
-CACHE_VERSION = 3
+CACHE_VERSION = 4
+KEY_RULE = "a sample's key ends at the first dot of a file name"
+# Marks, in `TarIndex.left_out`, images that another one of their sample was preferred to.
+FURTHER_IMAGE = "*"
 # Apart from blocks of 512 bytes, tarfile reads only long names and pax headers at once.
 MAX_READ_NBYTES = 1 << 20
 # Errors that tarfile's parsers raise for malformed headers.
@@ -56,7 +59,8 @@ class TarIndex:
     label_names : tuple of str or None
         Class names, if labels are names.
     left_out : mapping of str to int
-        Number of members that are neither image nor label, by suffix.
+        Number of members that are neither image nor label, by suffix. The suffix of an image with the suffix of the
+        chosen one follows `FURTHER_IMAGE`.
     """
 
     offsets: np.ndarray
@@ -111,18 +115,20 @@ def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -
     for key, sample in _samples(path, _members(path, file, nbytes), left_out):
         members += len(sample)
         images = {name: each for name, each in sample.items() if f".{name.rpartition('.')[2]}" in suffixes()}
+        _refuse_dots(path, key, sample, images, source.extension)
         if len(images) > 1:  # beside jpg, seg.png is something else
             images = {name: each for name, each in images.items() if "." not in name} or images
         if len(images) != 1:
             found = "more than one image" if images else f"no image ({', '.join(suffixes())})"
             raise ValueError(
                 f"{path}: sample {key} has {found} among its members {', '.join(sample)}; the members of a sample "
-                "must follow one another"
+                f"must follow one another, and {KEY_RULE}"
             )
         member = sample.get(source.extension)
         if wanted is not None and member is None:
             raise ValueError(
-                f"{path}: sample {key} has no member .{source.extension} for its label; it has {', '.join(sample)}"
+                f"{path}: sample {key} has no member .{source.extension} for its label; it has {', '.join(sample)}; "
+                + KEY_RULE
             )
         if offsets and (member is None) == bool(labels):
             has = "no" if member is None else "a"
@@ -136,7 +142,10 @@ def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -
                 )
             labels.append(label)
         (image,) = images.values()
-        left_out.update(suffix_of(each.name) for each in sample.values() if each is not image and each is not member)
+        for each in sample.values():
+            if each is not image and each is not member:
+                suffix = suffix_of(each.name)
+                left_out[FURTHER_IMAGE * (suffix == suffix_of(image.name)) + suffix] += 1
         offsets.append(image.offset_data)
         sizes.append(image.size)
         names.append(image.name.encode("utf-8", "surrogateescape"))
@@ -157,6 +166,24 @@ def _scan(path: Path, file: BinaryIO, nbytes: int, wanted: LabelMember | None) -
     return index, members
 
 
+def _refuse_dots(
+    path: Path, key: str, sample: Mapping[str, tarfile.TarInfo], images: Mapping[str, tarfile.TarInfo], label: str
+) -> None:
+    """Raise `ValueError` if the names of a sample's images have dots of their own, as `22.05.jpg` and `photo.1.jpg`.
+
+    Such images are numbered, and in a sample with another one; or they have labels of their own, and their sample none.
+    """
+    for name, member in images.items():
+        more = name.rpartition(".")[0]
+        is_numbered = len(images) > 1 and more.rpartition(".")[2].isdecimal()
+        has_own_label = bool(more) and label not in sample and f"{more}.{label}" in sample
+        if is_numbered or has_own_label:
+            raise ValueError(
+                f"{path}: {member.name!r} is read as member {name!r} of sample {key!r}, since {KEY_RULE}; write the "
+                "tar file with other names, such as '_' for this dot"
+            )
+
+
 def _samples(
     path: Path, members: Iterator[tarfile.TarInfo], left_out: Counter[str]
 ) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
@@ -164,16 +191,17 @@ def _samples(
 
     A sample is a run of members with the same key. As in WebDataset, the key is the path up to the first dot in the
     file name, and the extension is what follows. Files without an extension belong to no sample and are counted in
-    `left_out`. Hidden files, such as those of macOS, are ignored.
+    `left_out`. Hidden files and those in hidden folders, such as `__MACOSX`, are ignored.
     """
     key = ""
     sample: dict[str, tarfile.TarInfo] = {}
     for member in members:
         folder, slash, name = member.name.rpartition("/")
         stem, dot, extension = name.partition(".")
-        if not stem or not dot:
-            if stem:
-                left_out[suffix_of(name)] += 1
+        if is_hidden(name) or any(is_hidden(each) for each in folder.split("/") if each != "."):
+            continue
+        if not dot:
+            left_out[suffix_of(name)] += 1
             continue
         if sample and key != f"{folder}{slash}{stem}":
             yield key, sample

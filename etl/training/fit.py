@@ -288,6 +288,22 @@ def _count_batches(batches: BatchIterator) -> int | None:
         return None
 
 
+def no_batches_reason(batches: BatchIterator) -> str:
+    """Return why an epoch has no batches, and what to do."""
+    if _count_batches(batches) != 0:
+        return _ITERABLE_AGAIN
+    try:
+        has = f"{batches.state_dict()['records']:,} records"
+    except (AttributeError, KeyError, NotImplementedError, TypeError):  # a DataLoader, or an iterator of the user's own
+        has = "the records"
+    ranks = f" on each of {batches.world_size} ranks" if batches.world_size > 1 else ""
+    size = getattr(batches, "batch_size", None)
+    return (
+        f"{has} do not fill a batch{f' of {size}' if size else ''}{ranks}, and an incomplete one is left out: lower "
+        "batch_size, or pass drop_last=False"
+    )
+
+
 def place_model(model: torch.nn.Module, iterator: Any, backend: Backend) -> torch.nn.Module:
     """Move `model` to the device in place, in the dtype of `iterator` if it names one; return the model.
 
@@ -378,8 +394,10 @@ class _Loop:
         finally:
             close_epoch(batches, iterator)
         # The rest of a resumed epoch may have none, for more ranks or larger batches.
-        if len(self.scores) == before and not is_resumed:
-            raise ValueError(f"epoch {epoch} has no batches, so there is nothing to train on; {_ITERABLE_AGAIN}")
+        if len(self.scores) == before and (not is_resumed or _count_batches(iterator) == 0):
+            raise ValueError(
+                f"epoch {epoch} has no batches, so there is nothing to train on; {no_batches_reason(iterator)}"
+            )
         training.synchronisation.end_epoch()
         training.are_models_equal = True
         if is_whole:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
+import resource
+import shutil
 import warnings
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,3 +201,119 @@ def test_a_record_that_runs_out_of_memory_is_named_and_not_left_out(stage: str, 
     for iterator in (raw := etl.RawIterator(Records(RECORDS), pipeline, 4, on_error="skip"), etl.AsyncIterator(raw)):
         with pytest.raises(MemoryError, match=f"record {number} of Records: failed at stage '{stage}': no room"):
             list(iterator)
+
+
+class _Failing(list[etl.Record]):
+    """Records of which number 5 raises an error, wrapped as users' code and libraries wrap it."""
+
+    def __init__(self, error: BaseException, wrapped: str = "not") -> None:
+        super().__init__(RECORDS)
+        self.error = error
+        self.wrapped = wrapped
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 5:
+            try:
+                raise self.error
+            except BaseException as error:
+                if self.wrapped == "by a cause":
+                    raise ValueError("cannot read number 5") from error
+                if self.wrapped == "by a context":
+                    raise ValueError("cannot read number 5")  # noqa: B904
+                raise
+        return super().__getitem__(index)
+
+
+_OF_THE_MACHINE = [
+    *(
+        OSError(getattr(errno, name), os.strerror(getattr(errno, name)), "photos/5.jpg")
+        for name in (
+            "EMFILE",
+            "ENFILE",
+            "ENOMEM",
+            "EIO",
+            "ESTALE",
+            "ETIMEDOUT",
+            "ENOSPC",
+            "EDQUOT",
+            "ECONNRESET",
+            "ENODEV",
+        )
+    ),
+    RuntimeError("can't start new thread"),
+    RuntimeError("CUDA out of memory. Tried to allocate 20 MiB"),
+]
+
+
+@pytest.mark.parametrize("wrapped", ["not", "by a cause", "by a context"])
+@pytest.mark.parametrize("error", _OF_THE_MACHINE, ids=str)
+def test_what_the_machine_lacks_is_no_fault_of_a_record(error: Exception, wrapped: str) -> None:
+    raw = etl.RawIterator(_Failing(error, wrapped), etl.Pipeline([]), 4, on_error="skip")
+    for iterator in (raw, etl.AsyncIterator(raw)):
+        with pytest.raises(etl.RecordError, match="record 5 of _Failing: failed at stage 'read'"):
+            list(iterator)
+
+
+@pytest.mark.parametrize("wrapped", ["not", "by a cause"])
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("no module 'lz4'"), NameError("no name"), TimeoutError()], ids=repr
+)
+def test_a_defect_of_the_program_is_no_fault_of_a_record(error: Exception, wrapped: str) -> None:
+    with pytest.raises(etl.RecordError, match="record 5 of _Failing"):
+        list(etl.RawIterator(_Failing(error, wrapped), etl.Pipeline([]), 4, on_error="skip"))
+
+
+def test_a_decoder_chosen_because_another_is_missing_may_fail_on_a_record() -> None:
+    records = _Failing(ModuleNotFoundError("no module 'turbo'"), "by a context")
+    with pytest.warns(UserWarning, match="left out 1 of 23 records: record 5 of _Failing"):
+        list(etl.RawIterator(records, etl.Pipeline([]), 4, on_error="skip"))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("gone", ["a file", "a folder", "everything", "all files"])
+def test_a_file_that_is_gone_is_skipped_and_a_folder_that_is_gone_is_not(
+    gone: str, threads: int, photographs: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(photographs, tmp_path / "photos"))
+    source = etl.ImageFolder(folder)
+    chosen = folder / source.files[5]
+    raw = etl.RawIterator(source, etl.Pipeline([etl.stages.Decode(), etl.stages.Resize(8, 8)]), 4, on_error="skip")
+    iterator = etl.AsyncIterator(raw, threads=threads) if threads else raw
+    for path in {"a file": [chosen], "all files": list(chosen.parent.iterdir())}.get(gone, []):
+        path.unlink()
+    if gone.endswith(("folder", "everything")):
+        shutil.rmtree(chosen.parent if gone == "a folder" else folder)
+    if gone == "a file":
+        with pytest.warns(UserWarning, match=rf"left out 1 of {len(source)} records: record 5 of .*No such file"):
+            assert sum(map(len, iterator)) == len(source) - 1
+    else:
+        with pytest.raises(etl.RecordError, match="No such file"):
+            list(iterator)
+
+
+@pytest.mark.parametrize("how", ["raw", "async", "written"])
+def test_running_out_of_file_descriptors_loses_no_records(how: str, photographs: Path, tmp_path: Path) -> None:
+    source = etl.ImageFolder(photographs)
+    opened = []
+
+    class Leaking(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            opened.append(os.open(photographs / source.files[index % len(source)], os.O_RDONLY))
+            return {"features": np.zeros(3), "label": index}
+
+    records = Leaking(range(600))
+    raw = etl.RawIterator(records, etl.Pipeline([]), 4, on_error="skip")
+    load: Any = {
+        "raw": lambda: list(raw),
+        "async": lambda: list(etl.AsyncIterator(raw)),
+        "written": lambda: presave.write(tmp_path / "s", etl.records(records, etl.Pipeline([])), on_error="skip"),
+    }[how]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with pytest.raises((etl.RecordError, OSError), match="Too many open files"):
+            load()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

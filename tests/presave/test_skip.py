@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,9 @@ def test_skipped_records_stay_listed_through_a_conversion(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ragged", [[], ["x"]])
-def test_interrupts_and_memory_errors_are_not_skipped(ragged: list[str], tmp_path: Path) -> None:
-    for error in (KeyboardInterrupt(), SystemExit(2), MemoryError("too large")):
+def test_interrupts_and_what_is_no_fault_of_a_record_are_not_skipped(ragged: list[str], tmp_path: Path) -> None:
+    machine = [OSError(each, "no") for each in (errno.EMFILE, errno.EIO, errno.ENOSPC, errno.ESTALE)]
+    for error in (KeyboardInterrupt(), SystemExit(2), MemoryError("too large"), ImportError("no lz4"), *machine):
 
         class Stops(Spoiled):
             error: BaseException = KeyboardInterrupt()
@@ -146,3 +148,16 @@ def test_interrupts_and_memory_errors_are_not_skipped(ragged: list[str], tmp_pat
 def test_an_unknown_on_error_is_refused(tmp_path: Path) -> None:
     with pytest.raises(presave.StoreError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
         presave.write(tmp_path / "s", Spoiled(), on_error="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("index", [0, 42, 123, 299])
+def test_too_many_open_files_is_raised_wherever_a_record_is_read(index: int, tmp_path: Path) -> None:
+    class Leaks(Spoiled):
+        def __getitem__(self, number: int) -> dict[str, Any]:
+            if number >= index:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().__getitem__(number)
+
+    for ragged in ([], ["x"]):
+        with pytest.raises(OSError, match="Too many open files"):
+            _write(tmp_path / "s", Leaks(), ragged=ragged)

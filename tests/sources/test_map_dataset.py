@@ -20,6 +20,7 @@ from PIL import Image
 
 import etl
 import presave
+from etl.loading.batch import as_batch
 
 NOTHING = etl.Pipeline([])
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -269,3 +270,47 @@ def test_torchs_own_data_sets_and_subsets_are_sources() -> None:
         (batch,) = etl.RawIterator(etl.MapDataset(both), NOTHING, 5)
     assert batch.labels.tolist() == [2, 0, 0, 1, 2]
     assert batch.features.tolist() == [[4, 5], [0, 1], [0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("label", ["label", "labels", "target", "Y", "mask"])
+@pytest.mark.parametrize("features", ["image", "img", "pixel_values", "X", "features"])
+def test_the_usual_keys_are_read_as_fit_reads_them(features: str, label: str) -> None:
+    item = {label: np.int64(3), features: PIXELS}
+    record = one(item)
+    (batch,) = etl.RawIterator(etl.MapDataset([item]), NOTHING, 1, dtype=None)
+    read_by_fit = as_batch({key: np.asarray(value)[None] for key, value in item.items()})
+    np.testing.assert_array_equal(record["features"], PIXELS)
+    assert record["label"] == 3
+    for mine, other in zip(batch, read_by_fit, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_nothing_of_a_mapping_with_further_entries_is_left_out() -> None:
+    assert len(one({"id": 7, "image": PIXELS, "target": 3})["features"]) == 3
+
+
+def test_a_caller_who_wants_no_label_gets_none() -> None:
+    with pytest.warns(UserWarning, match="leaves out the keys 'target'"):
+        assert set(one({"image": PIXELS, "target": 3}, label=None)) == {"features"}
+    assert len(one({"image": PIXELS, "target": 3}, features=None)["features"]) == 2
+
+
+def test_a_caption_is_no_label() -> None:
+    with pytest.warns(UserWarning, match=r"leaves out item\['caption'\]"):
+        assert set(one({"image": PIXELS, "caption": "a cat"})) == {"features"}
+
+
+@pytest.mark.parametrize("path", ["photos", b"photos", Path("photos")], ids=["text", "bytes", "path"])
+def test_a_path_is_no_source(path: Any, tmp_path: Path) -> None:
+    for make in (
+        lambda: etl.RawIterator(path, NOTHING),
+        lambda: etl.records(path, NOTHING),
+        lambda: etl.MapDataset(path),
+    ):
+        with pytest.raises(ValueError, match=r"a path or a name, not a sequence of records; pass etl.open_source\("):
+            make()
+    with pytest.raises(presave.StoreError, match="is a path, not a sequence of records"):
+        presave.write(tmp_path / "store", path)
+    for take in (etl.AsyncIterator, lambda batches: etl.fit(torch.nn.Linear(1, 1), batches)):
+        with pytest.raises(TypeError, match="batches come from an iterable"):
+            take(path)

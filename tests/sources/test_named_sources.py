@@ -325,3 +325,13 @@ def test_a_package_that_pip_installed_is_found(tmp_path: Path) -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS
     )
     assert done.stdout.split() == ["pairs://four", "3", "4"]
+
+
+def test_a_data_set_of_the_usual_keys_has_labels(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np\n\ndef dataset():\n    return [{'image': np.full(2, n), 'target': n} for n in range(3)]\n"
+    )
+    with user_module(tmp_path, "usual_data", code):
+        (batch,) = etl.RawIterator(etl.open_source("usual_data:dataset"), NOTHING, 3)
+    assert batch.labels.tolist() == [0, 1, 2]
+    assert batch.features.shape == (3, 2)

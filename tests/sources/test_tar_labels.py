@@ -187,3 +187,59 @@ def test_the_command_takes_the_label_of_tar_files(tmp_path: Path) -> None:
         with presave.open_store(tmp_path / name) as store:
             assert store.gather(range(2))["label"].tolist() == expected
             assert store.manifest.provenance["options"] == {"label": "json:label"}
+
+
+RULE = "a sample's key ends at the first dot of a file name"
+
+
+def members(*names: str) -> list[tuple[str, bytes]]:
+    return [(name, b"%d" % number) for number, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        (["22.05.jpg", "22.05.cls"], {}),
+        (["22.05.jpg", "22.05.cls", "23.jpg", "23.cls"], {}),
+        (["1.jpg", "1.cls", "22.05.jpg", "22.05.cls"], {}),
+        (["22.05.jpg", "22.05.json"], {"label": "json:label"}),
+        (["22.05.jpg", "22.06.jpg"], {}),
+        (["photo.jpg", "photo.1.jpg", "photo.2.jpg"], {}),
+        (["photo.1.jpg", "photo.jpg"], {}),
+        (["photo.jpg", "photo.cls", "photo.1.jpg", "photo.1.cls"], {}),
+        (["a.b/c.1.png", "a.b/c.jpg"], {}),
+        (["IMG.2024.01.02.jpg", "IMG.2024.01.02.cls"], {}),
+        (["left.a.jpg", "left.b.jpg"], {}),
+    ],
+)
+def test_names_whose_dots_would_lose_samples_or_labels_are_errors_with_the_rule(
+    names: list[str], options: dict[str, str], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "s.tar", members(*names))
+    with pytest.raises(ValueError, match=rf"s\.tar: .*{RULE}"):
+        etl.Tar(path, **options)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.b/1.jpg", "a.b/1.cls", "a.b/2.jpg", "a.b/2.cls"],
+        ["1.05.jpg", "2.05.jpg", "3.05.jpg"],
+        ["./1.jpg", "./2.jpg", "./__MACOSX/1.jpg", ".cache/9.jpg", "Thumbs.db", "x/.DS_Store", "x/desktop.ini"],
+    ],
+)
+def test_dots_in_folders_and_hidden_members_lose_nothing(names: list[str], tmp_path: Path) -> None:
+    source = etl.Tar(write(tmp_path / "s.tar", members(*names)))
+    hidden = ("__MACOSX", ".cache", "Thumbs", "x/")
+    images = [name for name in names if name.endswith("jpg") and not any(each in name for each in hidden)]
+    assert [source.describe(number).removeprefix("s.tar: ") for number in range(len(source))] == images
+
+
+def test_a_further_image_of_a_sample_is_counted_as_one_with_the_rule(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.tar", members("1.jpg", "1.cls", "1.copy.jpg", "1.seg.png"))
+    with pytest.warns(UserWarning, match="leaves out") as caught:
+        assert len(etl.Tar(path)) == 1
+    assert str(caught[0].message) == (
+        f"{path} leaves out 1 .png (members that are neither image nor label) and 1 .jpg (further images of a sample: "
+        f"{RULE})"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 import etl
+import presave
 from tests.loaders import BATCH, FEATURES, LOADERS, RECORDS, Epochs, Generated, Numbers, dataloader, pairs
 
 SIZES = [4, 4, 2]
@@ -257,3 +259,24 @@ def test_an_error_in_mid_epoch_closes_a_generator_though_its_traceback_is_held(a
     assert [thread for thread in threading.enumerate() if thread.name == "etl-prefetch"] == []
     assert error.tb is not None
     assert etl.fit(small_model(), iterator, backend="cpu").scores == reference_scores(1)
+
+
+@pytest.mark.parametrize("kind", ["raw", "presaved", "async", "rest of an epoch", "DataLoader"])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_too_few_records_for_a_whole_batch_are_an_error_that_says_so(kind: str, epochs: int, tmp_path: Path) -> None:
+    records = [{"features": np.ones(3, np.float32), "label": number % 2} for number in range(5)]
+    nothing = etl.Pipeline([])
+    iterator: Any = etl.RawIterator(records, nothing, 8, drop_last=True)
+    if kind == "presaved":
+        iterator = etl.PresavedIterator(presave.write(tmp_path / "store", records), nothing, 8, drop_last=True)
+    if kind == "async":
+        iterator = etl.AsyncIterator(iterator)
+    if kind == "rest of an epoch":
+        smaller = etl.RawIterator(records, nothing, 2)
+        next(iter(smaller))
+        iterator.load_state_dict(smaller.state_dict())
+    if kind == "DataLoader":
+        iterator = DataLoader([(np.ones(3, np.float32), 0)] * 5, 8, drop_last=True)
+    message = "(5|the) records do not fill a batch of 8, and an incomplete one is left out: lower batch_size"
+    with pytest.raises(ValueError, match=rf"has no batches, so there is nothing to train on; {message}"):
+        etl.fit(torch.nn.Linear(3, 2), iterator, epochs=epochs, backend="cpu")
