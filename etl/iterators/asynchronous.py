@@ -6,7 +6,6 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,6 +28,7 @@ from etl.prefetch.worker_pool import WorkerPool
 from etl.runtime.boundaries import batch_boundary
 from etl.runtime.thread_policy import default_loader_threads
 from etl.stages.cursor import ThreadCursor
+from presave import interrupts
 
 
 class AsyncIterator(AheadIterator):
@@ -121,14 +121,11 @@ class AsyncIterator(AheadIterator):
         self._memory_budget = None if memory_budget is None else whole_number("memory_budget", memory_budget, least=1)
         super().__init__(iterator)
         self._name = type(iterator).__name__
-        self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(self._iterator)
         # The end of the last batch that was handed out; None if `_state` is the position.
         self._after: Any = None
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
-        self._worker_pool: WorkerPool | None = None
-        # The memory that worker processes share. If None, batches are in the wrapped iterator's memory.
-        self._buffers: BufferPool | None = None
+        self._source = self._find_source()
         loader = self._source.loader
         if workers == "process":
             self._check_processes()
@@ -136,10 +133,31 @@ class AsyncIterator(AheadIterator):
             raise ValueError(
                 f"memory_budget needs the size of batches, which {self._name} does not tell; use prefetch_size"
             )
-        if self.processes and loader is not None:
-            self._worker_pool = WorkerPool(loader, self.processes, start_method)
+        self._open_pool()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes a copy; it has threads and processes of its own."""
+        return {**self.__dict__, "_running": None, "_source": None, "_worker_pool": None, "_buffers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._source = self._find_source()
+        self._open_pool()
+
+    def _find_source(self) -> Prefetchable:
+        iterator = self._iterator
+        return iterator if isinstance(iterator, IndexedIterator) else WholeBatches(iterator, self._name)
+
+    def _open_pool(self) -> None:
+        """Start the worker processes, if it has any."""
+        self._worker_pool: WorkerPool | None = None
+        # The memory that worker processes share. If None, batches are in the wrapped iterator's memory.
+        self._buffers: BufferPool | None = None
+        if self.processes and self._source.loader is not None:
+            self._worker_pool = WorkerPool(self.processes, self._start_method)
+            interrupts.end_with(self, self._worker_pool.close)
+            self._worker_pool.open(self._source.loader)
             self._buffers = BufferPool(self._source.reuse, allocate=self._worker_pool.memory.allocate)
-            weakref.finalize(self, self._worker_pool.close)
 
     @property
     def prefetch_size(self) -> int:
@@ -182,14 +200,15 @@ class AsyncIterator(AheadIterator):
             self._source.hold_batches(prefetch_size + 1)
         self._state, self._after, self._has_read_ahead = state, None, True
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
-        name_error = partial(self._source.name_error, cursor)
+        name_error = self._source.name_error
         prefetcher: Prefetcher = (
-            ThreadPrefetcher(plans, prefetch_size, name_error, self.threads)
+            ThreadPrefetcher(plans, prefetch_size, cursor, name_error, self.threads)
             if self._worker_pool is None
-            else ProcessPrefetcher(plans, prefetch_size, name_error, self._worker_pool)
+            else ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool)
         )
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
+        prefetcher.start()
         return epoch
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
@@ -255,8 +274,8 @@ class _Epoch(Iterator[Batch]):
         self._prefetcher = prefetcher
         self._timeout = timeout
         self._skipped = SkippedRecords()
-        # Runs when the caller drops the epoch, and at the latest before the interpreter goes away.
-        self._finalizer = weakref.finalize(self, prefetcher.stop)
+        # Also when the caller drops the epoch, and at the latest when the interpreter exits.
+        self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
 
     def __next__(self) -> Batch:
@@ -275,8 +294,9 @@ class _Epoch(Iterator[Batch]):
                 if batch is not None:
                     return batch
         except BaseException:
-            self._is_over = not self._prefetcher.is_stopped
-            self.close()
+            if not self._prefetcher.is_stopped:
+                self._is_over = True
+                self.close()
             raise
         self._is_over = True
         self.close()
@@ -284,8 +304,8 @@ class _Epoch(Iterator[Batch]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stop loading and wait for the threads, which finish at most their current records."""
-        self._finalizer()
+        """Stop loading and wait for the threads, which finish at most their current records: see `Prefetcher.stop`."""
+        self._end()
 
 
 def _fit_into(budget: int, plans: Iterator[AnyPlan]) -> tuple[int, Iterator[AnyPlan]]:

@@ -1,0 +1,181 @@
+"""Threads and ends that an interrupt cannot cut in two.
+
+A `KeyboardInterrupt` can be raised between any two instructions of the main thread: in `Thread.start`, which then has
+started the thread and says that it has not; in `Condition.wait`, while its lock is released; in a finalizer, where
+Python only prints it. It is never raised in another thread, nor inside a function that is written in C. So the main
+thread registers an end before it starts anything (`end_with`), lets other threads do what must be whole (`start`,
+`shielded`), and waits in `SimpleQueue.get`. An end may be called again after an interrupt, from the top.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import multiprocessing.util  # noqa: F401 - what it does at the interpreter's exit comes after `_reach_all`
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, TypeVar
+
+# Seconds that an end waits for a thread that is inside a user's code.
+PATIENCE_SECONDS = 3.0
+
+T = TypeVar("T")
+
+# The ends that have not been reached: the reference whose callback reaches one, and the function that does.
+_ends: dict[object, tuple[weakref.ref[Any], Callable[[], None]]] = {}
+# When the interpreter exits, the time until which all ends may wait.
+_exit_deadline: float | None = None
+
+
+class Worker(threading.Thread):
+    """A daemon thread. After an interrupted `join`, Python takes a thread for ended; `wait` does not."""
+
+    def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str) -> None:
+        super().__init__(target=target, args=args, name=name, daemon=True)
+        # Weak references to all threads, for forks, which know this one while it runs. With a thread that is dropped,
+        # they run a finalizer.
+        threading._dangling.discard(self)  # type: ignore[attr-defined]
+        self._has_returned = False
+        self._returned: SimpleQueue[None] = SimpleQueue()
+
+    def run(self) -> None:
+        """Call the function."""
+        try:
+            super().run()
+        finally:
+            self._has_returned = True
+            self._returned.put(None)
+
+    @property
+    def is_running(self) -> bool:
+        """True from its start until the function has returned."""
+        return self.ident is not None and not self._has_returned
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the thread has ended, at most `seconds`; return whether it has, or was never started."""
+        if self is threading.current_thread():
+            return True
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self.is_running:
+            try:
+                self._returned.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return not self.is_running
+        if self._has_returned:
+            self._returned.put(None)  # for others that wait
+            self.join(PATIENCE_SECONDS)
+        return True
+
+
+def wait_for(workers: Sequence[Worker], seconds: float) -> bool:
+    """Wait until `workers` have ended, at most `seconds` in all, and less at the interpreter's exit."""
+    deadline = time.monotonic() + seconds
+    if _exit_deadline is not None:
+        deadline = min(deadline, _exit_deadline)
+    return all(worker.wait(max(0.0, deadline - time.monotonic())) for worker in workers)
+
+
+def start(threads: Sequence[threading.Thread]) -> None:
+    """Start `threads`, from another one; raise the error of the first that cannot be started."""
+
+    def start_all() -> None:
+        for each in threads:
+            each.start()
+
+    shielded(start_all)
+
+
+def shielded(function: Callable[[], T]) -> T:
+    """Return `function()`, called in another thread if this is the main one.
+
+    An interrupt is raised at once, and `function` goes on to its end.
+    """
+    if threading.current_thread() is not threading.main_thread() or _exit_deadline is not None:
+        return function()
+    outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            outcome.put((function(), None))
+        except BaseException as error:  # noqa: BLE001 - it belongs to the main thread
+            outcome.put((None, error))
+
+    # Not a `Thread`, which would itself have to be started in another thread.
+    _thread.start_new_thread(run, ())
+    result, error = outcome.get()
+    if error is None:
+        returned: T = result
+        return returned
+    try:
+        raise error
+    finally:  # its traceback holds this frame
+        del error
+
+
+def end_with(owner: object, end: Callable[[], None]) -> Callable[[], None]:
+    """Call `end` when `owner` is gone, and at the latest when the interpreter exits.
+
+    Return a function that calls it now; it is not called again unless an interrupt or another error came between.
+    """
+    key = object()
+
+    def reach() -> None:
+        end()
+        _ends.pop(key, None)
+
+    _ends[key] = weakref.ref(owner, finalizer(reach)), reach
+    return reach
+
+
+def finalizer(function: Callable[[], None]) -> Callable[[Any], object]:
+    """Return a callback for `weakref.ref` that calls `function`.
+
+    An interrupt meanwhile is raised when the callback has returned, and `function` is called again. The callback is a
+    method in C that goes on inside the `try` of a generator, so that no instruction is outside of it.
+    """
+    callback = _finalizing(function)
+    next(callback)
+    return callback.send
+
+
+def _finalizing(function: Callable[[], None]) -> Generator[None, Any, None]:
+    try:
+        yield
+        function()
+    except KeyboardInterrupt:
+        _thread.start_new_thread(_finish, (function, sys._getframe()))
+    yield
+
+
+def _finish(function: Callable[[], None], frame: FrameType) -> None:
+    """Call `function`, and interrupt the main thread once it has left `frame`."""
+    function()
+    main: Any = threading.main_thread().ident
+    while _is_inside(sys._current_frames().get(main), frame):
+        time.sleep(0.001)
+    _thread.interrupt_main()
+
+
+def _is_inside(at: FrameType | None, frame: FrameType) -> bool:
+    while at is not None and at is not frame:
+        at = at.f_back
+    return at is not None
+
+
+def _reach_all() -> None:
+    global _exit_deadline
+    _exit_deadline = time.monotonic() + PATIENCE_SECONDS
+    with ExitStack() as stack:  # all of them, also if one raises
+        for _, reach in list(_ends.values()):
+            stack.callback(reach)
+
+
+atexit.register(_reach_all)
+os.register_at_fork(after_in_child=_ends.clear)  # what has to end belongs to the parent
