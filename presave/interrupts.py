@@ -35,13 +35,20 @@ _exit_deadline: float | None = None
 
 
 class Worker(threading.Thread):
-    """A daemon thread. After an interrupted `join`, Python takes a thread for ended; `wait` does not."""
+    """A daemon thread. After an interrupted `join`, Python takes a thread for ended; `wait` does not.
+
+    Parameters
+    ----------
+    target, args, name
+        See `threading.Thread`.
+    """
 
     def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str) -> None:
         super().__init__(target=target, args=args, name=name, daemon=True)
         # Weak references to all threads, for forks, which know this one while it runs. With a thread that is dropped,
         # they run a finalizer.
         threading._dangling.discard(self)  # type: ignore[attr-defined]
+        self._owner = os.getpid()
         self._has_returned = False
         self._returned: SimpleQueue[None] = SimpleQueue()
 
@@ -55,12 +62,12 @@ class Worker(threading.Thread):
 
     @property
     def is_running(self) -> bool:
-        """True from its start until the function has returned."""
-        return self.ident is not None and not self._has_returned
+        """True from its start until the function has returned; False in a fork of its process."""
+        return self.ident is not None and not self._has_returned and os.getpid() == self._owner
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the thread has ended, at most `seconds`; return whether it has, or was never started."""
-        if self is threading.current_thread():
+        if self.ident == threading.get_ident():
             return True
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.is_running:
@@ -74,12 +81,50 @@ class Worker(threading.Thread):
         return True
 
 
+class Wakeups:
+    """Wakes the threads that wait for a change. Unlike a `threading.Condition`, it survives an interrupt of a wait.
+
+    Increase `waiting` while the state is locked, and then call `tokens.get()` without the lock. It may return although
+    nothing has changed.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.tokens: SimpleQueue[None] = SimpleQueue()
+
+    def notify_all(self) -> None:
+        """Wake the threads that wait. The state must be locked."""
+        while self.waiting > 0:
+            self.tokens.put(None)
+            self.waiting -= 1  # last: after an interrupt, a token too many
+
+
 def wait_for(workers: Sequence[Worker], seconds: float) -> bool:
     """Wait until `workers` have ended, at most `seconds` in all, and less at the interpreter's exit."""
     deadline = time.monotonic() + seconds
     if _exit_deadline is not None:
         deadline = min(deadline, _exit_deadline)
     return all(worker.wait(max(0.0, deadline - time.monotonic())) for worker in workers)
+
+
+def wait_while_busy(workers: Sequence[Worker], seconds: Callable[[], float], done: Callable[[], int]) -> bool:
+    """Wait until `workers` have ended, and give up when they are too slow; return whether they have.
+
+    Parameters
+    ----------
+    workers : sequence of Worker
+        The threads.
+    seconds : callable
+        Returns the seconds within which one of them must end or get something done.
+    done : callable
+        Returns a number that changes when something is done.
+    """
+    while True:
+        before, deadline = done(), time.monotonic() + seconds()
+        if all(worker.wait(max(0.0, deadline - time.monotonic())) for worker in workers):
+            return True
+        if done() == before:
+            return False
 
 
 def start(threads: Sequence[threading.Thread]) -> None:
@@ -97,7 +142,7 @@ def shielded(function: Callable[[], T]) -> T:
 
     An interrupt is raised at once, and `function` goes on to its end.
     """
-    if threading.current_thread() is not threading.main_thread() or _exit_deadline is not None:
+    if threading.get_ident() != threading.main_thread().ident or _exit_deadline is not None:
         return function()
     outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 

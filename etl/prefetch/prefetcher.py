@@ -10,7 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from etl.loading.batch_plan import ENDED, AnyPlan
 from etl.stages.cursor import IDLE, Cursor
@@ -64,24 +64,6 @@ class PendingBatch:
         return first, self.next_row
 
 
-class Wakeups:
-    """Wakes the threads that wait for a change. Unlike a `threading.Condition`, it survives an interrupt of a wait.
-
-    Increase `waiting` while the state is locked, and then call `tokens.get()` without the lock. It may return although
-    nothing has changed.
-    """
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.tokens: SimpleQueue[None] = SimpleQueue()
-
-    def notify_all(self) -> None:
-        """Wake the threads that wait. The state must be locked."""
-        while self.waiting > 0:
-            self.tokens.put(None)
-            self.waiting -= 1  # last: after an interrupt, a token too many
-
-
 class Prefetcher:
     """Loads the batches of one epoch ahead of the caller, once it is started.
 
@@ -122,7 +104,7 @@ class Prefetcher:
         # Workers wait on `_has_work`, the consumer on `_is_ready`. There are two conditions because waking a thread
         # that must go on waiting costs as much as loading a small batch.
         self._has_work = threading.Condition(self._lock)
-        self._is_ready = Wakeups()
+        self._is_ready = interrupts.Wakeups()
         # The eventfd of a thread that waits for more than `_has_work`; -1 if there is none.
         self._bell = -1
 
@@ -199,7 +181,7 @@ class Prefetcher:
             self._has_work.notify_all()
             self._is_ready.notify_all()
         # The garbage collector may run this in one of the threads, which holds the lock that another one waits for.
-        if threading.current_thread() in self._threads:
+        if any(thread.ident == threading.get_ident() for thread in self._threads):
             return
         patience = HUNG_PATIENCE_SECONDS if self._hung else interrupts.PATIENCE_SECONDS
         if not interrupts.wait_for(self._threads, patience) and not self._hung:
