@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from presave import forks
+from presave import forks, interrupts
 
 # How long a fork waits until numba and the machine code are loaded, which takes long on a busy machine.
 LOADING_PATIENCE_SECONDS = 60.0
@@ -41,7 +41,8 @@ class Compiled:
         self._load_module = load
         # Re-entrant, because a signal handler may fork or call `begin` in a thread that holds it.
         self._lock = threading.RLock()
-        self._loading: threading.Thread | None = None
+        self._load_lock = threading.Lock()
+        self._loading: interrupts.Worker | None = None
         self._has_begun = False
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
@@ -51,21 +52,24 @@ class Compiled:
             return
         with forks.held_off(), self._lock:
             if self._loading is None:
-                # Not a daemon: the interpreter must not shut down while LLVM works.
-                loading = threading.Thread(target=self._load, name="load-numba", daemon=False)
-                loading.start()
-                self._loading = loading  # only now: other threads may join it as soon as it is set
+                loading = interrupts.Worker(self._load, name="load-numba")
+                loading.daemon = False  # the interpreter must not shut down while LLVM works
+                # After an interrupt another one may be started: the second finds the module loaded.
+                interrupts.start([loading])
+                self._loading = loading  # only now: other threads may wait for it as soon as it is set
 
     def wait(self) -> None:
         """Load the module and wait until that is done."""
         self.begin()
         if self._loading is not None:
             with forks.allowed():  # a fork has to wait for the loading thread, not for this one
-                self._loading.join()
+                self._loading.wait()
 
     def _load(self) -> None:
         # A child forked meanwhile would inherit half-imported modules, but not the thread that is importing them.
-        with forks.held_off(LOADING_PATIENCE_SECONDS):
+        with forks.held_off(LOADING_PATIENCE_SECONDS), self._load_lock:
+            if self._has_begun:
+                return
             self._has_begun = True
             if importlib.util.find_spec("numba") is None:
                 return

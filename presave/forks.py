@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import h5py  # noqa: F401
@@ -39,20 +39,21 @@ class _Block:
         Name of the thread.
     patience : float
         How long a fork waits for it, in seconds.
-    depth : int
-        Number of nested blocks.
+    entered : set
+        One object for each of the nested blocks.
     is_given_up : bool
         True if a fork ran out of patience with it. Later forks do not wait for it until the thread has moved on.
     """
 
     thread: str
     patience: float
-    depth: int = 0
+    entered: set[object] = field(default_factory=set)
     is_given_up: bool = False
 
 
 # Held during a fork. Re-entrant, because a signal handler may fork in a thread that holds it.
-_changed = threading.Condition(threading.RLock())
+_lock = threading.RLock()
+_changed = threading.Condition(_lock)
 # Blocks by thread identifier.
 _blocks: dict[int, _Block] = {}
 _forks_waiting = 0
@@ -68,30 +69,32 @@ _given_up: list[_Block] = []
 @contextlib.contextmanager
 def held_off(patience: float = PATIENCE_SECONDS) -> Iterator[None]:
     """Make forks by other threads wait for the end of this block, for at most `patience` seconds."""
-    identifier = threading.get_ident()
-    with _changed:
-        block = _blocks.get(identifier)
-        if block is None:
-            block = _blocks[identifier] = _Block(threading.current_thread().name, patience)
-        block.depth += 1
-    try:
+    identifier, entry = threading.get_ident(), object()
+    try:  # an interrupt may come before any of these lines, and again while the block is left
+        with _lock:
+            block = _blocks.get(identifier)
+            if block is None:
+                block = _blocks[identifier] = _Block(_thread_name(identifier), patience)
+            block.entered.add(entry)
         yield
     finally:
-        with _changed:
-            block.depth -= 1
-            if not block.depth:
-                _leave()
+        with _lock:
+            block = _blocks.get(identifier)
+            if block is not None:
+                block.entered.discard(entry)
+                if not block.entered:
+                    _leave()
 
 
 @contextlib.contextmanager
 def allowed() -> Iterator[None]:
     """Let forks happen during this block, which must be inside `held_off()` and only wait."""
-    with _changed:
+    with _lock:
         block = _leave()
     try:
         yield
     finally:
-        with _changed:
+        with _lock:
             _return_to(block)
 
 
@@ -99,14 +102,14 @@ def wait_on(condition: threading.Condition) -> None:
     """Wait on `condition`, inside `held_off()`, and let forks happen meanwhile."""
     # The same as `allowed()`, inlined for speed: threads come here for every batch.
     identifier = threading.get_ident()
-    with _changed:
+    with _lock:
         block = _blocks.pop(identifier, None)
         if _forks_waiting:
             _changed.notify_all()
     try:
         condition.wait()
     finally:
-        with _changed:
+        with _lock:
             if block is not None:
                 block.is_given_up = False
                 _blocks[identifier] = block
@@ -118,12 +121,17 @@ def let_through() -> None:
     """Let waiting forks happen now. The calling thread must hold no lock."""
     if not is_pending:
         return
-    with _changed:
+    with _lock:
         block = _leave()
         # No fork waits for a thread that is in no block.
         while block is not None and _forks_waiting:
             _changed.wait()
         _return_to(block)
+
+
+def _thread_name(identifier: int) -> str:
+    # `current_thread` would keep an object for a thread that `threading` has not started.
+    return next((each.name for each in threading.enumerate() if each.ident == identifier), "of presave")
 
 
 def _leave() -> _Block | None:

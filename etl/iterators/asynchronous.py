@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -25,7 +24,7 @@ from etl.loading.buffer_pool import BufferPool
 from etl.loading.records import raise_from
 from etl.loading.sampler import Uneven
 from etl.prefetch.lasting_thread import LastingThread
-from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, Prefetcher
+from etl.prefetch.prefetcher import Prefetcher
 from etl.prefetch.processes import ProcessPrefetcher
 from etl.prefetch.start import START_METHODS
 from etl.prefetch.threads import ThreadPrefetcher
@@ -36,6 +35,7 @@ from etl.sources.reading_at_once import check_threads
 from etl.sources.record import RecordError, RecordSequence
 from etl.stages.cursor import ThreadCursor
 from etl.stages.pipeline import READ
+from presave import interrupts
 from presave.thread_safety import is_thread_safe
 
 READABLE_HERE = (
@@ -146,7 +146,6 @@ class AsyncIterator(AheadIterator):
         self._memory_budget = None if memory_budget is None else whole_number("memory_budget", memory_budget, least=1)
         super().__init__(iterator)
         self._name = type(iterator).__name__
-        self._source: Prefetchable = iterator if isinstance(iterator, IndexedIterator) else WholeBatches(self._iterator)
         # The records that only one thread should read at a time; None if any number may.
         records: RecordSequence | None = iterator.records if isinstance(iterator, IndexedIterator) else None
         self._unsafe = None if records is None or is_thread_safe(records) else records
@@ -157,9 +156,7 @@ class AsyncIterator(AheadIterator):
         self._after: Any = None
         # Weak, so that the threads end when the caller leaves its loop and nothing else holds the epoch.
         self._running: weakref.ref[_Epoch] | None = None
-        self._worker_pool: WorkerPool | None = None
-        # The memory that worker processes share. If None, batches are in the wrapped iterator's memory.
-        self._buffers: BufferPool | None = None
+        self._source = self._find_source()
         loader = self._source.loader
         if workers == "process":
             self._check_processes()
@@ -167,11 +164,33 @@ class AsyncIterator(AheadIterator):
             raise ValueError(
                 f"memory_budget needs the size of batches, which {self._name} does not tell; use prefetch_size"
             )
-        if self.processes and isinstance(iterator, IndexedIterator):
-            key = (_own_rank(), iterator.rank, iterator.world_size, iterator.seed)
-            self._worker_pool = WorkerPool(iterator.loader, self.processes, start_method, key)
+        self._open_pool()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes a copy; it has threads and processes of its own."""
+        return {**self.__dict__, "_running": None, "_source": None, "_worker_pool": None, "_buffers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._source = self._find_source()
+        self._open_pool()
+
+    def _find_source(self) -> Prefetchable:
+        iterator = self._iterator
+        return iterator if isinstance(iterator, IndexedIterator) else WholeBatches(iterator, self._name)
+
+    def _open_pool(self) -> None:
+        """Start the worker processes, if it has any."""
+        self._worker_pool: WorkerPool | None = None
+        # The memory that worker processes share. If None, batches are in the wrapped iterator's memory.
+        self._buffers: BufferPool | None = None
+        source = self._source
+        if self.processes and isinstance(source, IndexedIterator):
+            key = (_own_rank(), source.rank, source.world_size, source.seed)
+            self._worker_pool = WorkerPool(self.processes, self._start_method, key)
+            interrupts.end_with(self, self._worker_pool.close)
+            self._worker_pool.open(source.loader)
             self._buffers = BufferPool(self._source.reuse, allocate=self._worker_pool.memory.allocate)
-            weakref.finalize(self, self._worker_pool.close)
 
     @property
     def prefetch_size(self) -> int:
@@ -219,15 +238,16 @@ class AsyncIterator(AheadIterator):
             self._source.hold_batches(prefetch_size + 1)
         self._state, self._after, self._has_read_ahead = state, None, True
         # No reference to `self`: the threads hold the prefetcher, which must not keep this object alive.
-        name_error = partial(self._source.name_error, cursor)
-        make_thread = threading.Thread if reader is None else reader.call
+        name_error = self._source.name_error
+        make_thread = interrupts.Worker if reader is None else reader.call
         prefetcher: Prefetcher = (
-            ThreadPrefetcher(plans, prefetch_size, name_error, self.threads, make_thread)
+            ThreadPrefetcher(plans, prefetch_size, cursor, name_error, self.threads, make_thread)
             if self._worker_pool is None
-            else ProcessPrefetcher(plans, prefetch_size, name_error, self._worker_pool)
+            else ProcessPrefetcher(plans, prefetch_size, cursor, name_error, self._worker_pool)
         )
         epoch = _Epoch(self, prefetcher, self._timeout)
         self._running = weakref.ref(epoch)
+        prefetcher.start()
         return epoch
 
     def allocate_with(self, allocate: Callable[[int], np.ndarray]) -> None:
@@ -275,7 +295,7 @@ class AsyncIterator(AheadIterator):
             self._is_checked = True
             return None
         # A thread that hangs is replaced. A fork of this process does not have it.
-        if not self._reader.is_free(None if self._timeout is None else HUNG_PATIENCE_SECONDS):
+        if not self._reader.is_free():
             self._reader.close()
             self._reader = LastingThread()
         return self._reader
@@ -326,8 +346,8 @@ class _Epoch(Iterator[Batch]):
         self._prefetcher = prefetcher
         self._timeout = timeout
         self._skipped = SkippedRecords()
-        # Runs when the caller drops the epoch, and at the latest before the interpreter goes away.
-        self._finalizer = weakref.finalize(self, prefetcher.stop)
+        # Also when the caller drops the epoch, and at the latest when the interpreter exits.
+        self._end = interrupts.end_with(self, prefetcher.stop)
         self._is_over = False
 
     def __next__(self) -> Batch:
@@ -346,8 +366,9 @@ class _Epoch(Iterator[Batch]):
                 if batch is not None:
                     return batch
         except BaseException as error:
-            self._is_over = not self._prefetcher.is_stopped
-            self.close()
+            if not self._prefetcher.is_stopped:
+                self._is_over = True
+                self.close()
             if isinstance(error, RecordError):
                 raise_from(owner._explained(error), error)
             raise
@@ -357,8 +378,8 @@ class _Epoch(Iterator[Batch]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stop loading and wait for the threads, which finish at most their current records."""
-        self._finalizer()
+        """Stop loading and wait for the threads, which finish at most their current records: see `Prefetcher.stop`."""
+        self._end()
 
 
 def _own_rank() -> object:

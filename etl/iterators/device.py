@@ -78,30 +78,7 @@ class DeviceIterator(AheadIterator):
         self._running = token = object()
         batches = iter(self._iterator)
         self._has_read_ahead = True
-        return self._batches(batches, token)
-
-    def _batches(self, batches: Iterator[Any], token: object) -> Iterator[Batch]:
-        sent: deque[tuple[Any, State | None]] = deque()
-        is_ended = False
-        try:
-            while True:
-                if self._running is not token:
-                    raise RuntimeError(ENDED)
-                while not is_ended and len(sent) <= AHEAD:
-                    batch = next(batches, _END)
-                    if batch is _END:
-                        is_ended = True
-                    else:
-                        sent.append((self._backend.send(as_batch(batch)), self._read_state()))
-                        del batch  # its memory can be reused as soon as it is copied
-                if not sent:
-                    break
-                arriving, self._state = sent.popleft()
-                yield self._finished(arriving.receive())
-                del arriving
-        finally:
-            close_epoch(batches, self._iterator)
-        self._align()
+        return _Epoch(self, batches, token)
 
     def shard(self, rank: int, world_size: int, uneven: Uneven = "pad") -> DeviceIterator:
         """Return an iterator over the part of each epoch that belongs to `rank`, on the same device.
@@ -130,6 +107,48 @@ class DeviceIterator(AheadIterator):
 
     def _end_epoch(self) -> None:
         self._running = None
+
+
+class _Epoch(Iterator[Batch]):
+    """One epoch in progress. A generator that is dropped would close `batches` where an interrupt is lost."""
+
+    def __init__(self, owner: DeviceIterator, batches: Iterator[Any], token: object) -> None:
+        self._owner = owner
+        self._batches: Iterator[Any] | None = batches
+        self._token = token
+        self._sent: deque[tuple[Any, State | None]] = deque()
+        self._is_ended = False
+
+    def __next__(self) -> Batch:
+        owner = self._owner
+        if self._batches is None:
+            raise StopIteration
+        try:
+            if owner._running is not self._token:
+                raise RuntimeError(ENDED)
+            while not self._is_ended and len(self._sent) <= AHEAD:
+                batch = next(self._batches, _END)
+                if batch is _END:
+                    self._is_ended = True
+                else:
+                    self._sent.append((owner._backend.send(as_batch(batch)), owner._read_state()))
+                    del batch  # its memory can be reused as soon as it is copied
+            if self._sent:
+                arriving, owner._state = self._sent.popleft()
+                return owner._finished(arriving.receive())
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        owner._align()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the epoch of the wrapped iterator."""
+        batches, self._batches = self._batches, None
+        self._sent.clear()
+        if batches is not None:
+            close_epoch(batches, self._owner._iterator)
 
 
 def _on_device(stage: Any) -> OnDevice:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from inspect import GEN_RUNNING, getgeneratorstate
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +13,9 @@ from etl.iterators.iterator import BatchIterator, close_epoch
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import AnyPlan, Loader, ReadyBatch, SkippedRecords, State
 from etl.loading.buffer_pool import BufferPool
-from etl.stages.cursor import Cursor
+from etl.stages.cursor import IDLE, Cursor
+
+_END: Any = object()
 
 
 class Prefetchable(Protocol):
@@ -63,23 +67,45 @@ class WholeBatches:
     loader = None
     reuse = False
 
-    def __init__(self, iterator: BatchIterator) -> None:
+    def __init__(self, iterator: BatchIterator, name: str) -> None:
         self._iterator = iterator
+        self._name = name
+        # The epoch that was begun last, with its cursor.
+        self._epoch: Generator[ReadyBatch, None, None] | None = None
+        self._cursor: Cursor | None = None
 
     def plans(self, cursor: Cursor, pool: BufferPool | None = None) -> Iterator[ReadyBatch]:  # noqa: ARG002
-        """Begin the next epoch and yield its batches, already loaded."""
-        return self._ready(iter(self._iterator))
+        """Begin the next epoch and yield its batches, already loaded.
 
-    def _ready(self, batches: Iterator[Any]) -> Iterator[ReadyBatch]:
+        Raises `RuntimeError` if the thread of the epoch before still waits for a batch: two threads must not advance an
+        iterable.
+        """
+        if self._epoch is not None and self._cursor is not None and getgeneratorstate(self._epoch) == GEN_RUNNING:
+            raise RuntimeError(
+                f"{self._name} cannot begin an epoch: a thread of the one before still waits for its batch "
+                f"{self._cursor.record}, and must not be joined by another; iterate again when that batch is there, or "
+                "make a new iterator"
+            )
+        self._cursor = cursor
+        self._epoch = self._ready(iter(self._iterator), cursor)
+        return self._epoch
+
+    def _ready(self, batches: Iterator[Any], cursor: Cursor) -> Generator[ReadyBatch, None, None]:
         can_resume = getattr(self._iterator, "can_resume", True)
         try:
-            for number, batch in enumerate(batches):
+            for cursor.record in count():
+                batch = next(batches, _END)
+                if batch is _END:
+                    break
                 if batch is None:
-                    raise ValueError(f"batch {number} of the epoch is None")
-                yield ReadyBatch(batch, self._iterator.state_dict() if can_resume else None)
+                    raise ValueError(f"batch {cursor.record} of the epoch is None")
+                ready = ReadyBatch(batch, self._iterator.state_dict() if can_resume else None)
                 del batch  # its memory can be reused as soon as the caller drops it
+                yield ready
+                del ready
         finally:
             close_epoch(batches, self._iterator)
+            cursor.record = IDLE
 
     def state_after(self, after: State) -> State:
         """Return `after`, which already is a state."""
@@ -97,6 +123,6 @@ class WholeBatches:
     def fill(self, plan: AnyPlan) -> None:
         """Do nothing: the iterator leaves out no batch."""
 
-    def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:  # noqa: ARG002
-        """Return `cause`: the iterator's records are unknown."""
-        return cause
+    def name_error(self, cursor: Cursor, cause: BaseException) -> BaseException:
+        """Return a `TimeoutError` for `cause` that names the batch: the iterator's records are unknown."""
+        return cause if cursor.record == IDLE else TimeoutError(f"batch {cursor.record} of {self._name}: {cause}")

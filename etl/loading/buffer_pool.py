@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,8 @@ class BufferPool:
         self.reuse = reuse
         self.max_free = max_free
         self._allocate = allocate
-        self._free: dict[int, deque[np.ndarray]] = {}
+        # Loans that have ended, by size.
+        self._free: dict[int, deque[_Return]] = {}
 
     def empty(self, count: int, capacity: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an uninitialised array.
@@ -59,14 +61,8 @@ class BufferPool:
         if self._allocate is None and (not self.reuse or nbytes < MIN_NBYTES):
             return np.empty((count, *shape), dtype)
         nbytes = round_up(nbytes)
-        memory = np.asarray(_Loan(self, self._find(nbytes))) if self.reuse else self._find(nbytes)
+        memory = self._lend(nbytes) if self.reuse else self._make(nbytes)
         return memory[: count * math.prod(shape) * dtype.itemsize].view(dtype).reshape(count, *shape)
-
-    def give_back(self, memory: np.ndarray) -> None:
-        """Keep `memory` for another batch. This takes no lock, because the garbage collector may call it anywhere."""
-        free = self._free.get(memory.nbytes)
-        if free is not None and len(free) < self.max_free:
-            free.append(memory)
 
     def clear(self) -> None:
         """Free unused memory. A batch that is still in use frees its memory when it is dropped."""
@@ -75,11 +71,18 @@ class BufferPool:
     def __getstate__(self) -> dict[str, Any]:
         return {"reuse": self.reuse, "max_free": self.max_free, "_allocate": None, "_free": {}}
 
-    def _find(self, nbytes: int) -> np.ndarray:
+    def _lend(self, nbytes: int) -> np.ndarray:
+        free = self._free.get(nbytes)
+        if free is None or (free.maxlen or 0) < self.max_free:
+            free = self._free[nbytes] = deque(free or (), self.max_free)
         try:
-            return self._free.setdefault(nbytes, deque()).pop()  # returned last: likeliest to be in the CPU cache
+            memory = free.pop().memory  # returned last: likeliest to be in the CPU cache
         except IndexError:
-            return np.empty(nbytes, np.uint8) if self._allocate is None else self._allocate(nbytes)
+            memory = self._make(nbytes)
+        return np.asarray(_Loan(memory, free))
+
+    def _make(self, nbytes: int) -> np.ndarray:
+        return np.empty(nbytes, np.uint8) if self._allocate is None else self._allocate(nbytes)
 
 
 def round_up(nbytes: int) -> int:
@@ -92,12 +95,20 @@ def round_up(nbytes: int) -> int:
 
 
 class _Loan:
-    """The base object of an array from a pool. numpy drops it with the last view, which returns the memory."""
+    """The base object of an array from a pool. numpy drops it with the last view, which returns the memory to `free`.
 
-    def __init__(self, owner: BufferPool, memory: np.ndarray) -> None:
-        self._owner = owner
-        self._memory = memory
+    That is done in C alone: an interrupt in a `__del__` would be lost, and it takes no lock, because the garbage
+    collector may do it anywhere.
+    """
+
+    def __init__(self, memory: np.ndarray, free: deque[_Return]) -> None:
         self.__array_interface__ = memory.__array_interface__
+        self._return = _Return(self, free.append)
+        self._return.memory = memory
 
-    def __del__(self) -> None:
-        self._owner.give_back(self._memory)
+
+class _Return(weakref.ref[_Loan]):
+    """A reference to a loan. With the loan, its callback ends."""
+
+    __slots__ = ("memory",)
+    memory: np.ndarray

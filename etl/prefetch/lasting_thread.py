@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from presave import interrupts
 
 LOADING, IDLE = "etl-prefetch", "etl-idle"
 T = TypeVar("T")
@@ -23,95 +24,103 @@ class LastingThread:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: interrupts.Worker | None = None
         self._last: Call | None = None
         self._is_closed = False
+        self._end = interrupts.end_with(self, partial(self._calls.put, None))
 
     def __reduce__(self) -> tuple[type[LastingThread], tuple[()]]:
         return LastingThread, ()
 
-    def is_free(self, patience: float | None) -> bool:
-        """Return True if it can make another call, after `patience` seconds at most for the last one to end."""
+    def is_free(self) -> bool:
+        """Return True if it can make another call; wait `interrupts.PATIENCE_SECONDS` at most for the last one."""
         if self._is_closed or self._owner != os.getpid():
             return False
-        return self._last is None or self._last.join(patience)
+        return self._last is None or self._last.wait(interrupts.PATIENCE_SECONDS)
 
-    def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), **_: Any) -> Call:
-        """Return a call to start; takes the arguments of `threading.Thread`, of which it needs these two."""
-        return Call(self, target, args)
+    def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str = LOADING) -> Call:
+        """Return a call to start; takes the arguments of `interrupts.Worker`."""
+        return Call(self, target, args, name)
 
     def result(self, function: Callable[[], T]) -> T:
         """Call `function` in the thread and return its result, or raise its exception."""
-        future: Future[T] = Future()
+        outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
         def call() -> None:
             try:
-                future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - raised by `result`
-                future.set_exception(error)
+                outcome.put((function(), None))
+            except BaseException as raised:  # noqa: BLE001 - raised by `result`
+                outcome.put((None, raised))
 
-        self.call(call).start()
-        return future.result()
+        interrupts.start([self.call(call)])
+        result, error = outcome.get()
+        if error is None:
+            returned: T = result
+            return returned
+        try:
+            raise error
+        finally:  # its traceback holds this frame
+            del error
 
     def close(self) -> None:
         """End the thread after its last call."""
         self._is_closed = True
-        self._calls.put(None)
+        self._end()
 
     def begin(self, call: Call) -> int | None:
         """Let the thread make `call` next, and return the identifier of the thread."""
         if self._thread is None:
-            thread = threading.Thread(target=_work, args=(self._calls,), name=IDLE, daemon=True)
-            thread.start()
-            self._thread = thread
-            weakref.finalize(self, self._calls.put, None)
+            self._thread = interrupts.Worker(_work, (self._calls,), name=IDLE)
+            self._thread.start()
         self._last = call
         self._calls.put(call)
         return self._thread.ident
 
 
 class Call:
-    """A call of a `LastingThread`, with those members of `threading.Thread` that a prefetcher needs.
+    """A call of a `LastingThread`, to be started and waited for as an `interrupts.Worker` is.
 
     Parameters
     ----------
     thread : LastingThread
         Makes the call.
-    target, args
-        As for `threading.Thread`.
+    target, args, name
+        As for `interrupts.Worker`; the thread has the name during the call.
     """
 
-    def __init__(self, thread: LastingThread, target: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def __init__(self, thread: LastingThread, target: Callable[..., object], args: tuple[Any, ...], name: str) -> None:
         # Both are dropped when they are not needed any more: they refer to batches, and to the thread.
         self._thread: LastingThread | None = thread
         self._call: tuple[Callable[..., object], tuple[Any, ...]] | None = (target, args)
-        self._ended = threading.Event()
-        self.ident: int | None = None
+        self._name = name
+        self._returned = interrupts.Returned()
+        self._ident: int | None = None
+
+    @property
+    def ident(self) -> int | None:
+        """The identifier of the thread, while it makes the call; None before and after."""
+        return None if self._returned.is_set() else self._ident
 
     def start(self) -> None:
         """Make the call when the thread has made those before it."""
         assert self._thread is not None  # noqa: S101 - a call is started once
-        self.ident, self._thread = self._thread.begin(self), None
+        self._ident, self._thread = self._thread.begin(self), None
 
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait until the call has ended; return False if it has not after `timeout` seconds."""
-        return self._ended.wait(timeout)
-
-    def is_alive(self) -> bool:
-        """Return True until the call has ended."""
-        return not self._ended.is_set()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the call has ended, at most `seconds`; return whether it has, or was never started."""
+        return self._ident is None or self._returned.wait(seconds)
 
     def run(self) -> None:
         """Make the call, in the thread. An exception ends it as it would end a thread."""
         thread, call, self._call = threading.current_thread(), self._call, None
         assert call is not None  # noqa: S101 - a call is made once
-        thread.name = LOADING
+        thread.name = self._name
         try:
             call[0](*call[1])
         finally:
             del call
             thread.name = IDLE
-            self._ended.set()
+            self._returned.set()
 
 
 def _work(calls: SimpleQueue[Call | None]) -> None:

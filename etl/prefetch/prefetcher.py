@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from queue import Empty
 
 from etl.loading.batch_plan import ENDED, AnyPlan
+from etl.stages.cursor import IDLE, Cursor
+from presave import interrupts
 
-# Seconds to wait for a thread of this process to finish its current record, after a timeout.
+# Seconds to wait for a thread of this process that is known to hang.
 HUNG_PATIENCE_SECONDS = 0.1
 
-# Takes an error that was raised while a batch was planned, and returns one that names the record being loaded, if any.
-ErrorNamer = Callable[[BaseException], BaseException]
+# Returns an error for the given one that names what is loaded at a cursor, if anything.
+ErrorNamer = Callable[[Cursor, BaseException], BaseException]
 
 
 @dataclass(eq=False)
@@ -60,7 +65,7 @@ class PendingBatch:
 
 
 class Prefetcher:
-    """Loads the batches of one epoch ahead of the caller.
+    """Loads the batches of one epoch ahead of the caller, once it is started.
 
     A subclass has workers that plan batches, one at a time, and load their chunks.
 
@@ -70,12 +75,15 @@ class Prefetcher:
         The batches of the epoch, in order. One thread at a time advances it.
     prefetch_size : int
         Most batches, finished or not, to hold besides the one that the caller has.
+    cursor : Cursor
+        Set to what is loaded to plan a batch.
     name_error : callable
-        Takes an error that was raised while a batch was planned, and returns one that names the record being loaded.
+        Takes a cursor and an error, and returns one that names what is loaded there.
     """
 
-    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer) -> None:
+    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, cursor: Cursor, name_error: ErrorNamer) -> None:
         self._plans = plans
+        self._planning = cursor
         self._name_error = name_error
         # Batches that may still be begun.
         self._room = prefetch_size
@@ -87,13 +95,16 @@ class Prefetcher:
         self._is_exhausted = False
         self.is_stopped = False
         self._hung = False
+        # Threads of this process, and what each of them loads.
+        self._threads: Sequence[interrupts.AnyWorker] = ()
+        self._cursors: Sequence[Cursor] = ()
         self._owner = os.getpid()
         # Re-entrant, because the collector may stop the prefetcher in a thread that is inside it.
         self._lock = threading.RLock()
         # Workers wait on `_has_work`, the consumer on `_is_ready`. There are two conditions because waking a thread
         # that must go on waiting costs as much as loading a small batch.
         self._has_work = threading.Condition(self._lock)
-        self._is_ready = threading.Condition(self._lock)
+        self._is_ready = interrupts.Wakeups()
         # The eventfd of a thread that waits for more than `_has_work`; -1 if there is none.
         self._bell = -1
 
@@ -114,59 +125,78 @@ class Prefetcher:
             raise RuntimeError(
                 f"this epoch is loaded in process {self._owner}, of which this process is a fork: begin another here"
             )
-        with self._lock:
-            deadline = None if timeout is None else time.monotonic() + timeout
-            while not self.is_stopped:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if self.is_stopped:
+                    raise RuntimeError(ENDED)
                 if self._pending:
                     if self._pending[0].is_done:
+                        pending = self._pending.popleft()
+                        self._room += 1
+                        self._has_work.notify()
+                        if self._bell >= 0:
+                            os.eventfd_write(self._bell, 1)
+                        if not pending.errors:
+                            return pending.plan
+                        error = min(pending.errors, key=lambda each: each[0])[1]
+                        pending.errors.clear()
                         break
                 elif self._is_exhausted and not self._is_planning:
+                    if self._plan_error is None:
+                        return None
+                    error, self._plan_error = self._plan_error, None
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if timeout is not None and left is not None and left <= 0:
                     self._check_timeout(timeout)
                     deadline, left = time.monotonic() + timeout, timeout
-                self._is_ready.wait(left)
-            if self.is_stopped:
-                raise RuntimeError(ENDED)
-            if self._pending:
-                pending = self._pending.popleft()
-                self._room += 1
-                self._has_work.notify()
-                if self._bell >= 0:
-                    os.eventfd_write(self._bell, 1)
-                if not pending.errors:
-                    return pending.plan
-                error = min(pending.errors, key=lambda each: each[0])[1]
-                pending.errors.clear()
-            elif self._plan_error is not None:
-                error, self._plan_error = self._plan_error, None
-            else:
-                return None
+                self._is_ready.waiting += 1
+            with contextlib.suppress(Empty):
+                self._is_ready.tokens.get(timeout=left)
         try:
             raise error
         finally:  # its traceback holds this frame: what the caller had would live until the collector runs
             del error
 
+    def start(self) -> None:
+        """Start this process's threads. The caller must have arranged for `stop`."""
+        interrupts.start(self._threads)
+
     def stop(self) -> None:
-        """Stop taking records and join this process's threads.
+        """Stop taking records and wait for this process's threads, which finish their current records.
+
+        A thread that takes longer than `PATIENCE_SECONDS` is left, with a warning, and ends when its record does. Any
+        thread may call this, and again; after an interrupt it must be called again.
 
         Does nothing in a fork of this process, which has none of the threads; a lock that one of them held stays locked
         there for ever.
         """
-        if os.getpid() == self._owner:
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
             self._stop()
+            self._pending.clear()
+            self._untaken.clear()
+            self._has_work.notify_all()
+            self._is_ready.notify_all()
+        # The garbage collector may run this in one of the threads, which holds the lock that another one waits for.
+        if any(thread.ident == threading.get_ident() for thread in self._threads):
+            return
+        patience = HUNG_PATIENCE_SECONDS if self._hung else interrupts.PATIENCE_SECONDS
+        if not interrupts.wait_for(self._threads, patience) and not self._hung:
+            self._hung = True
+            cause = TimeoutError(f"not finished {patience:g} s after the loop over the batches was left")
+            hung = next((each for each in self._cursors if each.record != IDLE), self._planning)
+            warnings.warn(
+                f"{self._name_error(hung, cause)}; the thread that waits for it is left, and ends when it is finished",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _stop(self) -> None:
-        raise NotImplementedError
-
-    def _close_plans(self) -> None:
-        """Close the iterator of plans, which no thread advances any more, so that a foreign loader ends its work."""
-        with self._lock:
-            plans, self._plans = self._plans, iter(())
-        close = getattr(plans, "close", None)
-        if close is not None:
-            close()
+        """Make the threads end; `_lock` is held."""
+        self.is_stopped = True
 
     def _check_timeout(self, timeout: float) -> None:
         """Raise an error because a wait was too long, unless waiting longer is justified; `_lock` is held."""

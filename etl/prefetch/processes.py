@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 
 from etl.loading.batch_plan import AnyPlan, BatchPlan
 from etl.loading.records import raise_from
-from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher
+from etl.prefetch.prefetcher import ErrorNamer, PendingBatch, Prefetcher
 from etl.prefetch.worker_main import Failed, Ready, Task
 from etl.prefetch.worker_pool import WorkerPool
 from etl.prefetch.worker_process import Chunk, Worker
-from presave import forks
+from etl.stages.cursor import Cursor
+from presave import forks, interrupts
 
 # Chunks that a worker has at a time: while it loads one, the next is waiting for it.
 CHUNKS_AHEAD = 2
@@ -31,43 +31,42 @@ class ProcessPrefetcher(Prefetcher):
 
     Parameters
     ----------
-    plans, prefetch_size, name_error
+    plans, prefetch_size, cursor, name_error
         See `Prefetcher`. The arrays of `plans` must be in the pool's memory.
     pool : WorkerPool
         The processes.
     """
 
-    def __init__(self, plans: Iterator[AnyPlan], prefetch_size: int, name_error: ErrorNamer, pool: WorkerPool) -> None:
-        super().__init__(plans, prefetch_size, name_error)
+    def __init__(
+        self, plans: Iterator[AnyPlan], prefetch_size: int, cursor: Cursor, name_error: ErrorNamer, pool: WorkerPool
+    ) -> None:
+        super().__init__(plans, prefetch_size, cursor, name_error)
         pool.check_owner()
-        pool.renew([worker for worker in pool.workers if worker.has_ended()])
-        for worker in pool.workers:
-            worker.update_settings()
         self._pool = pool
         # Workers that may be replaced if they are lost between two records. A limit, because a worker that always dies
         # at once would be replaced for ever.
         self._replacements = len(pool.workers)
         # The record being loaded to plan a batch at the last timeout, if workers had not started by then.
         self._planned_with: int | None = None
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._direct, name="etl-prefetch", daemon=True)
-        try:
-            self._thread.start()
-        except BaseException:
-            os.close(self._bell)
-            raise
+        self._threads = [interrupts.Worker(self._direct, name="etl-prefetch")]
 
     def _direct(self) -> None:
         try:
             with forks.held_off():
+                self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                with self._pool.lease:
+                    self._pool.renew([worker for worker in self._pool.workers if worker.has_ended()])
+                    for worker in self._pool.workers:
+                        worker.update_settings()
                 while not self.is_stopped:
                     self._take_turn()
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for a batch
             self._fail(error)
         finally:
             with self._lock:
-                os.close(self._bell)
-                self._bell = -1
+                bell, self._bell = self._bell, -1
+            if bell >= 0:
+                os.close(bell)
 
     def _take_turn(self) -> None:
         """Plan and hand out as many batches as there is room for, then wait for workers or the consumer."""
@@ -76,17 +75,17 @@ class ProcessPrefetcher(Prefetcher):
             self._plan_next()
             self._hand_out()
         self._hand_out()
-        # If a record hung until the next prefetcher was made, answers are for that one.
-        if self.is_stopped:
-            return
-        with forks.allowed():
-            answered, ended = self._pool.wait(self._bell)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-        for worker in answered:
-            self._receive(worker)
-        for worker in ended:
-            self._lose(worker, worker.death())
+        with self._pool.lease:
+            if self.is_stopped:  # what workers send from now on may be for the next epoch
+                return
+            with forks.allowed():
+                answered, ended = self._pool.wait(self._bell)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+            for worker in answered:
+                self._receive(worker)
+            for worker in ended:
+                self._lose(worker, worker.death())
 
     def _may_plan(self) -> bool:
         with self._lock:
@@ -98,17 +97,20 @@ class ProcessPrefetcher(Prefetcher):
 
     def _hand_out(self) -> None:
         """Give every worker its chunks: each gets one before any gets a second."""
-        workers = self._pool.alive
-        for ahead in range(CHUNKS_AHEAD):
-            for worker in workers:
-                if len(worker.chunks) > ahead:
-                    continue
-                with self._lock:
-                    if not self._untaken:
-                        return
-                    chunk = self._take_chunk(self._untaken[0], len(workers))
-                    worker.chunks.append(chunk)
-                self._send(worker, chunk)
+        if not self._untaken:
+            return
+        with self._pool.lease:
+            workers = self._pool.alive
+            for ahead in range(CHUNKS_AHEAD):
+                for worker in workers:
+                    if len(worker.chunks) > ahead:
+                        continue
+                    with self._lock:
+                        if not self._untaken:
+                            return
+                        chunk = self._take_chunk(self._untaken[0], len(workers))
+                        worker.chunks.append(chunk)
+                    self._send(worker, chunk)
 
     def _take_chunk(self, pending: PendingBatch, workers: int) -> Chunk:
         first, last = pending.take_chunk(workers, -(-pending.plan.rows // (MAX_CHUNKS * workers)))
@@ -196,34 +198,27 @@ class ProcessPrefetcher(Prefetcher):
 
     def _stop(self) -> None:
         # Workers finish the chunks that they have, which nothing waits for.
-        with self._lock:
-            self.is_stopped = True
-            self._pending.clear()
-            self._untaken.clear()
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
-            self._is_ready.notify_all()
-        # The collector may run this in the prefetcher's own thread.
-        if threading.current_thread() is not self._thread:
-            self._thread.join(HUNG_PATIENCE_SECONDS if self._hung and self._is_planning else None)
+        super()._stop()
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
 
     def _check_timeout(self, timeout: float) -> None:
         cause = TimeoutError(f"not finished after {timeout:g} s of waiting for its batch")
         if self._pool.is_starting:
             # The thread that would learn that workers have started may itself hang, in a record that it loads to plan a
             # batch: an error is raised if that is the same record as at the last timeout.
-            error = self._name_error(cause)
+            error = self._name_error(self._planning, cause)
             before, self._planned_with = self._planned_with, getattr(error, "record", None)
             if before is None or before != self._planned_with:
                 return
             self._hung = True
             raise_from(error, cause)
-        self._hung = True
+        self._hung = self._is_planning
         busy = sorted((worker for worker in self._pool.alive if worker.chunks), key=lambda worker: worker.heard)
         at_next = [
             worker for worker in busy if any(chunk.pending in list(self._pending)[:1] for chunk in worker.chunks)
         ]
-        error = (at_next or busy)[0].name_error(cause) if busy else self._name_error(cause)
+        error = (at_next or busy)[0].name_error(cause) if busy else self._name_error(self._planning, cause)
         # All of them, because any may hang. The next epoch starts others.
         for worker in busy:
             worker.kill()

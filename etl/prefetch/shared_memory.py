@@ -6,11 +6,15 @@ import mmap
 import os
 import pickle
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from presave import interrupts
 from presave.carrying import dumps
 
 PAGE_NBYTES = mmap.ALLOCATIONGRANULARITY
@@ -129,24 +133,30 @@ class _Chunk:
 class _Block:
     """The base object of an array in a chunk. numpy drops it with the last view, which frees the memory."""
 
-    # Class attributes, since module globals may be gone when the interpreter ends.
-    _remove = mmap.MADV_REMOVE
-    _getpid = staticmethod(os.getpid)
-
     def __init__(self, free: dict[int, deque[tuple[_Chunk, int]]], chunk: _Chunk, start: int, nbytes: int) -> None:
-        self._free = free
-        self._chunk = chunk
-        self._start = start
-        self._nbytes = nbytes
-        self._owner = self._getpid()
         self.__array_interface__ = chunk.array[start : start + nbytes].__array_interface__
+        # No lock: the garbage collector may call it anywhere.
+        give_back = partial(
+            _free_block,
+            os.getpid,
+            os.getpid(),
+            partial(chunk.mapping.madvise, mmap.MADV_REMOVE, start, nbytes),
+            partial(free[nbytes].extend, iter([(chunk, start)])),
+        )
+        self._end = weakref.ref(self, interrupts.finalizer(give_back))
 
-    def __del__(self) -> None:
-        # In a fork, the parent still uses the memory. No lock: the garbage collector may call this anywhere.
-        if self._getpid() != self._owner:
-            return
-        self._chunk.mapping.madvise(self._remove, self._start, self._nbytes)
-        self._free[self._nbytes].append((self._chunk, self._start))
+
+def _free_block(
+    getpid: Callable[[], int], owner: int, remove: Callable[[], object], keep: Callable[[], object]
+) -> None:
+    """Return memory to the system and keep its place, except in a fork, whose parent still uses it.
+
+    It uses no globals of the module, which may be gone when the interpreter ends. After an interrupt it is called
+    again: the place is in an iterator, which has it once.
+    """
+    if getpid() == owner:
+        remove()
+        keep()
 
 
 class SharedObject:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from etl.loading.batch_plan import AnyPlan, BatchPlan
 from etl.loading.records import raise_from
-from etl.prefetch.prefetcher import HUNG_PATIENCE_SECONDS, ErrorNamer, PendingBatch, Prefetcher
+from etl.prefetch.prefetcher import ErrorNamer, PendingBatch, Prefetcher
 from etl.stages.cursor import IDLE, Cursor, ThreadCursor
-from presave import forks
+from presave import forks, interrupts
 
 
 class ThreadPrefetcher(Prefetcher):
@@ -18,49 +16,63 @@ class ThreadPrefetcher(Prefetcher):
 
     Parameters
     ----------
-    plans, prefetch_size, name_error
+    plans, prefetch_size, cursor, name_error
         See `Prefetcher`.
     threads : int
         Number of threads.
     make_thread : callable
-        `threading.Thread`, or `LastingThread.call`.
+        `interrupts.Worker`, or `LastingThread.call`.
     """
 
     def __init__(
         self,
         plans: Iterator[AnyPlan],
         prefetch_size: int,
+        cursor: Cursor,
         name_error: ErrorNamer,
         threads: int,
-        make_thread: Callable[..., Any] = threading.Thread,
+        make_thread: Callable[..., interrupts.AnyWorker] = interrupts.Worker,
     ) -> None:
-        super().__init__(plans, prefetch_size, name_error)
+        super().__init__(plans, prefetch_size, cursor, name_error)
         self._cursors = [ThreadCursor() for _ in range(threads)]
         # The threads refer to the prefetcher, not to the epoch, so that the epoch can be collected.
-        self._threads = [
-            make_thread(target=self._work, args=(cursor,), name="etl-prefetch", daemon=True) for cursor in self._cursors
-        ]
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:  # the threads that have started would wait for ever
-            self._threads = [thread for thread in self._threads if thread.ident is not None]
-            self.stop()
-            raise
+        self._working = threads
+        self._threads = [make_thread(self._work, (cursor,), name="etl-prefetch") for cursor in self._cursors]
 
     def _work(self, cursor: Cursor) -> None:
+        try:
+            self._load(cursor)
+        finally:
+            with self._lock:
+                self._working -= 1
+                is_last = self._working == 0
+            if is_last:
+                self._close_plans()
+
+    def _load(self, cursor: Cursor) -> None:
         workers = len(self._cursors)
         with forks.held_off():
             while True:
                 if forks.is_pending:
                     forks.let_through()
                 with self._lock:
-                    pending = self._wait_for_work()
-                    if self.is_stopped or (pending is None and not self._is_planning):
+                    while not self._untaken and not self.is_stopped:
+                        if not self._is_planning and (self._is_exhausted or self._room > 0):
+                            break
+                        forks.wait_on(self._has_work)
+                    if self.is_stopped:
                         return
-                    first, last = (0, 0) if pending is None else pending.take_chunk(workers)
-                    if pending is not None and last == pending.plan.rows:
-                        self._untaken.popleft()
+                    pending: PendingBatch | None = None
+                    if self._untaken:
+                        pending = self._untaken[0]
+                        first, last = pending.take_chunk(workers)
+                        if last == pending.plan.rows:
+                            self._untaken.popleft()
+                    elif self._is_exhausted:
+                        return
+                    else:
+                        self._room -= 1
+                        self._is_planning = True
                 if pending is None:
                     self._plan_next()
                     continue
@@ -72,40 +84,17 @@ class ThreadPrefetcher(Prefetcher):
                 self._end_chunk(pending, last - first)
                 del pending  # or its batch would live until the next one is finished
 
-    def _wait_for_work(self) -> PendingBatch | None:
-        """Wait for a batch with rows to take, and return it.
-
-        Return None if the calling thread has to plan another batch, in which case `_is_planning` was set, or to end.
-        """
-        while not self.is_stopped:
-            if self._untaken:
-                return self._untaken[0]
-            if not self._is_planning:
-                if self._is_exhausted:
-                    return None
-                if self._room > 0:
-                    self._room -= 1
-                    self._is_planning = True
-                    return None
-            forks.wait_on(self._has_work)
-        return None
-
     def _stop(self) -> None:
-        with self._lock:
-            self.is_stopped = True
-            for cursor in self._cursors:
-                cursor.cancelled = True
-            self._pending.clear()
-            self._untaken.clear()
-            self._has_work.notify_all()
-            self._is_ready.notify_all()
-        # The garbage collector may run this in one of the threads, which holds the lock that another one waits for.
-        if any(thread.ident == threading.get_ident() and thread.is_alive() for thread in self._threads):
-            return
-        for thread in self._threads:
-            thread.join(HUNG_PATIENCE_SECONDS if self._hung else None)
-        if not self._hung:
-            self._close_plans()
+        super()._stop()
+        for cursor in self._cursors:
+            cursor.cancelled = True
+
+    def _close_plans(self) -> None:
+        """Close the iterator of plans, which no thread advances any more, so that a user's loader ends its work."""
+        plans, self._plans = self._plans, iter(())
+        close = getattr(plans, "close", None)
+        if close is not None:
+            close()
 
     def _check_timeout(self, timeout: float) -> None:
         self._hung = True
@@ -116,4 +105,4 @@ class ThreadPrefetcher(Prefetcher):
                 for cursor in self._cursors:
                     if cursor.record != IDLE and cursor.record in awaited.indices:
                         raise awaited.loader.name_error(cursor, cause) from cause
-        raise_from(self._name_error(cause), cause)
+        raise_from(self._name_error(self._planning, cause), cause)

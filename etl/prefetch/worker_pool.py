@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-import weakref
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -13,7 +14,7 @@ from etl.loading.batch_plan import Loader
 from etl.prefetch.shared_memory import SharedMemory, SharedObject
 from etl.prefetch.worker_main import describe
 from etl.prefetch.worker_process import END_PATIENCE_SECONDS, Worker
-from presave import forks
+from presave import forks, interrupts
 from presave.random_seeds import draw_base_seeds
 
 # Seconds until a worker that has not started counts as hanging. It imports what the program imports.
@@ -23,12 +24,10 @@ CURSOR_NBYTES = 64
 
 
 class WorkerPool:
-    """Worker processes, each with a copy of `loader`. The constructor starts them and does not wait until they run.
+    """Worker processes, each with a copy of a loader. The constructor starts none.
 
     Parameters
     ----------
-    loader : Loader
-        Loads the records.
     count : int
         Number of processes.
     start_method : {"forkserver", "spawn"}
@@ -40,40 +39,60 @@ class WorkerPool:
     ----------
     seeds : BaseSeeds
         Drawn from the generators of this process: seeds the global random generators of the workers.
-
-    Raises
-    ------
-    ValueError
-        If `loader` cannot be pickled.
-    OSError
-        If descriptors or memory run out.
+    lease : Lock
+        Held by the thread that sends to the workers and receives from them.
     """
 
-    def __init__(self, loader: Loader, count: int, start_method: str, key: tuple[object, ...]) -> None:
-        try:
-            self._loader = SharedObject(loader)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"the source and the stages cannot be sent to worker processes ({describe(error)}); remove open files, "
-                "locks and the like from them, or use workers='thread'"
-            ) from error
+    memory: SharedMemory
+
+    def __init__(self, count: int, start_method: str, key: tuple[object, ...]) -> None:
+        self._count = count
         self.seeds, self.key = draw_base_seeds(), key
-        self._owner = os.getpid()
         self._start_method = start_method
-        with contextlib.ExitStack() as stack:  # descriptors may run out at any of these calls
+        self._owner = os.getpid()
+        self._resources = contextlib.ExitStack()
+        self._is_closed = False
+        # Held while the pool is opened or closed. Re-entrant, because the collector may close it anywhere.
+        self._lock = threading.RLock()
+        self.lease = threading.Lock()
+        self.workers: list[Worker] = []
+
+    def open(self, loader: Loader) -> None:
+        """Start the processes, without waiting until they run. The caller must have arranged for `close`.
+
+        Raises
+        ------
+        ValueError
+            If `loader` cannot be pickled.
+        OSError
+            If descriptors or memory run out.
+        """
+        interrupts.shielded(partial(self._open, loader))
+
+    def _open(self, loader: Loader) -> None:
+        # Descriptors may run out at any of these calls.
+        with self._lock, contextlib.ExitStack() as stack:
+            if self._is_closed:  # after an interrupt
+                return
+            try:
+                self._loader = SharedObject(loader)
+            except (OSError, MemoryError):
+                raise
+            except Exception as error:
+                raise ValueError(
+                    f"the source and the stages cannot be sent to worker processes ({describe(error)}); remove open "
+                    "files, locks and the like from them, or use workers='thread'"
+                ) from error
             stack.callback(self._loader.close)
             self.memory = SharedMemory("etl-batches")
             stack.callback(self.memory.close)
-            self._cursors = self.memory.allocate(count * CURSOR_NBYTES).reshape(count, CURSOR_NBYTES)
-            self.workers: list[Worker] = []
-            for place in range(count):
+            self._cursors = self.memory.allocate(self._count * CURSOR_NBYTES).reshape(self._count, CURSOR_NBYTES)
+            stack.callback(self._end_workers)
+            for place in range(self._count):
                 self.workers.append(self._make_worker(place))
-                stack.callback(self.workers[-1].end, 0)
             self._start(self.workers)
-            stack.pop_all()
-        _POOLS.add(self)
+            self._resources = stack.pop_all()
+            _POOLS.add(self)
 
     @property
     def alive(self) -> list[Worker]:
@@ -123,13 +142,20 @@ class WorkerPool:
         """End all processes; kill those that do not finish their record within `END_PATIENCE_SECONDS`."""
         if os.getpid() != self._owner:  # in a fork
             return
+        self._is_closed = True
+        interrupts.shielded(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._resources.close()
+            _POOLS.discard(self)
+
+    def _end_workers(self) -> None:
         for worker in self.workers:
             worker.connection.close()
         deadline = time.monotonic() + END_PATIENCE_SECONDS
         for worker in self.workers:
             worker.end(max(0.0, deadline - time.monotonic()) if worker.is_ready else 0)
-        self.memory.close()
-        self._loader.close()
 
     def _make_worker(self, place: int) -> Worker:
         return Worker(self._start_method, self.memory, self._cursors[place], self._loader)
@@ -142,8 +168,8 @@ class WorkerPool:
                 worker.start()
 
 
-# The pools that belong to this process.
-_POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+# The open pools that belong to this process.
+_POOLS: set[WorkerPool] = set()
 
 
 def _after_fork_in_child() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import os
 import threading
 import time
-import weakref
+import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,12 +20,15 @@ from etl.arguments import whole_number
 from etl.training.backends import Backend, import_torch
 from etl.training.backends import backend as find_backend
 from etl.training.request_queue import Request, RequestQueue, closed_error
+from presave import interrupts
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
 MODES = ("batched", "sequential")
+# Seconds that the end of a server waits for an answer.
+ANSWER_PATIENCE_SECONDS = 10.0
 
 
 class ParallelInference:
@@ -98,9 +104,22 @@ class ParallelInference:
         self._queue = RequestQueue(1 if alone else batch_limit, queue_limit, 0.0 if alone else max_wait_ms / 1000)
         models = [each.to(chosen.device).eval() for each in _copies(model, workers)]
         threads = torch.get_num_threads()
-        self._workers = _start(self._queue, models, chosen, max(1, threads // workers))
-        torch.set_num_threads(threads)  # what a worker sets is the default of new threads, too
-        self._end = weakref.finalize(self, _end, self._queue, self._workers)
+        is_set: SimpleQueue[None] = SimpleQueue()
+        self._workers = [
+            interrupts.Worker(
+                _work,
+                (self._queue, each, chosen, max(1, threads // workers), is_set),
+                name=f"ParallelInference-{number}",
+            )
+            for number, each in enumerate(models)
+        ]
+        self._end = interrupts.end_with(self, partial(_end, self._queue, self._workers))
+        try:
+            interrupts.start(self._workers)
+            for _ in self._workers:
+                is_set.get()
+        finally:
+            torch.set_num_threads(threads)  # what a worker sets is the default of new threads, too
 
     @property
     def waiting(self) -> int:
@@ -150,6 +169,9 @@ class ParallelInference:
     def close(self, answer_waiting: bool = True) -> None:
         """Take no more requests, and end the workers.
 
+        If the model answers none for `ANSWER_PATIENCE_SECONDS`, or four times as long as it took before, requests that
+        wait for it get a `RuntimeError`, and its thread is left, with a warning.
+
         Parameters
         ----------
         answer_waiting : bool
@@ -159,8 +181,7 @@ class ParallelInference:
         if os.getpid() != self._owner:
             return
         for request in self._queue.close(answer_waiting):
-            if request.answer.set_running_or_notify_cancel():
-                request.answer.set_exception(closed_error())
+            _refuse(request, closed_error())
         self._end()
 
     def __enter__(self) -> Self:
@@ -201,26 +222,6 @@ def _make_request(features: Any) -> Request:
     return Request(tensors, counts.pop(), kind, wants_tensors)
 
 
-def _start(
-    queue: RequestQueue, models: Sequence[torch.nn.Module], backend: Backend, compute_threads: int
-) -> list[threading.Thread]:
-    """Start a worker for each model; return them once all have their share of the compute threads."""
-    is_set = threading.Barrier(len(models) + 1)
-    workers = [
-        threading.Thread(
-            target=_work,
-            args=(queue, model, backend, compute_threads, is_set),
-            name=f"ParallelInference-{number}",
-            daemon=True,  # ended by `weakref.finalize`, also when the interpreter exits
-        )
-        for number, model in enumerate(models)
-    ]
-    for each in workers:
-        each.start()
-    is_set.wait()
-    return workers
-
-
 def use_compute_threads(count: int) -> None:
     """Let the calling thread, and threads that are started later, compute with `count` threads of torch."""
     torch = import_torch()
@@ -229,16 +230,25 @@ def use_compute_threads(count: int) -> None:
 
 
 def _work(
-    queue: RequestQueue, model: torch.nn.Module, backend: Backend, compute_threads: int, is_set: threading.Barrier
+    queue: RequestQueue,
+    model: torch.nn.Module,
+    backend: Backend,
+    compute_threads: int,
+    is_set: SimpleQueue[None],
 ) -> None:
-    use_compute_threads(compute_threads)
-    is_set.wait()
+    try:
+        use_compute_threads(compute_threads)
+    finally:
+        is_set.put(None)
     while (taken := queue.take()) is not None:
         requests = [each for each in taken if each.answer.set_running_or_notify_cancel()]
         if requests:
             began = time.perf_counter()
+            queue.begun[threading.get_ident()] = requests
             _answer(model, backend, requests)
+            del queue.begun[threading.get_ident()]
             queue.answer_seconds = time.perf_counter() - began
+            queue.answered += 1
         del taken, requests  # features and answers are not kept while the next request is waited for
 
 
@@ -248,11 +258,12 @@ def _answer(model: torch.nn.Module, backend: Backend, requests: Sequence[Request
         answers = _predict(model, backend, requests)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the caller must know, and the worker must live
         if len(requests) == 1:
-            requests[0].answer.set_exception(error)
+            _refuse(requests[0], error)
             return
     else:
         for request, answer in zip(requests, answers, strict=True):
-            request.answer.set_result(answer)
+            with contextlib.suppress(InvalidStateError):  # refused meanwhile
+                request.answer.set_result(answer)
         return
     for request in requests:
         _answer(model, backend, [request])
@@ -298,8 +309,29 @@ def _split(leaf: Any, requests: Sequence[Request]) -> list[Any]:
     ]
 
 
-def _end(queue: RequestQueue, workers: Sequence[threading.Thread]) -> None:
+def _refuse(request: Request, error: BaseException) -> None:
+    """Let the answer be `error`, unless there is one."""
+    with contextlib.suppress(InvalidStateError):
+        if request.answer.running() or (not request.answer.done() and request.answer.set_running_or_notify_cancel()):
+            request.answer.set_exception(error)
+
+
+def _end(queue: RequestQueue, workers: Sequence[interrupts.Worker]) -> None:
     queue.close(answers_waiting=True)
-    for each in workers:
-        if each is not threading.current_thread():
-            each.join()
+
+    def patience() -> float:
+        return max(ANSWER_PATIENCE_SECONDS, 4 * queue.answer_seconds)
+
+    if interrupts.wait_while_busy(workers, patience, lambda: queue.answered):
+        return
+    begun = [each for requests in list(queue.begun.values()) for each in requests]
+    refused = [*begun, *queue.close(answers_waiting=False)]
+    for request in refused:
+        _refuse(request, RuntimeError("the server is closed, and its model does not return"))
+    shapes = ", ".join(str(tuple(each.shape)) for each in (begun[0].features if begun else ()))
+    warnings.warn(
+        f"the model has answered nothing for {patience():g} s, and not its features of shape {shapes}: the server is "
+        f"closed, {len(refused)} requests get an error, and threads that wait for the model are left until it returns",
+        RuntimeWarning,
+        stacklevel=2,
+    )

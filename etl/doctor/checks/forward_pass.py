@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from torch.utils._pytree import tree_map_only
 from etl.doctor.check import Case, Check, Finding, Severity, Trial
 from etl.doctor.steps import take_turns
 from etl.training.backends.tensors import as_tensor
-from etl.training.inference import ParallelInference
+from etl.training.inference import ANSWER_PATIENCE_SECONDS, ParallelInference
+from presave import interrupts
 
 SERVING_SECONDS = 0.5
 
@@ -131,11 +131,13 @@ def _seconds_an_answer(answer: Callable[[], Any], clients: int) -> float:
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    threads = [interrupts.Worker(ask, (number,), name=f"serving-{number}") for number in range(clients)]
+    interrupts.start(threads)
+    if not interrupts.wait_while_busy(threads, lambda: ANSWER_PATIENCE_SECONDS, lambda: sum(counts)):
+        raise TimeoutError(
+            f"the model has not answered any of {clients} threads for {ANSWER_PATIENCE_SECONDS:g} s; those that wait "
+            "for it are left"
+        )
     if errors:
         raise errors[0]
     return (time.perf_counter() - started) / sum(counts)
