@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -120,9 +119,8 @@ def ragged_after(ragged: Iterable[str], stages: Iterable[AnyStage]) -> frozenset
 def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception) -> Exception:
     """Return the exception to raise for an error while a record was loaded.
 
-    It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does; if too many files
-    are open, an `OSError` that does. An error that is not the record's fault is returned unchanged: a missing package,
-    a wrong index, a defect of collating.
+    It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does. An error that is
+    not the record's fault is returned unchanged: a missing package, a wrong index, a defect of collating.
 
     Parameters
     ----------
@@ -136,8 +134,7 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
         The error.
     """
     if is_shortage(error):
-        failed = record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)
-        return OSError(errno.EMFILE, f"{failed}; {SHORTAGE_ADVICE.format(max_open_files())}")
+        error = OSError(f"{error}; {SHORTAGE_ADVICE.format(max_open_files())}")
     if isinstance(error, MemoryError):
         return MemoryError(str(record_error(source, cursor.record, pipeline.name_at(cursor.stage), error)))
     if cursor.stage == READING:

@@ -20,7 +20,7 @@ def test_a_file_that_cannot_be_opened_for_lack_of_descriptors_is_not_skipped(tmp
     iterator = etl.RawIterator(etl.ImageFolder(tmp_path), etl.Pipeline([]), 2, on_error="skip")
     with (
         few_descriptors(0),
-        pytest.raises(OSError, match=r"c/0\.png.*too many files are open, of which .* \(ulimit -n\)"),
+        pytest.raises(etl.RecordError, match=r"c/0\.png.*too many files are open, of which .* \(ulimit -n\)"),
     ):
         list(iterator)
     assert sum(map(len, iterator)) == 4
