@@ -13,9 +13,9 @@ import numpy as np
 from presave.errors import StoreError
 from presave.manifest import Manifest
 from presave.manifest_file import load_manifest
-from presave.memory import available_nbytes
 from presave.open_shards import OpenShards
 from presave.ragged import Ranges, ShardValues, find_ranges, gather_values, view_values
+from presave.resources import available_nbytes
 from presave.schema import Field, Schema
 from presave.shard_formats import find_format
 from presave.verification import verify as list_faults

@@ -12,7 +12,7 @@ import pytest
 
 import presave
 from etl.runtime import resources
-from presave import memory
+from presave import resources as resources_of_stores
 
 
 def group(folder: Path, **files: str) -> Path:
@@ -51,22 +51,22 @@ def test_version_1(tmp_path: Path, own: Path) -> None:
 
 def test_no_limit(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resources.cgroup_nbytes_left(tmp_path, tmp_path, own) is None
-    monkeypatch.setattr(memory, "cgroup_nbytes_left", lambda: None)
+    monkeypatch.setattr(resources, "cgroup_nbytes_left", lambda: None)
     assert 0 < resources.available_nbytes() <= psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(("left", "available"), [(5, 5), (-3, 0)])
 def test_the_smaller_one_counts(left: int, available: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "cgroup_nbytes_left", lambda: left)
+    monkeypatch.setattr(resources, "cgroup_nbytes_left", lambda: left)
     assert resources.available_nbytes() == available
 
 
 def test_a_store_that_its_container_has_no_room_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     presave.write(tmp_path / "s", [{"x": np.zeros(1000, np.uint8)}]).close()
-    monkeypatch.setattr(memory, "cgroup_nbytes_left", lambda: 999)
+    monkeypatch.setattr(resources_of_stores, "cgroup_nbytes_left", lambda: 999)
     with pytest.raises(MemoryError, match=r"needs 1,000 bytes for cache='ram' and 999 bytes are free"):
         presave.open_store(tmp_path / "s", cache="ram")
-    monkeypatch.setattr(memory, "cgroup_nbytes_left", lambda: 1000)
+    monkeypatch.setattr(resources_of_stores, "cgroup_nbytes_left", lambda: 1000)
     presave.open_store(tmp_path / "s", cache="ram").close()
 
 
@@ -74,7 +74,7 @@ def test_a_store_that_its_container_has_no_room_for_is_refused(tmp_path: Path, m
 def test_a_limit_of_the_process_counts(kind: str) -> None:
     program = f"""
 import resource
-from presave.memory import available_nbytes, psutil, _LIMITED
+from presave.resources import available_nbytes, psutil, _LIMITED
 used = getattr(psutil.Process().memory_info(), _LIMITED[resource.RLIMIT_{kind}])
 resource.setrlimit(resource.RLIMIT_{kind}, (used + (200 << 20), resource.RLIM_INFINITY))
 print(available_nbytes() >> 20)
@@ -94,8 +94,8 @@ def test_the_memory_of_the_machine_is_that_of_its_container(
     root, name = (tmp_path, "memory.max") if version == 2 else (tmp_path / "memory", "memory.limit_in_bytes")
     (root / "job").mkdir(parents=True)
     (root / of / name).write_text(limit)
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(memory, "OWN_GROUP", own)
+    monkeypatch.setattr(resources, "CGROUPS", tmp_path)
+    monkeypatch.setattr(resources, "OWN_GROUP", own)
     assert resources.usable_nbytes() == (usable or psutil.virtual_memory().total)
 
 
@@ -106,7 +106,7 @@ def test_reading_a_store_into_memory_takes_its_size_once(format: str, options: d
     program = """
 import resource, sys
 import presave
-from presave.memory import psutil
+from presave.resources import psutil
 presave.open_store(sys.argv[1])[0]
 limit = psutil.Process().memory_info().data + 75_000_000
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -1,0 +1,1 @@
+../etl/runtime/resources.py
