@@ -46,7 +46,7 @@ class AnyWorker(Protocol):
 
 
 class Returned:
-    """Whether a function has returned in another thread; True in a fork of this process, which has no such thread."""
+    """A flag that a function has returned in another thread; set in a fork of this process, which has no such thread."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -54,16 +54,16 @@ class Returned:
         self._is_set = False
 
     def set(self) -> None:
-        """Say so, to all that wait."""
+        """Set the flag, and wake all that wait."""
         self._is_set = True
         self._tokens.put(None)
 
     def is_set(self) -> bool:
-        """Return True if it has returned, or was left in the process that this one was forked from."""
+        """Return True if the function has returned, or this process is a fork."""
         return self._is_set or os.getpid() != self._owner
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it has returned, at most `seconds`; return whether it has."""
+        """Wait until the flag is set, at most `seconds`; return whether it is."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self.is_set():
             try:

@@ -39,7 +39,13 @@ class LastingThread:
         return self._last is None or self._last.wait(interrupts.PATIENCE_SECONDS)
 
     def call(self, target: Callable[..., object], args: tuple[Any, ...] = (), *, name: str = LOADING) -> Call:
-        """Return a call to start; takes the arguments of `interrupts.Worker`."""
+        """Return a call to start.
+
+        Parameters
+        ----------
+        target, args, name
+            As for `interrupts.Worker`.
+        """
         return Call(self, target, args, name)
 
     def result(self, function: Callable[[], T]) -> T:

@@ -108,7 +108,7 @@ import resource, sys
 import presave
 from presave.resources import psutil
 presave.open_store(sys.argv[1])[0]
-limit = psutil.Process().memory_info().data + 75_000_000
+limit = psutil.Process().memory_info().data + 85_000_000
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 store = presave.open_store(sys.argv[1], cache="ram")
 print([int(store[index]["x"][-1]) for index in (0, 5)])

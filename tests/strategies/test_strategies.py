@@ -29,6 +29,8 @@ UNLISTED = Strategy("presaved from memory", reads="store", ahead="thread")
 class Loaders:
     """Records whose label says which process and thread read them."""
 
+    thread_safe = True
+
     def __len__(self) -> int:
         return 8
 
