@@ -46,7 +46,7 @@ class AnyWorker(Protocol):
 
 
 class Returned:
-    """A flag that a function has returned in another thread; set in a fork of this process, which has no such thread."""
+    """A flag that a function has returned in another thread. It is set in a fork of this process, which has none."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
