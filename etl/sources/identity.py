@@ -63,6 +63,17 @@ class FileIdentity(Identified):
         return {**stamps, "the labels": _digest_labels(labels)}
 
 
+class _ListedFiles(Identified):
+    """Identifies the records of a data set that lists the file and label of each."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        self._samples = samples
+
+    def _identified(self) -> tuple[list[str], list[str], list[Any]]:
+        paths = [str(sample[0]) for sample in self._samples]
+        return relative_names(list(map(Path, paths))), paths, [tuple(sample[1:]) for sample in self._samples]
+
+
 def source_digests(source: Any) -> dict[str, str]:
     """Return digests that identify the records of `source`, by what they cover; empty if nothing is known.
 
@@ -77,6 +88,9 @@ def source_digests(source: Any) -> dict[str, str]:
         return digests
     if _is_in_memory(source):
         return _digest_items([source[each] for each in range(0, len(source), max(1, len(source) // SAMPLED_BLOCKS))])
+    samples = [listed_sample(source, each) for each in range(len(source))] if hasattr(source, "samples") else [None]
+    if None not in samples:
+        return _ListedFiles(samples).record_digests()
     identity = source_identity(source)
     return {} if identity is None else {"identity": checksum_bytes(json.dumps(identity).encode())}
 
@@ -92,7 +106,20 @@ def source_origin(source: Any, index: int) -> str:
     origin = getattr(source, "origin", None)
     if callable(origin):
         return str(origin(index))
+    sample = listed_sample(source, index)
+    if sample is not None:
+        return f"{sample[0]} ({file_stamp(sample[0])}), {sample[1:]!r}"
+    torch = sys.modules.get("torch")
+    if torch is not None and type(source) is torch.utils.data.Subset:
+        return source_origin(source.dataset, source.indices[index])
     return _digest_items(source[index]).get("records", "") if _is_in_memory(source) else ""
+
+
+def listed_sample(dataset: Any, index: int) -> Any:
+    """Return the file and label of record `index` if the data set lists its `samples`, as torchvision's do, or None."""
+    samples = getattr(dataset, "samples", None)
+    sample = samples[index] if isinstance(samples, (list, tuple)) and index < len(samples) else None
+    return sample if isinstance(sample, (tuple, list)) and sample and isinstance(sample[0], (str, Path)) else None
 
 
 def store_digests(manifest: presave.Manifest) -> dict[str, str]:

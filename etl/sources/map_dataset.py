@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import describe
-from etl.sources.identity import source_digests, source_identity, source_origin
+from etl.sources.identity import listed_sample, source_digests, source_identity, source_origin
 from etl.sources.randomness import random_states_kept
 from etl.sources.record import LABELS_KEYS, Record, check_source, pair_keys, source_name
 from etl.sources.structure import PAIR, TEXT, Structure
@@ -217,9 +217,8 @@ class MapDataset:
 
     def describe(self, index: int) -> str:
         """Return the file of record `index` if the data set lists its `samples`, as in torchvision; for messages."""
-        samples = getattr(self.dataset, "samples", None)
-        sample = samples[index] if isinstance(samples, (list, tuple)) and index < len(samples) else None
-        return str(sample[0]) if isinstance(sample, (tuple, list)) and sample else ""
+        sample = listed_sample(self.dataset, index)
+        return "" if sample is None else str(sample[0])
 
     def __repr__(self) -> str:
         return f"MapDataset({self.name!r}, {len(self):,} records)"

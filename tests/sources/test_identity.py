@@ -301,3 +301,40 @@ def test_a_configuration_refuses_a_store_of_other_records_of_the_same_number(tmp
     _change(path)
     with pytest.raises(ValueError, match="was written from other records than those of the source: their content"):
         etl.from_config(tmp_path / "c.toml")
+
+
+class _Listed:
+    """A data set that lists its files and labels, as torchvision's `DatasetFolder` does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.samples = sorted((str(path), int(path.parent.name[-1])) for path in folder.glob("*/*.png"))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        path, label = self.samples[index]
+        return np.fromfile(path, np.uint8), label
+
+
+def _subset(folder: Path) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.utils.data.Subset(_Listed(folder), range(COUNT - 1))
+
+
+@pytest.mark.parametrize("make", [_Listed, _subset])
+def test_the_files_that_a_data_set_lists_identify_its_items(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    def stop(_: presave.Progress) -> None:
+        raise KeyboardInterrupt
+
+    folder = _images(tmp_path)
+    target, state = tmp_path / "s", etl.RawIterator(etl.MapDataset(make(folder)), NOTHING, 4).state_dict()
+    with pytest.raises(KeyboardInterrupt):
+        presave.write(target, etl.records(etl.MapDataset(make(folder)), NOTHING), shard_nbytes=150, progress=stop)
+    (folder / "class0" / "0.png").rename(folder / "class1" / "0.png")
+    moved = etl.MapDataset(make(folder))
+    with pytest.raises(presave.StoreError, match=r"record 0 was read from .*class0/0\.png .* and now it is"):
+        presave.write(target, etl.records(moved, NOTHING), shard_nbytes=150)
+    if make is _Listed:
+        with pytest.raises(ValueError, match="other records than this iterator has"):
+            etl.RawIterator(moved, NOTHING, 4).load_state_dict(state)
