@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ class PositionedFile:
         # This reference keeps the file open until the end of this read, even if another thread calls `close`.
         opened = self._open
         if opened is None:
-            opened = self._open = _Descriptor(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            try:
+                opened = self._open = _Descriptor(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            except FileNotFoundError as error:  # of all records in the file, so none of them is to be skipped for it
+                raise OSError(
+                    errno.ESTALE, "the file is gone since it was opened; open it again", str(self.path)
+                ) from error
         found = os.pread(opened.number, nbytes, offset)
         while len(found) < nbytes:  # Linux reads at most 2 GiB a call
             more = os.pread(opened.number, nbytes - len(found), offset + len(found))

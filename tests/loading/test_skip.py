@@ -19,6 +19,7 @@ import pytest
 import etl
 import presave
 from etl.loading.buffer_pool import round_up
+from tests.tar_files import write as write_tar
 
 COUNT = 23
 BAD = {0, 1, 2, 3, 9, 16, 22}
@@ -317,3 +318,18 @@ def test_running_out_of_file_descriptors_loses_no_records(how: str, photographs:
         for descriptor in opened:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("kind", ["csv", "tar"])
+def test_a_table_or_shard_that_is_gone_loses_none_of_its_records(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    path = tmp_path / f"data.{kind}"
+    source: Any
+    if kind == "csv":
+        path.write_text("a,b\n" + "1,2\n" * 40)
+        source = etl.Csv(path)
+    else:
+        source = etl.Tar(write_tar(path, [(f"{number}.jpg", b"image") for number in range(40)]))
+    path.unlink()
+    with pytest.raises(etl.RecordError, match="the file is gone since it was opened; open it again"):
+        list(etl.RawIterator(source, etl.Pipeline([]), 4, on_error="skip"))

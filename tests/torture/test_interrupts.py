@@ -1,0 +1,29 @@
+"""Interrupts (Ctrl-C) at random moments of every kind of iterator: the next epoch is right, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.torture.interrupted import KINDS
+
+if TYPE_CHECKING:
+    from conftest import HowMany, Tally
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_iterator_works_after_interrupts_at_any_moment(
+    kind: str, tmp_path: Path, how_many: HowMany, tally: Tally
+) -> None:
+    command = [sys.executable, "-m", "tests.torture.interrupted", kind, str(how_many(40, 1500)), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=how_many(120, 1200))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    tally(f"interrupts, {kind}", "the next epoch is right", result["sent"])
+    assert not result["faults"]
+    assert result["seen"] == result["sent"]
