@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 Loss = Callable[[Any, Any], Any]
-# In the error of torch's batch normalisation for a single value.
+# In errors of torch: of batch normalisation for a single value, and about dtypes.
 NORMALISES = "more than 1 value per channel"
+OF_DTYPES = ("type", "not implemented for")
 # The label that torch's cross entropy leaves out by default.
 IGNORED = -100
 NO_LABELS = "the batches have no labels to train on; give as `loss` a function that needs none"
@@ -40,13 +41,27 @@ class ForwardPass:
         keywords = {"mask": batch.features_mask} if self._takes_mask and batch.features_mask is not None else {}
         try:
             return self._model(*inputs, **keywords)
-        except ValueError as error:
-            if len(batch) > 1 or NORMALISES not in str(error):
+        except (ValueError, RuntimeError) as error:
+            reason = self._why_not(inputs, len(batch), str(error))
+            if reason is None:
                 raise
-            raise ValueError(
+            raise ValueError(reason) from error
+
+    def _why_not(self, inputs: Sequence[torch.Tensor], records: int, error: str) -> str | None:
+        """Return why the model does not take `inputs`, if torch's `error` is known to come from them."""
+        if records == 1 and NORMALISES in error:
+            return (
                 f"the model cannot be trained on a batch of one record, since it normalises over each batch ({error}): "
                 "choose another batch size (--batch-size), a larger --size, or leave such a batch out (drop_last=True)"
-            ) from error
+            )
+        weights = next((each.dtype for each in self._model.parameters() if each.is_floating_point()), None)
+        others = [each.dtype for each in inputs if each.dtype != weights]
+        if weights is None or not others or not any(word in error for word in OF_DTYPES):
+            return None
+        return (
+            f"the features of a batch have dtype {_name(others[0])}, and the model's weights {_name(weights)} "
+            f"({error}): convert the features in the loader, as dtype={_name(weights)!r} (--dtype) does, or the model"
+        )
 
 
 class TrainingStep:

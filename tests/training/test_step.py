@@ -102,6 +102,18 @@ def test_a_model_is_trained_alike_whatever_the_dtype_of_its_labels_and_the_loade
     assert scores[1:] == scores[:-1]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "uint8", "uint16", "uint32", "uint64", "int64", "bool"])
+@pytest.mark.parametrize("layer", ["Linear", "Conv1d"])
+def test_features_of_another_dtype_than_the_weights_are_named_with_what_to_do(dtype: str, layer: str) -> None:
+    batches = [(np.ones((2, 4, 4)).astype(dtype), np.zeros(2, np.int64))]
+    model = torch.nn.Sequential(getattr(torch.nn, layer)(4, 2, **{"kernel_size": 4} if layer == "Conv1d" else {}))
+    said = rf"the features of a batch have dtype {dtype}, and the model's weights float32 \(.*\): convert the features"
+    with pytest.raises(ValueError, match=said):
+        etl.fit(model, batches, backend="cpu")
+    with pytest.raises(RuntimeError, match="shapes"):  # another error stays as it is
+        etl.fit(torch.nn.Linear(3, 2), [(torch.ones(2, 4), torch.zeros(2))], backend="cpu")
+
+
 def test_a_last_batch_of_one_record_that_cannot_be_normalised_is_named_with_what_to_do() -> None:
     records = [{"features": np.ones((3, 16, 16), np.float32), "label": 0} for _ in range(5)]
     model = etl.models.create("residual", (3, 16, 16), 2)
