@@ -122,7 +122,7 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
         Shows progress; see `examine`.
     """
     from etl.comparison.candidates import Candidate
-    from etl.comparison.training import model_for
+    from etl.comparison.training import loss_for, model_for
     from etl.comparison.workload import Workload
     from etl.doctor import examine
     from etl.doctor.examination import backend_or_cpu
@@ -163,10 +163,11 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
             setup = StepSetup(iterator, step)
         else:
             state = iterator.state_dict()
-            model = model_for(workload, next(iter(iterator)))
+            batch = next(iter(iterator))
+            model, loss = model_for(workload, batch), loss_for(workload, batch)
             iterator.load_state_dict(state)
-            examination = examine(model, iterator, backend=backend, **options)
-            setup = make_setup(model, iterator, backend, None)
+            examination = examine(model, iterator, loss=loss, backend=backend, **options)
+            setup = make_setup(model, iterator, backend, loss)
         more: dict[str, Any] = {}
         if arguments.profile is not None:
             show_progress("a profile", 0, 1)

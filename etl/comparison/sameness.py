@@ -328,9 +328,14 @@ def _scaled(epoch: Signatures, reference: Signatures) -> tuple[_Scaled, _Scaled]
     sample = (sample - origin) / scale
     axes = np.linalg.eigh(sample.T @ sample)[1][:, -PRINCIPAL_AXES:]
 
+    given = [each.labels for each in (epoch, reference) if each.labels is not None]
+    different = np.unique(np.concatenate(given)) if given else None
+
     def convert(signatures: Signatures) -> _Scaled:
         points = (signatures.values.astype(np.float64) - origin) / scale
-        labels = np.zeros(len(points)) if signatures.labels is None else signatures.labels.astype(np.float64)
+        labels = np.zeros(len(points))
+        if signatures.labels is not None and different is not None:
+            labels += np.searchsorted(different, signatures.labels)  # not themselves: float64 rounds above 2**53
         return _Scaled(np.column_stack([points, labels]), np.column_stack([points @ axes, labels]))
 
     return convert(epoch), convert(reference)

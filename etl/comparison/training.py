@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,15 +25,37 @@ from etl.loading.batch import Batch, as_batch
 from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight
 from etl.measuring.ranks import Rank, join_group
+from etl.measuring.values import JsonValues
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
-from etl.training.backends.tensors import as_array, map_batch
-from etl.training.step import ForwardPass, TrainingStep, cross_entropy, squared_error
+from etl.training.backends.tensors import as_array, as_tensor, map_batch
+from etl.training.step import ForwardPass, Loss, TrainingStep, default_loss
 from etl.training.synchronisation import GradientAveraging
 
 LEARNING_RATE = 0.01
-# In the folder of the stores: the number of outputs, for all processes of the comparison.
-OUTPUTS_FILE = "outputs"
+# In the folder of the stores: the classes of the labels, for all processes of the comparison.
+CLASSES_FILE = "classes"
+# Labels below this number are class numbers, and so are others if half of the numbers up to the largest occur.
+MAX_SPARSE_CLASS = 1000
+# A model with more outputs would take more memory and time than any loader.
+MAX_CLASSES = 2**16
+OTHER_COMPUTE = "give a training step of your own with --step, or --compute inference or --compute simulated:20ms"
+
+
+@dataclass(frozen=True)
+class Classes(JsonValues):
+    """The classes that the labels of a source name.
+
+    Attributes
+    ----------
+    count : int
+        Number of classes.
+    values : list of int or None
+        The labels of the classes, in ascending order; None if labels are class numbers.
+    """
+
+    count: int
+    values: list[int] | None = None
 
 
 class ModelCompute(ABC):
@@ -95,7 +120,9 @@ class Training(ModelCompute):
     model, backend, dtype, waits
         As for `ModelCompute`.
     labels : array
-        Labels of any batch. Their dtype chooses the loss: cross-entropy for integers, otherwise the squared error.
+        Labels of any batch. Their dtype chooses the loss: see `default_loss`.
+    values : sequence of int, optional
+        The labels of the classes; by default, labels are class numbers.
     is_distributed : bool
         Average the gradients of all ranks in every step.
     """
@@ -108,10 +135,11 @@ class Training(ModelCompute):
         labels: np.ndarray,
         waits: bool = False,
         is_distributed: bool = False,
+        values: Sequence[int] | None = None,
     ) -> None:
         super().__init__(model, backend, dtype, waits)
         optimizer = torch.optim.SGD(model.train().parameters(), lr=LEARNING_RATE)
-        loss = cross_entropy if labels.dtype.kind in "iu" else squared_error
+        loss = default_loss(as_tensor(labels), values)
         module = GradientAveraging(model).module if is_distributed else model
         self._step = TrainingStep(module, optimizer, loss)
         self._loss: Any = None
@@ -180,7 +208,21 @@ def make_model_compute(workload: Workload, batch: Any) -> ModelCompute:
     labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels
     if workload.rank.is_together:
         join_group(workload.rank)
-    return Training(model, backend, settings.dtype, labels, settings.waits_for_steps, workload.rank.is_together)
+    together, values = workload.rank.is_together, classes_of(workload, labels).values
+    training = Training(model, backend, settings.dtype, labels, settings.waits_for_steps, together, values)
+    if (
+        0 < len(workload.records) % workload.step_records < 2 * workload.rank.world_size
+    ):  # as the last batch of an epoch
+        _check_one_record(model, backend.put(map_batch(arrays, lambda array: array[:1])))
+    return training
+
+
+def _check_one_record(model: torch.nn.Module, batch: Batch) -> None:
+    """Raise `ValueError` if `model` cannot be trained on a batch of one record; leave it as it is."""
+    state = copy.deepcopy(model.state_dict())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        ForwardPass(model)(batch)
+    model.load_state_dict(state)
 
 
 def _backend_of(settings: Settings, rank: Rank) -> Backend:
@@ -198,7 +240,7 @@ def _backend_of(settings: Settings, rank: Rank) -> Backend:
 
 def _as_arrays(batch: Any) -> Batch:
     """Return `batch` with numpy arrays, of which only shape and dtype matter."""
-    return map_batch(as_batch(batch), lambda array: as_array(torch.as_tensor(array).cpu()))
+    return map_batch(as_batch(batch), lambda array: as_array(as_tensor(array).cpu()))
 
 
 def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
@@ -217,7 +259,7 @@ def model_for(workload: Workload, batch: Batch) -> torch.nn.Module:
             "--compute inference or --compute simulated:20ms"
         )
     features = batch.features[0] if isinstance(batch.features, tuple) else batch.features
-    return make_model(settings, features.shape[1:], _outputs(workload, labels))
+    return make_model(settings, features.shape[1:], classes_of(workload, labels).count)
 
 
 def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
@@ -261,25 +303,70 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     return model
 
 
-def _outputs(workload: Workload, labels: np.ndarray | None) -> int:
+def loss_for(workload: Workload, batch: Batch) -> Loss:
+    """Return the loss of `workload` for batches like `batch`; raise `ValueError` as `model_for` and `default_loss`."""
+    labels = batch.labels[0] if isinstance(batch.labels, tuple) else batch.labels
+    return default_loss(as_tensor(labels), classes_of(workload, labels).values)
+
+
+def classes_of(workload: Workload, labels: np.ndarray | None) -> Classes:
+    """Return the classes of the source of `workload`; for labels that are targets, as many as these.
+
+    Labels are class numbers if they are from 0 to less than `MAX_SPARSE_CLASS`, or than twice the number of different
+    ones. Otherwise the different labels, in ascending order, are the classes.
+
+    Parameters
+    ----------
+    workload : Workload
+        The work.
+    labels : array or None
+        The labels of a batch, if it has some.
+
+    Raises
+    ------
+    ValueError
+        If the number of classes is unknown, or above `MAX_CLASSES`.
+    """
     if labels is None:
-        return 1
-    if labels.dtype.kind not in "iu":
-        return int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1
+        return Classes(1)
+    if labels.dtype.kind not in "biu":
+        return Classes(int(np.prod(labels.shape[1:])) if labels.ndim > 1 else 1)
     records = workload.source
     classes = getattr(records, "classes", None)
     if classes is not None:
-        return len(classes)
+        return Classes(len(classes))
     if isinstance(records, ForeignSource):
         raise ValueError(
-            f"the number of classes of {workload.settings.title} is unknown, since only the loader can read it; give "
-            "--step, or --compute simulated:20ms"
+            f"the number of classes of {workload.settings.title} is unknown, since only the loader can read it; "
+            f"{OTHER_COMPUTE}"
         )
-    # The largest label is found by a pass over the whole source. The first process does this for all others.
-    known = workload.folder / OUTPUTS_FILE
+    # The labels are found by a pass over the whole source. The first process does this for all others.
+    known = workload.folder / CLASSES_FILE
     if not known.exists():
-        known.write_text(str(1 + max(int(np.max(records[index]["label"])) for index in range(len(records)))))
-    return int(known.read_text())
+        known.write_text(json.dumps(_find_classes(workload).to_json()))
+    return Classes.from_json(json.loads(known.read_text()))
+
+
+def _find_classes(workload: Workload) -> Classes:
+    records, seen = workload.source, set[int]()
+    for index in range(len(records)):
+        label = records[index]["label"]
+        array = np.asarray(label[0] if isinstance(label, tuple) else label)
+        if array.dtype.kind not in "biu":
+            raise ValueError(
+                f"field 'label' of record {index} of {workload.settings.title} has dtype {array.dtype}, and other "
+                f"labels are integers; {OTHER_COMPUTE}"
+            )
+        seen.update(map(int, array.ravel().tolist()))
+        if len(seen) > MAX_CLASSES:
+            raise ValueError(
+                f"field 'label' of {workload.settings.title}, of dtype {array.dtype}, holds more than {MAX_CLASSES:,} "
+                f"different numbers, too many classes for a model; {OTHER_COMPUTE}"
+            )
+    values = sorted(seen)
+    if values[0] >= 0 and values[-1] < max(MAX_SPARSE_CLASS, 2 * len(values)):
+        return Classes(values[-1] + 1)
+    return Classes(len(values), values)
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:

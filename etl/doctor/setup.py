@@ -16,7 +16,7 @@ from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
 from etl.training.fit import no_batches_reason, place_model
 from etl.training.ranks import find_ranks
-from etl.training.step import Loss, TrainingStep, cross_entropy, squared_error, unwrapped
+from etl.training.step import Loss, TrainingStep, default_loss, unwrapped
 from etl.training.synchronisation import is_wrapped
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class ModelSetup(Setup):
             placed = self.backend.put(batch)
             if step is None:
                 optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
-                step = TrainingStep(self.model, optimizer, self.loss or _default_loss(placed))
+                step = TrainingStep(self.model, optimizer, self.loss or default_loss(first_array(placed.labels)))
             step(placed)
             self.backend.synchronize()
 
@@ -210,10 +210,3 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
 def first_array(part: Any) -> Any:
     """Return `part` (features or labels), or its first array if it is a tuple."""
     return part[0] if isinstance(part, tuple) else part
-
-
-def _default_loss(batch: Batch) -> Loss:
-    labels = first_array(batch.labels)
-    if labels is None:
-        raise ValueError("the batches have no labels to train on; give as `loss` a function that needs none")
-    return squared_error if labels.is_floating_point() else cross_entropy

@@ -43,7 +43,7 @@ def join_signatures(parts: Sequence[np.ndarray]) -> np.ndarray:
 def labels_of(batch: Any) -> np.ndarray | None:
     """Return the integers of the only field that has a single one for each record, int64 of shape `(records,)`.
 
-    Return None if there is no such field, or several.
+    Numbers from 2**63 wrap around. Return None if there is no such field, or several.
     """
     found = []
     for field in fields_of(batch):
@@ -51,7 +51,7 @@ def labels_of(batch: Any) -> np.ndarray | None:
         rows = [leaves_in(item) for item in field] if library is None else [[row] for row in library.to_host(field)]
         single = [[int(np.asarray(leaf).item()) for leaf in row if _is_single_integer(leaf)] for row in rows]
         if single and all(len(each) == 1 for each in single):
-            found.append(np.array(single, np.int64).reshape(-1))
+            found.append(np.array([number % 2**64 for (number,) in single], np.uint64).view(np.int64))
     return found[0] if len(found) == 1 else None
 
 

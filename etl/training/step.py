@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from etl.arguments import describe
 from etl.loading.batch import Batch
 from etl.training.backends import import_torch
 
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     import torch
 
 Loss = Callable[[Any, Any], Any]
+# In errors of torch: of batch normalisation for a single value, and about dtypes.
+NORMALISES = "more than 1 value per channel"
+OF_DTYPES = ("type", "not implemented for")
+# The label that torch's cross entropy leaves out by default.
+IGNORED = -100
+NO_LABELS = "the batches have no labels to train on; give as `loss` a function that needs none"
+OTHER_LOSS = "convert them, or give a loss of your own (loss=) or a training step (--step)"
 
 
 class ForwardPass:
@@ -31,7 +39,29 @@ class ForwardPass:
     def __call__(self, batch: Batch) -> Any:
         inputs = batch.features if isinstance(batch.features, tuple) else (batch.features,)
         keywords = {"mask": batch.features_mask} if self._takes_mask and batch.features_mask is not None else {}
-        return self._model(*inputs, **keywords)
+        try:
+            return self._model(*inputs, **keywords)
+        except (ValueError, RuntimeError) as error:
+            reason = self._why_not(inputs, len(batch), str(error))
+            if reason is None:
+                raise
+            raise ValueError(reason) from error
+
+    def _why_not(self, inputs: Sequence[torch.Tensor], records: int, error: str) -> str | None:
+        """Return why the model does not take `inputs`, if torch's `error` is known to come from them."""
+        if records == 1 and NORMALISES in error:
+            return (
+                f"the model cannot be trained on a batch of one record, since it normalises over each batch ({error}): "
+                "choose another batch size (--batch-size), a larger --size, or leave such a batch out (drop_last=True)"
+            )
+        weights = next((each.dtype for each in self._model.parameters() if each.is_floating_point()), None)
+        others = [each.dtype for each in inputs if each.dtype != weights]
+        if weights is None or not others or not any(word in error for word in OF_DTYPES):
+            return None
+        return (
+            f"the features of a batch have dtype {_name(others[0])}, and the model's weights {_name(weights)} "
+            f"({error}): convert the features in the loader, as dtype={_name(weights)!r} (--dtype) does, or the model"
+        )
 
 
 class TrainingStep:
@@ -80,14 +110,62 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     ----------
     output : tensor of shape (batch, classes), or (batch, steps, classes) with a mask
         Logits.
-    labels : integer tensor of shape (batch,) or (batch, steps)
-        Class numbers.
+    labels : integer or bool tensor of shape (batch,) or (batch, steps), or with another axis of length 1
+        Class numbers, from 0. Or, as for torch, a floating tensor of the shape of `output`: class probabilities.
     mask : tensor of shape (batch, steps), optional
         Nonzero for the steps that count.
+
+    Raises
+    ------
+    ValueError
+        If the labels are neither, or a number is not below the number of classes. On a device other than the CPU, torch
+        finds such numbers.
     """
-    entropy = import_torch().nn.functional.cross_entropy
-    loss: torch.Tensor = entropy(output, labels) if mask is None else entropy(output[mask != 0], labels[mask != 0])
+    _check_tensor(labels)
+    dtype = labels.dtype
+    if not labels.is_floating_point() and not labels.is_complex():
+        has_axis = labels.ndim == (2 if mask is None else 3) == output.ndim and labels.shape[-1] == 1
+        labels = (labels.squeeze(-1) if has_axis else labels).long()
+    if mask is not None:
+        output, labels = output[mask != 0], labels[mask != 0]
+    try:
+        loss: torch.Tensor = import_torch().nn.functional.cross_entropy(output, labels)
+    except (IndexError, RuntimeError, ValueError) as error:
+        reason = _why_not_classes(output, labels, dtype)
+        if reason is None:
+            raise
+        raise ValueError(f"labels of dtype {_name(dtype)} {reason}; {OTHER_LOSS}") from error
     return loss
+
+
+def _check_tensor(labels: Any) -> None:
+    if labels is None:
+        raise ValueError(NO_LABELS)
+    if not isinstance(labels, import_torch().Tensor):
+        raise ValueError(f"the labels of a batch are {describe(labels)}, and the loss takes one array; {OTHER_LOSS}")
+
+
+def _why_not_classes(output: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype) -> str | None:
+    """Return why cross entropy does not take `labels`, of `dtype` before integers became int64; None if it does."""
+    classes = output.shape[1 if output.ndim > 1 else 0]
+    shapes = f"have shape {tuple(labels.shape)}, and the model's output has shape {tuple(output.shape)}"
+    if _name(labels.dtype) != "int64":
+        return f"{shapes}: class numbers are integers"
+    if labels.shape != (*output.shape[:1], *output.shape[2:]):
+        return f"{shapes}: cross entropy takes one class number for each record"
+    wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= classes))]
+    if not len(wrong):
+        return None
+    return f"hold {_shown(wrong[0], dtype)}, and the model has {classes} outputs: class numbers are 0 to {classes - 1}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shown(label: torch.Tensor, dtype: torch.dtype) -> int:
+    """Return a label whose dtype was `dtype` before the conversion to int64, in which uint64 wraps around."""
+    return int(label.item()) % 2**64 if _name(dtype) == "uint64" else int(label.item())
 
 
 def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -101,9 +179,78 @@ def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
         Targets.
     mask : tensor of the shape of `labels`, optional
         Nonzero for the values that count.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer predictions than targets.
     """
+    _check_tensor(labels)
+    if output.numel() != labels.numel():
+        raise ValueError(
+            f"labels of dtype {_name(labels.dtype)} and shape {tuple(labels.shape)} are targets of a regression, and"
+            f" the model's output has shape {tuple(output.shape)}: class numbers are integers; "
+            f"{OTHER_LOSS}"
+        )
     error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
     return error.mean() if mask is None else error[mask != 0].mean()
+
+
+def default_loss(labels: torch.Tensor | None, values: Sequence[int] | None = None) -> Loss:
+    """Return the loss for labels like these: the squared error if they are floating, otherwise cross entropy.
+
+    Parameters
+    ----------
+    labels : tensor or None
+        The labels of a batch.
+    values : sequence of int, optional
+        The labels of the classes, in ascending order; by default, labels are class numbers.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels, or a target is not finite.
+    """
+    if labels is None:
+        raise ValueError(NO_LABELS)
+    if not labels.is_floating_point():
+        return cross_entropy if values is None else NumberedClasses(values)
+    if not labels.isfinite().all():
+        wrong = labels[~labels.isfinite()][0].item()
+        raise ValueError(f"labels of dtype {_name(labels.dtype)} hold {wrong}; {OTHER_LOSS}")
+    return squared_error
+
+
+class NumberedClasses:
+    """Cross entropy for labels of any integers: the number of a class is its place among `values`.
+
+    Parameters
+    ----------
+    values : sequence of int
+        The labels of the classes, in ascending order.
+    """
+
+    def __init__(self, values: Sequence[int]) -> None:
+        torch = import_torch()
+        # As in the conversion of uint64 to int64, numbers from 2**63 wrap around.
+        wrapped = [(value + 2**63) % 2**64 - 2**63 for value in values]
+        self._values, self._numbers = torch.tensor(wrapped, dtype=torch.int64).sort()
+
+    def __call__(self, output: Any, labels: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        torch = import_torch()
+        if self._values.device != labels.device:
+            self._values, self._numbers = self._values.to(labels.device), self._numbers.to(labels.device)
+        dtype, labels = labels.dtype, labels.long()
+        places = torch.searchsorted(self._values, labels).clamp_(max=len(self._values) - 1)
+        unknown = self._values[places] != labels
+        if mask is not None:
+            unknown &= mask.reshape(labels.shape) != 0
+        if labels.device.type == "cpu" and unknown.any():  # on a device, this would wait for it
+            raise ValueError(
+                f"labels of dtype {_name(dtype)} hold {_shown(labels[unknown][0], dtype)}, which is not among the "
+                f"{len(self._values)} labels of the source; {OTHER_LOSS}"
+            )
+        return cross_entropy(output, self._numbers[places].masked_fill(unknown, len(self._values)), mask)
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -16,6 +16,7 @@ import pytest
 import presave
 from etl.commands import main
 from etl.commands.output import show_error
+from tests.user_modules import user_module
 
 LIMIT_SECONDS = 120
 ROOT = Path(__file__).parents[2]
@@ -287,3 +288,23 @@ def test_strategies_are_compared_without_torch_if_compute_is_simulated(photograp
     assert done.returncode == 0, done.stderr
     assert "torch" not in done.stderr
     assert "async-presaved" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["compare SOURCE --strategies raw", "tune SOURCE --strategy raw", "doctor SOURCE"])
+def test_labels_that_no_model_can_be_trained_on_are_refused_in_one_line_before_anything_is_measured(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = """
+        import numpy as np
+
+        def records():
+            return [{"features": np.zeros(3, np.float32), "label": np.full(2, n % 2, np.int16)} for n in range(24)]
+    """
+    with user_module(tmp_path, "two_labels", code):
+        arguments = command.replace("SOURCE", "two_labels:records").split()
+        assert main([*arguments, "--batch-size", "8", "--backend", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("etl: labels of dtype int16 have shape (8, 2), ")
+    assert captured.err.count("\n") == 1
+    assert "(--step)" in captured.err

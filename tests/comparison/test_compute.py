@@ -16,7 +16,7 @@ import etl
 from etl.comparison.compute import Simulated, default_model, make_compute
 from etl.comparison.settings import Settings
 from etl.comparison.subset import Subset
-from etl.comparison.training import Inference, Training, make_model
+from etl.comparison.training import Classes, Inference, Training, classes_of, make_model
 from etl.comparison.workload import Workload
 from tests.comparison_workloads import COLUMNS, make_workload
 
@@ -196,6 +196,80 @@ def test_classes_tell_how_many_outputs_there_are_and_without_them_the_labels_do(
     )
     make_compute(numbered, batch_of(numbered))
     assert sys.modules["own_models"].seen == [((COLUMNS,), 3), ((1,), 6)]
+
+
+def labelled(tmp_path: Path, labels: Any) -> Workload:
+    """Return a workload with a record for each label, whose features are given by it."""
+    workload = make_workload(tmp_path, rows=len(labels), backend="cpu", model="mlp", batch_size=8)
+    features = np.random.default_rng(0).standard_normal((len(labels), 4), np.float32)
+    workload.source = workload.records = [  # type: ignore[assignment]
+        {"features": row, "label": label} for row, label in zip(features, labels, strict=True)
+    ]
+    workload.pipeline = etl.Pipeline([])
+    return workload
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (np.array([0, 2, 9, 2], np.uint8), Classes(10)),
+        ([False, True, True, False], Classes(2)),
+        (np.array([[1], [0], [2], [1]], np.int32), Classes(3)),
+        (np.array([0, 2, 1, 0], np.uint64), Classes(3)),
+        ([1, -1, 1, 1], Classes(2, [-1, 1])),
+        (np.array([7, 5, 1000, 5], ">i4"), Classes(3, [5, 7, 1000])),
+        ([10**12, 10**6, 10**12 + 1, 10**6], Classes(3, [10**6, 10**12, 10**12 + 1])),
+        (np.array([2**63 + 1, 2**64 - 1, 1, 1], np.uint64), Classes(3, [1, 2**63 + 1, 2**64 - 1])),
+    ],
+)
+def test_labels_of_any_integers_are_trained_on_with_as_many_outputs_as_classes(
+    tmp_path: Path, labels: Any, classes: Classes
+) -> None:
+    workload = labelled(tmp_path, labels)
+    batch = batch_of(workload)
+    assert classes_of(workload, np.asarray(batch.labels)) == classes
+    scores = []
+    for each in (batch, (torch.from_numpy(batch.features), np.asarray(labels)[::-1][::-1])):
+        compute = make_compute(workload, each)
+        first = [compute.step(each) or compute.score for _ in range(20)]
+        assert first[-1] < first[0]
+        scores.append(first)
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "of_batch", "said"),
+    [
+        (
+            range(2**16 + 1),
+            [1, 2],
+            "'label' of .*, of dtype int64, holds more than 65,536 different numbers, .* --step",
+        ),
+        ([1, 2.5], [1, 2], "'label' of record 1 of .* has dtype float64, and other labels are integers; .* --step"),
+        (np.zeros((3, 2), int), np.zeros((3, 2), int), r"of dtype int64 have shape \(3, 2\), .* \(--step\)"),
+        ([0.0, np.inf], [0.0, np.inf], r"labels of dtype float64 hold inf; .* \(--step\)"),
+        ([0, 1], ["a", "b"], "the labels of a batch have dtype <U1, which torch lacks: convert them"),
+        (
+            [-1, 1],
+            [0, 1],
+            r"labels of dtype int64 hold 0, which is not among the 2 labels of the source; .* \(--step\)",
+        ),
+    ],
+)
+def test_other_labels_are_refused(tmp_path: Path, labels: Any, of_batch: Any, said: str) -> None:
+    workload = labelled(tmp_path, labels)
+    batch = etl.Batch(np.zeros((len(of_batch), 4), np.float32), np.asarray(of_batch))
+    with pytest.raises(ValueError, match=said):
+        make_compute(workload, batch).step(batch)
+
+
+def test_a_last_batch_of_one_record_is_refused_at_once_by_a_model_that_normalises(tmp_path: Path, own: Own) -> None:
+    layers = "torch.nn.Linear(shape[0], 4), torch.nn.BatchNorm1d(4)"
+    name = own(f"def make(shape, outputs):\n    return torch.nn.Sequential({layers})").model
+    fits, one_left = (make_workload(tmp_path, rows=rows, backend="cpu", model=name) for rows in (20, 21))
+    make_compute(fits, batch_of(fits))
+    with pytest.raises(ValueError, match=r"cannot be trained on a batch of one record, .* \(--batch-size\)"):
+        make_compute(one_left, batch_of(one_left))
 
 
 def test_outputs_are_counted_once_and_in_the_whole_source(tmp_path: Path) -> None:

@@ -155,6 +155,13 @@ def test_equal_records_do_not_cost_a_level_if_both_have_them_equally_often(offse
     assert "no partner of their own" in find_partners(Signatures(fewer, None), Signatures(values, None)).reason
 
 
+def test_large_labels_that_differ_by_one_are_other_labels() -> None:
+    values, labels = np.random.default_rng(0).standard_normal((8, 5)), 2**62 + np.arange(8)
+    assert not find_partners(Signatures(values, labels), Signatures(values, labels)).reason
+    found = find_partners(Signatures(values, labels[::-1]), Signatures(values, labels))
+    assert found.reason == "records that look the same have other labels"
+
+
 def test_records_that_are_all_equal_are_close_to_each_other_only() -> None:
     values = np.ones((MAX_CHECKED, 20), np.float32)
     assert not find_partners(Signatures(values, None), Signatures(values, None)).reason

@@ -80,6 +80,13 @@ def test_labels_in_a_column_of_their_own_are_labels() -> None:
     np.testing.assert_array_equal(labels_of((IMAGES, LABELS[:, np.newaxis].astype(np.uint8))), LABELS)
 
 
+def test_labels_of_every_integer_dtype_stay_different() -> None:
+    large = np.array([0, 2**53 + 1, 2**63, 2**64 - 1], np.uint64)
+    for batch in ((IMAGES, large), (IMAGES, torch.from_numpy(large)), (list(IMAGES), large.tolist())):
+        np.testing.assert_array_equal(labels_of(batch), large.astype(np.int64))
+    np.testing.assert_array_equal(labels_of((IMAGES, -LABELS)), -LABELS)
+
+
 def test_signatures_of_several_batches_are_joined_even_if_some_are_shorter() -> None:
     joined = join_signatures([np.ones((2, 3), np.float32), np.ones((1, 2), np.float32)])
     np.testing.assert_array_equal(joined, [[1, 1, 1], [1, 1, 1], [1, 1, 0]])

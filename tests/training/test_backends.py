@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -158,6 +159,26 @@ def test_the_cpu_takes_batches_as_loaders_yield_them_without_a_copy(form: str) -
     put = etl.backend("cpu").put(batch)
     assert isinstance(put, etl.Batch)
     assert [tensor.data_ptr() for tensor in put.arrays()] == [features.ctypes.data, labels.ctypes.data]
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i2", ">u8", "<f8", "bool", "float16", "bfloat16", "uint16", "uint32"])
+@pytest.mark.parametrize("form", ["reversed", "read-only", "strided", "transposed"])
+def test_the_cpu_takes_arrays_of_any_layout_and_byte_order_with_their_values(form: str, dtype: str) -> None:
+    whole = np.arange(24).reshape(4, 6).astype({"bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype))
+    array = {"reversed": whole[::-1, ::-2], "strided": whole[::2, 1::3], "transposed": whole.T}.get(form, whole)
+    array.flags.writeable = form != "read-only"
+    tensor = etl.backend("cpu").put((array, array[:, 0])).features
+    assert tensor.tolist() == array.tolist()
+    tensor.zero_()  # the model may write into it
+    assert form != "read-only" or whole.any()
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [None, None], [object(), 1], np.array(["2020"], "datetime64[D]")])
+def test_values_that_torch_has_no_dtype_for_are_named_with_their_field_and_dtype(values: Any) -> None:
+    array = np.array(values)
+    message = f"the labels of a batch have dtype {array.dtype}, which torch lacks: convert them to numbers"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        etl.backend("cpu").put((np.zeros((len(array), 1)), array))
 
 
 def test_the_cpu_leaves_out_what_a_batch_has_not() -> None:

@@ -18,7 +18,8 @@ def as_tensor(array: Any) -> torch.Tensor:
     """Return a tensor that shares the memory of `array`: a tensor, a numpy array or, through DLPack, any other.
 
     bfloat16 is passed as its bits, since torch cannot convert it from numpy. An object that has only `__array__` is
-    copied if that copies.
+    copied if that copies, and an array that torch cannot share: of the other byte order, with strides that torch lacks,
+    or read-only. Raises `TypeError` for a dtype that torch lacks.
     """
     if isinstance(array, torch.Tensor):
         return array
@@ -26,9 +27,14 @@ def as_tensor(array: Any) -> torch.Tensor:
         if hasattr(array, "__dlpack__"):
             return from_dlpack(array)
         array = np.asarray(array)
-    if array.dtype == DTYPES["bfloat16"]:
-        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    if not array.flags.writeable:
+        array = array.copy()
+    bits = array.view(np.uint16) if array.dtype == DTYPES["bfloat16"] else array
+    try:
+        tensor = torch.from_numpy(bits)
+    except ValueError:
+        tensor = torch.from_numpy(bits.astype(bits.dtype.newbyteorder("="), order="C"))
+    return tensor if bits is array else tensor.view(torch.bfloat16)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
@@ -41,14 +47,22 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def map_batch(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
-    """Return `batch` with `convert` applied to each of its arrays."""
+    """Return `batch` with `convert` applied to each of its arrays; or raise `ValueError` that names the array."""
 
-    def each(part: Any) -> Any:
+    def each(name: str, part: Any) -> Any:
         if part is None:
             return None
-        return tuple(map(each, part)) if isinstance(part, tuple) else convert(part)
+        if isinstance(part, tuple):
+            return tuple(each(name, one) for one in part)
+        try:
+            return convert(part)
+        except TypeError as error:
+            raise ValueError(
+                f"the {name} of a batch have dtype {getattr(part, 'dtype', type(part).__name__)}, which torch lacks: "
+                "convert them to numbers that it has, in the source or a stage"
+            ) from error
 
-    return Batch(*(each(getattr(batch, field.name)) for field in fields(Batch)))
+    return Batch(*(each(field.name, getattr(batch, field.name)) for field in fields(Batch)))
 
 
 def torch_dtype(name: str) -> torch.dtype:
