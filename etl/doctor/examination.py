@@ -239,9 +239,9 @@ def _try(check: Check, finding: Finding, case: Case, show: ShowProgress) -> Find
     batches = case.batches_per_epoch
     if changed is None or batches is None or finding.is_suggestion:
         return replace(finding, trial=trial, saves_seconds=None)
-    # The ratio, because the seconds of the trial may be of another speed than those of the epoch.
-    saves = (1 - trial.ratio) * case.observation.times.typical * batches
-    return replace(finding, trial=trial, saves_seconds=saves)
+    # No more than there is: the trial may have run at another speed than the epoch.
+    saves_per_batch = min(trial.without_seconds - trial.with_seconds, case.observation.times.typical)
+    return replace(finding, trial=trial, saves_seconds=saves_per_batch * batches)
 
 
 _DESCENDING = (Severity.SERIOUS, Severity.WARNING, Severity.NOTE, Severity.FINE, Severity.NOT_LOOKED_AT)

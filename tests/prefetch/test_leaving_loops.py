@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,8 +69,11 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def ends(live: Live) -> bool:
     """Give the thread its batch, and return True when no thread loads any more."""
     live.put()
-    threads = [each for each in threading.enumerate() if each.name == "etl-prefetch"]
-    return all((each.join(10) is None and not each.is_alive()) or each.name == "etl-idle" for each in threads)
+    for _ in range(1000):
+        if all(each.name != "etl-prefetch" for each in threading.enumerate()):
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def leave(live: Live) -> None:
@@ -123,9 +127,9 @@ def test_the_next_epoch_is_refused_while_a_thread_is_in_the_iterable_and_works_a
     with pytest.raises(RuntimeError, match=r"Live cannot begin an epoch: a thread .* still waits for its batch 2"):
         iter(iterator)
     assert ends(live)
+    live.waits.clear()
     live.put()
     batches = iter(iterator)
-    live.waits.clear()
     assert next(batches)[0].shape == (2, 3)
     assert live.waits.wait(10)
     with pytest.warns(RuntimeWarning, match="batch 1 of Live"):
