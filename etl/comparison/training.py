@@ -203,6 +203,8 @@ def make_model_compute(workload: Workload, batch: Any) -> ModelCompute:
     model, backend = model_for(workload, arrays), _backend_of(settings, workload.rank)
     if workload.rank.is_together and backend.device.type == "cuda":
         torch.cuda.set_device(backend.device)  # where events are recorded, and what NCCL uses
+    # Dropout draws equal masks for all strategies, whatever their loaders have drawn, and other ones on each rank.
+    torch.manual_seed(settings.seed + workload.rank.number)
     if settings.compute == INFERENCE:
         return Inference(model, backend, settings.dtype, settings.waits_for_steps)
     labels = arrays.labels[0] if isinstance(arrays.labels, tuple) else arrays.labels

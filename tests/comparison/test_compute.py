@@ -140,6 +140,19 @@ def test_training_is_the_same_for_the_same_batches_to_the_bit(tmp_path: Path) ->
     assert len(scores[0][0]) == 32
 
 
+def test_dropout_draws_the_same_whatever_a_loader_has_drawn(tmp_path: Path, own: Own) -> None:
+    layers = "torch.nn.Linear(shape[0], 8), torch.nn.Dropout(), torch.nn.Linear(8, outputs)"
+    name = own(f"def make(shape, outputs):\n    return torch.nn.Sequential({layers})").model
+    workload = make_workload(tmp_path, backend="cpu", model=name)
+    batch, scores = batch_of(workload), []
+    for _ in range(3):
+        torch.rand(1)
+        compute = make_compute(workload, batch)
+        compute.step(batch)
+        scores.append(compute.score)
+    assert scores[1:] == scores[:-1]
+
+
 def test_training_lowers_the_loss_of_a_batch(tmp_path: Path) -> None:
     workload = make_workload(tmp_path, backend="cpu")
     batch = batch_of(workload)
