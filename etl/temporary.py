@@ -20,7 +20,7 @@ PREFIX, LOCKED = "etl-", ".lock"
 
 
 class Terminated(BaseException):
-    """A signal has asked this process to end. It is no `Exception`, so that nobody takes it for an error."""
+    """Raised when a signal has asked this process to end. `except Exception` does not catch it: it is not an error."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"terminated by {signal.Signals(number).name}")

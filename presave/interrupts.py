@@ -177,16 +177,21 @@ def shielded(function: Callable[[], T]) -> T:
     """
     if threading.get_ident() != threading.main_thread().ident or _exit_deadline is not None:
         return function()
+    # Not a `Thread`, which would itself have to be started in another thread.
+    return result_of(function, lambda run: _thread.start_new_thread(run, ()))
+
+
+def result_of(function: Callable[[], T], start_in_thread: Callable[[Callable[[], None]], object]) -> T:
+    """Return `function()`, called in the thread in which `start_in_thread` starts what it is given."""
     outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def run() -> None:
         try:
             outcome.put((function(), None))
-        except BaseException as error:  # noqa: BLE001 - it belongs to the main thread
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
             outcome.put((None, error))
 
-    # Not a `Thread`, which would itself have to be started in another thread.
-    _thread.start_new_thread(run, ())
+    start_in_thread(run)
     result, error = outcome.get()
     if error is None:
         returned: T = result

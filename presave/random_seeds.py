@@ -13,8 +13,8 @@ import xxhash
 class BaseSeeds(NamedTuple):
     """Numbers that the generators of a process have drawn: the seeds of other processes begin with them.
 
-    Each library's seeds follow from its own generator, so that whoever seeds only that gets its numbers again; those of
-    torch from Python's unless torch is loaded.
+    Each library's seeds follow from its own generator, so that a script that seeds only that one gets its numbers
+    again; those of torch from Python's unless torch is loaded.
     """
 
     python: int

@@ -307,7 +307,7 @@ def show_error(text: str, command: str = "etl") -> None:
         line = textwrap.fill(line, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
     try:
         print(line, file=sys.stderr, flush=True)
-    except OSError:  # nobody can be told
+    except OSError:  # there is no stream left to say so
         _silence(sys.stderr)
 
 

@@ -50,23 +50,7 @@ class LastingThread:
 
     def result(self, function: Callable[[], T]) -> T:
         """Call `function` in the thread and return its result, or raise its exception."""
-        outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-
-        def call() -> None:
-            try:
-                outcome.put((function(), None))
-            except BaseException as raised:  # noqa: BLE001 - raised by `result`
-                outcome.put((None, raised))
-
-        interrupts.start([self.call(call)])
-        result, error = outcome.get()
-        if error is None:
-            returned: T = result
-            return returned
-        try:
-            raise error
-        finally:  # its traceback holds this frame
-            del error
+        return interrupts.result_of(function, lambda run: interrupts.start([self.call(run)]))
 
     def close(self) -> None:
         """End the thread after its last call."""

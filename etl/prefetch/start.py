@@ -75,7 +75,7 @@ def start_process(start_method: str, program: str, arguments: dict[str, Any]) ->
                     _ensure_server()
                 worker.start()
         except (ConnectionError, EOFError, FileNotFoundError):
-            # A server that was killed counts as running until it is gone entirely. Somebody may remove its socket now.
+            # A server that was killed counts as running until it is gone entirely. Its socket may be removed now.
             if start_method != "forkserver" or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -139,7 +139,7 @@ def _ensure_server() -> None:
         chosen = [] if server._preload_modules == ["__main__"] else server._preload_modules
         multiprocessing.set_forkserver_preload([*chosen, *PRELOADED])
     address = server._forkserver_address
-    # The program may have closed all descriptors, and somebody may have tidied the temporary folder.
+    # The program may have closed all descriptors, and the temporary folder may have been tidied.
     if address is not None and not (_is_pipe(server._forkserver_alive_fd) and os.path.exists(address)):  # noqa: PTH110
         _forget(server)
     _ensure_socket_folder()
