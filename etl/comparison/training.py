@@ -29,7 +29,7 @@ from etl.measuring.values import JsonValues
 from etl.training.backends import Backend, choose_device
 from etl.training.backends import backend as find_backend
 from etl.training.backends.tensors import as_array, as_tensor, map_batch
-from etl.training.step import ForwardPass, Loss, TrainingStep, default_loss
+from etl.training.step import IGNORED, ForwardPass, Loss, TrainingStep, default_loss
 from etl.training.synchronisation import GradientAveraging
 
 LEARNING_RATE = 0.01
@@ -212,9 +212,8 @@ def make_model_compute(workload: Workload, batch: Any) -> ModelCompute:
         join_group(workload.rank)
     together, values = workload.rank.is_together, classes_of(workload, labels).values
     training = Training(model, backend, settings.dtype, labels, settings.waits_for_steps, together, values)
-    if (
-        0 < len(workload.records) % workload.step_records < 2 * workload.rank.world_size
-    ):  # as the last batch of an epoch
+    last = len(workload.records) % workload.step_records
+    if 0 < last < 2 * workload.rank.world_size:  # the last batch of an epoch has one record on some rank
         _check_one_record(model, backend.put(map_batch(arrays, lambda array: array[:1])))
     return training
 
@@ -365,10 +364,10 @@ def _find_classes(workload: Workload) -> Classes:
                 f"field 'label' of {workload.settings.title}, of dtype {array.dtype}, holds more than {MAX_CLASSES:,} "
                 f"different numbers, too many classes for a model; {OTHER_COMPUTE}"
             )
-    values = sorted(seen)
-    if values[0] >= 0 and values[-1] < max(MAX_SPARSE_CLASS, 2 * len(values)):
+    values = sorted(seen - {IGNORED})
+    if values and values[0] >= 0 and values[-1] < max(MAX_SPARSE_CLASS, 2 * len(values)):
         return Classes(values[-1] + 1)
-    return Classes(len(values), values)
+    return Classes(len(seen), sorted(seen))
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:

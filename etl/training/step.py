@@ -188,9 +188,8 @@ def squared_error(output: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
     _check_tensor(labels)
     if output.numel() != labels.numel():
         raise ValueError(
-            f"labels of dtype {_name(labels.dtype)} and shape {tuple(labels.shape)} are targets of a regression, and"
-            f" the model's output has shape {tuple(output.shape)}: class numbers are integers; "
-            f"{OTHER_LOSS}"
+            f"labels of dtype {_name(labels.dtype)} and shape {tuple(labels.shape)} are targets of a regression; the "
+            f"model's output has shape {tuple(output.shape)}: class numbers are integers; {OTHER_LOSS}"
         )
     error: torch.Tensor = (output.reshape(labels.shape) - labels) ** 2
     return error.mean() if mask is None else error[mask != 0].mean()

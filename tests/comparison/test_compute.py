@@ -230,6 +230,7 @@ def labelled(tmp_path: Path, labels: Any) -> Workload:
         (np.array([[1], [0], [2], [1]], np.int32), Classes(3)),
         (np.array([0, 2, 1, 0], np.uint64), Classes(3)),
         ([1, -1, 1, 1], Classes(2, [-1, 1])),
+        ([0, 1, -100, 1], Classes(2)),
         (np.array([7, 5, 1000, 5], ">i4"), Classes(3, [5, 7, 1000])),
         ([10**12, 10**6, 10**12 + 1, 10**6], Classes(3, [10**6, 10**12, 10**12 + 1])),
         (np.array([2**63 + 1, 2**64 - 1, 1, 1], np.uint64), Classes(3, [1, 2**63 + 1, 2**64 - 1])),
