@@ -18,9 +18,11 @@ ROOT = Path(__file__).parents[1]
 def pytest_configure() -> None:
     """Let programs that tests start import `tests`, too, and let them and the tests be interrupted.
 
-    A shell starts programs in the background with SIGINT ignored, and so does everything that they start.
+    A shell starts programs in the background with SIGINT ignored, nohup with SIGHUP, and so does everything that they
+    start.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 

@@ -105,6 +105,7 @@ def test_reading_a_store_into_memory_takes_its_size_once(format: str, options: d
     presave.write(tmp_path / "s", records, format=format, options=options, shard_nbytes=30_000_000).close()
     program = """
 import resource, sys
+sys.modules["numba"] = None  # loading it in the background takes memory, too
 import presave
 from presave.resources import psutil
 presave.open_store(sys.argv[1])[0]
