@@ -318,6 +318,8 @@ def _refuse(request: Request, error: BaseException) -> None:
 
 def _end(queue: RequestQueue, workers: Sequence[interrupts.Worker]) -> None:
     queue.close(answers_waiting=True)
+    if queue.is_given_up:
+        return
 
     def patience() -> float:
         return max(ANSWER_PATIENCE_SECONDS, 4 * queue.answer_seconds)
@@ -328,6 +330,7 @@ def _end(queue: RequestQueue, workers: Sequence[interrupts.Worker]) -> None:
     refused = [*begun, *queue.close(answers_waiting=False)]
     for request in refused:
         _refuse(request, RuntimeError("the server is closed, and its model does not return"))
+    queue.is_given_up = True  # before the warning, which may be an error
     shapes = ", ".join(str(tuple(each.shape)) for each in (begun[0].features if begun else ()))
     warnings.warn(
         f"the model has answered nothing for {patience():g} s, and not its features of shape {shapes}: the server is "

@@ -76,6 +76,8 @@ class RequestQueue:
         Increased with every group that was answered.
     begun : dict
         The requests that each worker is answering.
+    is_given_up : bool
+        True once the model has been too slow to wait for, so that nothing waits for it again.
     """
 
     def __init__(self, batch_limit: int, queue_limit: int, max_wait: float) -> None:
@@ -85,6 +87,7 @@ class RequestQueue:
         self.answer_seconds = 0.0
         self.answered = 0
         self.begun: dict[int, list[Request]] = {}
+        self.is_given_up = False
         # A request is queued by a single instruction, so that an interrupt leaves no half of it.
         self._groups: dict[Hashable, deque[Request]] = {}
         self._dropped: list[Request] = []

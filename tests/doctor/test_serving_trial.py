@@ -72,6 +72,34 @@ def test_an_error_of_a_prediction_is_raised(monkeypatch: pytest.MonkeyPatch) -> 
         SharedModel().measure(replace(case, observation=replace(case.observation, batch=batch)))
 
 
+class Hanging(Serial):
+    """A model that does not return until it is released."""
+
+    def __init__(self, released: threading.Event) -> None:
+        super().__init__()
+        self.released = released
+
+    def __deepcopy__(self, memo: Any) -> Hanging:
+        return self
+
+    def forward(self, features: Any) -> Any:
+        self.released.wait()
+        return features
+
+
+def test_a_prediction_that_does_not_return_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward_pass, "ANSWER_PATIENCE_SECONDS", 0.2)
+    case = served_case(clients=2, records=1)
+    SharedModel().look(case)
+    assert isinstance(case.setup, ModelSetup)
+    released = threading.Event()
+    with pytest.raises(
+        TimeoutError, match=r"not answered any of 2 threads for 0\.2 s; those that wait for it are left"
+    ):
+        SharedModel().measure(replace(case, setup=replace(case.setup, model=Hanging(released))))
+    released.set()
+
+
 class Several(Serial):
     """A model with several outputs."""
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 import etl
+from etl.training import inference
 from tests.forked_child import forked
 
 FEATURES, CLASSES = 4, 3
@@ -298,6 +300,52 @@ def test_an_error_in_the_block_does_not_wait_for_answers(doubles: Doubles) -> No
     with pytest.raises(KeyError):
         fail()
     assert isinstance(asked[0].exception(0), RuntimeError)
+
+
+def test_closing_leaves_a_model_that_does_not_return_once(doubles: Doubles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "ANSWER_PATIENCE_SECONDS", 0.2)
+    before = threading.active_count()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with etl.ParallelInference(doubles, workers=1) as server:
+            asked = [held(server, doubles), server.submit(rows(2))]
+            server.close()
+        server.close()
+    assert [each.category for each in warned] == [RuntimeWarning]
+    said = "not its features of shape (1, 4): the server is closed, 2 requests get an error"
+    assert said in str(warned[0].message)
+    for answer in asked:
+        assert str(answer.exception(0)) == "the server is closed, and its model does not return"
+    doubles.gate.set()
+    for _ in range(1000):
+        if threading.active_count() == before:
+            break
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+HANGING = """
+import threading
+import numpy as np, torch, etl
+from etl.training import inference
+
+class Hanging(torch.nn.Linear):
+    def forward(self, features):
+        threading.Event().wait()
+
+inference.ANSWER_PATIENCE_SECONDS = 0.2
+server = etl.ParallelInference(Hanging(2, 1), workers=1)
+server.submit(np.zeros((1, 2), np.float32)).add_done_callback(lambda answer: print(answer.exception(0)))
+"""
+
+
+@pytest.mark.slow
+def test_the_interpreter_exits_with_a_server_whose_model_does_not_return() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, text=True, check=True, timeout=LONG_SECONDS
+    )
+    assert done.stdout == "the server is closed, and its model does not return\n"
+    assert "the model has answered nothing for 0.2 s" in done.stderr
 
 
 @pytest.mark.slow
