@@ -124,6 +124,11 @@ def rewind(iterator: Any) -> None:
     iterator.set_epoch(0)
 
 
+def first_epoch(iterator: Any) -> list[bytes]:
+    rewind(iterator)
+    return contents(iterator)
+
+
 def close(iterator: Any) -> None:
     getattr(iterator, "iterator", iterator).close()
 
@@ -135,8 +140,7 @@ def main(kind: str, times: int, folder: Path) -> None:
     iterator = make(folder)
     expected = contents(iterator)
     began = time.perf_counter()
-    rewind(iterator)
-    contents(iterator)
+    first_epoch(iterator)
     seconds = 1.2 * (time.perf_counter() - began)
     for number in range(times):
         faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
@@ -144,12 +148,11 @@ def main(kind: str, times: int, folder: Path) -> None:
             interrupts.during(partial(contents, iterator), seconds)
         else:
             interrupts.during(partial(leave_early, iterator, number % 7), seconds / 2)
-        rewind(iterator)
         try:
-            found = contents(iterator)
+            found = first_epoch(iterator)
         except KeyboardInterrupt:  # the last one, which came late, after a finalizer
             interrupts.seen += 1
-            found = contents(iterator)
+            found = first_epoch(iterator)
         if found != expected:
             faults["another epoch"] += 1
     for _ in range(times // 50):  # while the iterator is made, and closed
