@@ -97,9 +97,9 @@ def _train(job: Job) -> FitResult:
 
 
 def _report(error: Exception, where: str) -> None:
-    from etl.training.ranks import record_failure
+    from etl.training.ranks import ERROR_FILE, record_failure
 
-    if not Path(os.environ["TORCHELASTIC_ERROR_FILE"]).exists():  # else `fit` has told more
+    if not Path(os.environ[ERROR_FILE]).exists():  # else `fit` has told more
         record_failure(error, where)
 
 

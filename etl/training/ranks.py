@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from etl.iterators import BatchIterator
 from etl.iterators.foreign import ForeignIterator
 from etl.training.backends import Backend, choose_device, import_torch
 from etl.training.backends import backend as find_backend
+from presave.files import UNFINISHED
 
 if TYPE_CHECKING:
     import torch
 
 Value = TypeVar("Value")
 # Set by torchrun and other launchers.
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # torch's agent has its store before it starts ranks; one that was killed is not looked for any longer.
 AGENT_TIMEOUT = timedelta(seconds=30)
@@ -151,13 +154,27 @@ WAITED = f"{WaitedError.__name__}: "
 
 
 def record_failure(error: BaseException, where: str) -> None:
-    """Write `error` to the file that torch's elastic agent has named, if it has, so that the agent can report it."""
+    """Write `error` to the file that torch's elastic agent has named, if it has, so that the agent can report it.
+
+    The file is there whole or not at all: the agent may end this process at any moment, and fails at half a file.
+    """
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     text = f"{where}: {type(error).__name__}: {error}"
     has_waited = isinstance(error, DistError) or (type(error) is RuntimeError and "gloo/transport" in str(error))
-    get_error_handler().record_exception((WaitedError if has_waited else RankError)(text, 0))
+    reported = (WaitedError if has_waited else RankError)(text, 0)
+    path = os.environ.get(ERROR_FILE)
+    if not path:
+        get_error_handler().record_exception(reported)
+        return
+    os.environ[ERROR_FILE] = unfinished = path + UNFINISHED
+    try:
+        get_error_handler().record_exception(reported)
+    finally:
+        os.environ[ERROR_FILE] = path
+    with contextlib.suppress(FileNotFoundError):  # a handler of the user's may report elsewhere
+        os.replace(unfinished, path)
 
 
 def find_ranks() -> Ranks:

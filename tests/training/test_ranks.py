@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import psutil
@@ -26,7 +27,7 @@ from PIL import Image, ImageFile
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import etl
-from etl.training.ranks import Ranks
+from etl.training.ranks import ERROR_FILE, Ranks, record_failure
 from tests.training import rank_jobs
 from tests.training.rank_jobs import Labelled, Noting, Numbered, make_model, raw
 from tests.training.torchrun import run_ranks
@@ -536,6 +537,25 @@ def test_a_shard_goes_on_at_the_state_that_was_loaded() -> None:
         list(iterator)
         assert iterator.shard(1, 2).state_dict()["position"] == 0
         iterator.close()
+
+
+def test_a_failure_is_reported_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "error.json"
+    monkeypatch.setenv(ERROR_FILE, str(path))
+
+    def ended_by_the_agent(_: Any, file: TextIO) -> None:
+        file.write("{")
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "dump", ended_by_the_agent)
+        with pytest.raises(SystemExit):
+            record_failure(ValueError("bad"), "rank 1 of 2")
+    assert not path.exists()
+    assert os.environ[ERROR_FILE] == str(path)
+    record_failure(ValueError("bad"), "rank 1 of 2")
+    assert json.loads(path.read_text())["message"]["message"] == "RankError: rank 1 of 2: ValueError: bad"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_more_ranks_than_devices_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
