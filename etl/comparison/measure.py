@@ -298,7 +298,7 @@ def take_sample(loading: Loading, policies: Policies, with_etl_alone: bool) -> S
         read_nbytes=read + loading.mapped_nbytes,
         steal=noise.steal,
         other_processes=noise.other_processes,
-        speed_probe=probe_speed(),
+        speed_probe=probe_speed().cpu,
         frequencies=frequencies(),
         affinity=affinity,
         torch_threads=threads,

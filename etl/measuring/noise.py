@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .process_tree import cpu_seconds
+from .values import JsonValues
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,8 +23,44 @@ STAT = Path("/proc/stat")
 CPU_INFO = Path("/proc/cpuinfo")
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
-PROBE = bytes(1 << 20)
-PROBES = 5
+HASHED = bytes(1 << 20)
+HASHES = 5
+# More than the caches of a CPU and its share of a cache of all. Larger copies are no steadier, and getting their memory
+# takes longer: now half of the 40 ms of a probe.
+COPIED_NBYTES = 48 << 20
+COPIES = 2
+
+
+@dataclass(frozen=True)
+class ProbeSeconds(JsonValues):
+    """Times of two fixed pieces of work, which have nothing to do with what is measured.
+
+    Attributes
+    ----------
+    cpu : float
+        Seconds of a calculation in the registers and caches of a CPU. It takes longer if the clock frequency falls, or
+        if another process shares the core.
+    memory : float
+        Seconds to copy more than the caches hold. It takes longer if others, such as virtual machines of the same host,
+        load the memory.
+    """
+
+    cpu: float
+    memory: float
+
+
+# Limits for a sample that counts; they were calibrated on a virtual machine with 2 CPUs, over several minutes each of
+# quiet and of one busy neighbour.
+# The clock changes between steps of a sixth on a quiet machine.
+# A copy took up to 1.35 times that of the quickest there.
+MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.5)
+# None was seen there in hundreds of seconds; a tick more or less in a sample of half a second is 1%.
+MAX_STEAL = 0.02
+# Own time that is counted in ticks, and services of the system, are below 1%; one busy neighbour takes 44% or more.
+MAX_OTHER_PROCESSES = 0.05
+# A sample of a second has ten periods: one that was used up is too many.
+MAX_THROTTLED = 0.05
+MAX_RETAKEN_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -141,17 +180,73 @@ def cpu_times() -> CpuTimes:
     return CpuTimes(busy + idle + waiting + steal, steal, busy)
 
 
-def probe_speed() -> float:
-    """Return the seconds of a fixed calculation in the registers and caches of the CPU, the fastest of a few.
+def probe_speed() -> ProbeSeconds:
+    """Return the seconds of fixed work for the CPU and for memory, the quickest of a few tries of each."""
+    cpu = _quickest(lambda: hashlib.sha256(HASHED).digest(), HASHES)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE  # page faults would take longer than the copy
+    with mmap.mmap(-1, 2 * COPIED_NBYTES, flags=flags) as memory:
+        whole = memoryview(memory)
+        source, target = whole[:COPIED_NBYTES], whole[COPIED_NBYTES:]
 
-    It takes longer if the clock frequency falls, or if another process shares the core.
-    """
-    fastest = float("inf")
-    for _ in range(PROBES):
+        def copy() -> None:
+            target[:] = source
+
+        seconds = _quickest(copy, COPIES)
+        for view in (source, target, whole):
+            view.release()
+    return ProbeSeconds(cpu, seconds)
+
+
+def _quickest(work: Callable[[], object], tries: int) -> float:
+    quickest = float("inf")
+    for _ in range(tries):
         started = time.perf_counter()
-        hashlib.sha256(PROBE).digest()
-        fastest = min(fastest, time.perf_counter() - started)
-    return fastest
+        work()
+        quickest = min(quickest, time.perf_counter() - started)
+    return quickest
+
+
+def quickest(probes: Sequence[ProbeSeconds]) -> ProbeSeconds:
+    """Return the quickest of `probes`, of each kind."""
+    return ProbeSeconds(min(each.cpu for each in probes), min(each.memory for each in probes))
+
+
+def describe_disturbance(
+    probes: Sequence[ProbeSeconds],
+    reference: ProbeSeconds,
+    *,
+    steal: float,
+    other_processes: float,
+    throttled: float,
+) -> str:
+    """Return why a sample does not count, or "" if nothing disturbed it. Its own time has no part in this.
+
+    Parameters
+    ----------
+    probes : sequence of ProbeSeconds
+        The probes of the sample: before its loader was made, and after it was closed.
+    reference : ProbeSeconds
+        The quickest probes of the comparison so far, of all strategies. How quick a machine is, only it can tell.
+    steal, other_processes, throttled : float
+        Shares during the sample, as of `NoiseWatch`.
+    """
+    slowest_cpu, slowest_memory = max(each.cpu for each in probes), max(each.memory for each in probes)
+    if other_processes > MAX_OTHER_PROCESSES:
+        return f"other processes used {other_processes:.0%} of the CPUs"
+    if steal > MAX_STEAL:
+        return f"the hypervisor took {steal:.0%} of the CPUs"
+    if throttled > MAX_THROTTLED:
+        return f"the CPU quota was used up in {throttled:.0%} of its periods"
+    if slowest_cpu > MAX_SLOWDOWN.cpu * reference.cpu:
+        return f"the CPU was {slowest_cpu / reference.cpu:.2f} times slower than at its quickest"
+    if slowest_memory > MAX_SLOWDOWN.memory * reference.memory:
+        return f"memory was {slowest_memory / reference.memory:.2f} times slower than at its quickest"
+    return ""
+
+
+def may_retake(samples: int, retaken: int) -> bool:
+    """Return True if another sample may be taken again: at most a fifth of `samples`, of which `retaken` have been."""
+    return retaken + 1 <= MAX_RETAKEN_SHARE * samples
 
 
 def frequencies() -> list[float]:

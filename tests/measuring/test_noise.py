@@ -9,10 +9,22 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from etl.measuring import noise
-from etl.measuring.noise import NoiseWatch, ThrottleWatch, cpu_times, frequencies, probe_speed
+from etl.measuring.noise import (
+    MAX_SLOWDOWN,
+    NoiseWatch,
+    ProbeSeconds,
+    ThrottleWatch,
+    cpu_times,
+    describe_disturbance,
+    frequencies,
+    may_retake,
+    probe_speed,
+    quickest,
+)
 from etl.measuring.process_tree import cpu_seconds
 
 BURNT = 0.5
@@ -110,8 +122,62 @@ def test_a_block_of_no_duration_has_no_noise(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_probe_and_the_frequencies_are_of_this_machine() -> None:
-    assert probe_speed() > 0
+    probes = probe_speed()
+    assert min(probes.cpu, probes.memory) > 0
+    assert ProbeSeconds.from_json(probes.to_json()) == probes
     assert len(frequencies()) in (0, os.cpu_count())
+
+
+def test_the_memory_of_the_probe_is_given_back() -> None:
+    before = psutil.Process().memory_full_info().uss
+    probe_speed()
+    assert psutil.Process().memory_full_info().uss - before < noise.COPIED_NBYTES / 2
+
+
+QUIET: dict[str, float] = {"steal": 0.02, "other_processes": 0.05, "throttled": 0.05}
+REFERENCE = ProbeSeconds(cpu=0.5e-3, memory=8e-3)
+
+
+@pytest.mark.parametrize(
+    ("noises", "reason"),
+    [
+        ({}, ""),
+        ({"other_processes": 0.12}, "other processes used 12% of the CPUs"),
+        ({"steal": 0.04}, "the hypervisor took 4% of the CPUs"),
+        ({"throttled": 0.3}, "the CPU quota was used up in 30% of its periods"),
+    ],
+)
+def test_a_sample_during_which_others_took_cpus_is_disturbed(noises: dict[str, float], reason: str) -> None:
+    assert describe_disturbance([REFERENCE] * 2, REFERENCE, **(QUIET | noises)) == reason
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "reason"),
+    [
+        (MAX_SLOWDOWN.cpu, MAX_SLOWDOWN.memory, ""),
+        (1.4, 1.0, "the CPU was 1.40 times slower than at its quickest"),
+        (1.0, 1.6, "memory was 1.60 times slower than at its quickest"),
+    ],
+)
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_sample_before_or_after_which_a_probe_was_slow_is_disturbed(
+    cpu: float, memory: float, reason: str, is_after: bool
+) -> None:
+    slow = ProbeSeconds(cpu * REFERENCE.cpu, memory * REFERENCE.memory)
+    probes = [REFERENCE, slow] if is_after else [slow, REFERENCE]
+    assert describe_disturbance(probes, REFERENCE, **QUIET) == reason
+
+
+def test_the_quickest_probes_are_so_of_each_kind() -> None:
+    assert quickest([ProbeSeconds(1, 5), ProbeSeconds(2, 4), ProbeSeconds(3, 6)]) == ProbeSeconds(1, 4)
+
+
+@pytest.mark.parametrize(("samples", "allowed"), [(0, 0), (4, 0), (5, 1), (9, 1), (40, 8)])
+def test_a_fifth_of_the_samples_may_be_taken_again(samples: int, allowed: int) -> None:
+    retaken = 0
+    while may_retake(samples, retaken):
+        retaken += 1
+    assert retaken == allowed
 
 
 def test_a_machine_that_reports_no_frequencies_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
