@@ -122,7 +122,7 @@ class EndToEnd(ABC):
         return self._samples(cache, values, lambda metrics: metrics.utilisation, whole_epochs=False)
 
     def track_peak_memory(self, cache: dict[str, Any], *values: Any) -> dict[str, Any]:
-        """Bytes of memory at the peak, of the process and its children."""
+        """Bytes of memory at the peak, of the process and its children, without mapped libraries."""
         return self._samples(cache, values, lambda metrics: metrics.peak_memory, whole_epochs=False)
 
     def _samples(

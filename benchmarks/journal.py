@@ -44,7 +44,7 @@ class CellMetrics(JsonValues):
     p99_stall : float
         Seconds that 99% of the stalls before a batch did not exceed, of all such epochs without their first batches.
     peak_memory : int
-        Bytes, of the process and its children.
+        Bytes, of the process and its children, without mapped libraries.
     digest, score : str, float
         The digest of all batches of an epoch, and the score of `Compute` after it. Both are equal for cells of equal
         work.

@@ -64,7 +64,7 @@ class RawRow(JsonValues):
     disqualified : list of str
         Rules that it broke, with the evidence.
     peak_memory_nbytes : int
-        Peak memory of the loader and its workers, with mapped pages of files.
+        Peak memory of the loader and its workers, with mapped pages of data files.
     prepare_seconds, disk_nbytes : float and int, or None
         Cost of what it prepares; None if it prepares nothing.
     lines : list of int

@@ -394,7 +394,8 @@ class StrategyResult(Section["Report"]):
     cpu_seconds_per_1000 : float
         CPU time per 1,000 records.
     peak_memory_nbytes : int
-        Peak memory of the process and its workers, in an untimed epoch of the measured records.
+        Peak memory of the process and its workers, in an untimed epoch of the measured records: anonymous and shared
+        memory, and resident pages of mapped data files, but not of libraries.
     read_nbytes : int
         Bytes read from files, including memory-mapped files.
     ratio : Interval or None

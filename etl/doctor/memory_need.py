@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psutil
-
-from etl.measuring.process_tree import PeakMemory, peak_resident_nbytes
+from etl.measuring.process_tree import children_nbytes, peak_resident_nbytes
 from etl.runtime.heap_policy import data_nbytes
 from etl.runtime.resources import available_nbytes
 
@@ -54,10 +52,7 @@ class MemoryNeed:
 
 def look_at_memory() -> MemoryNeed:
     """Return the memory that this process and its children have needed so far. Call it while they load."""
-    now = PeakMemory()
-    now.look()
-    own = psutil.Process().memory_info().rss
-    return MemoryNeed(peak_resident_nbytes() + max(0, now.nbytes - own), data_nbytes(), available_nbytes())
+    return MemoryNeed(peak_resident_nbytes() + children_nbytes(), data_nbytes(), available_nbytes())
 
 
 def _gigabytes(nbytes: int) -> str:

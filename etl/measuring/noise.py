@@ -49,12 +49,12 @@ class ProbeSeconds(JsonValues):
     memory: float
 
 
-# Limits for a sample that counts; they were calibrated on a virtual machine with 2 CPUs, over several minutes each of
-# quiet and of one busy neighbour.
-# The clock changes between steps of a sixth on a quiet machine.
-# A copy took up to 1.35 times that of the quickest there.
-MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.5)
-# None was seen there in hundreds of seconds; a tick more or less in a sample of half a second is 1%.
+# Limits for a sample that counts. They were calibrated on a virtual machine with 2 CPUs, in minutes that were quiet and
+# minutes with one busy neighbour. Probes tell what other virtual machines of the host do; neighbours in the same one
+# are told by their CPU time.
+# On a quiet machine, the clock changes in steps of a sixth, and a copy takes up to 1.52 times as long as the quickest.
+MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.75)
+# It was 0 in nearly all quiet seconds; a tick more or less in a sample of half a second is 1%.
 MAX_STEAL = 0.02
 # Own time that is counted in ticks, and services of the system, are below 1%; one busy neighbour takes 44% or more.
 MAX_OTHER_PROCESSES = 0.05

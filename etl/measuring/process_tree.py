@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import resource
+import sysconfig
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -22,20 +26,41 @@ INTERVAL_SECONDS = 0.01
 MARK = "ETL_MEASURING_SERVER"
 # They remove what killed processes leave in shared memory, and then end.
 CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+NUMBER = re.compile(r"^(\w+):\s+(\d+)(?: kB)?$", re.MULTILINE)
+# A mapped file in /proc/PID/smaps: its device, inode and path; resident, proportional and anonymous kilobytes.
+MAPPING = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (\S+ \d+ +/.*)\n"
+    rb"(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:[A-Z].*\n)*?Anonymous: +(\d+)",
+    re.MULTILINE,
+)
+ELF = b"\x7fELF"
+# What lies here and is no library, such as locales, comes with the environment, too.
+LIBRARY_FOLDERS = (
+    *(f"{sysconfig.get_path(each)}/" for each in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"),
+)
 
 
 class PeakMemory:
     """A context manager that samples the memory of this process and its children; `nbytes` is the peak.
 
-    A child counts with its proportional set size (PSS), in which a page shared by n processes counts 1/n, so that
-    shared memory is counted once. (The kernel's own peak counts it for each process, and ignores children.) This
-    process counts with all its resident pages, but only with its share of shared memory. The pages of imports count
-    fully: they are shared with the server that it was forked from, but a stand-alone process would have its own.
+    Anonymous memory (heaps, stacks, arrays), shared memory, and the resident pages of mapped data files count. Pages of
+    programs and libraries do not: how many of them are resident depends on the page cache, not on the loader. Page
+    tables and memory that was swapped out do not count either.
+
+    The anonymous memory of this process counts fully, with the pages of imports that it shares with the server that it
+    was forked from: a stand-alone process would have its own. A child counts with its proportional set size (PSS), in
+    which a page shared by n processes counts 1/n, so that what was not copied on write is not counted for each. (The
+    kernel's own peak counts it for each process, and ignores children.) Shared memory counts with its PSS in all of
+    them, a data file as in `mapped_nbytes`.
     A sample is taken every 10 ms, which costs time: do not use it around code that is timed.
     """
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self._mapped_nbytes = 0
+        self._file_pages: dict[int, int] = {}
+        self._looking = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="peak-memory", daemon=True)
 
@@ -52,12 +77,23 @@ class PeakMemory:
 
     def look(self) -> None:
         """Take an additional sample now."""
-        own = _value("/proc/self/status", "VmRSS") - _value("/proc/self/status", "RssShmem")
-        total = (own + _value("/proc/self/smaps_rollup", "Pss_Shmem")) * 1024
-        for child in _children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended after it was listed
-                total += child.memory_full_info().pss
-        self.nbytes = max(self.nbytes, total)
+        with self._looking:
+            total, own, file_pages = 0, os.getpid(), {}
+            for pid in (own, *(child.pid for child in _children())):
+                with contextlib.suppress(OSError):  # it ended after it was listed
+                    status = _values(f"/proc/{pid}/status")
+                    if "RssAnon" not in status:  # it has just ended
+                        continue
+                    if pid != own or status["RssShmem"]:
+                        shares = _values(f"/proc/{pid}/smaps_rollup")
+                        total += shares["Pss_Shmem"] + (status["RssAnon"] if pid == own else shares["Pss_Anon"])
+                    else:
+                        total += status["RssAnon"]
+                    file_pages[pid] = status["RssFile"]
+            # Listing all maps takes longer than the rest, and files mapped by several processes depend on all of them.
+            if file_pages != self._file_pages:
+                self._file_pages, self._mapped_nbytes = file_pages, sum(_mapped_nbytes(file_pages).values())
+            self.nbytes = max(self.nbytes, total * 1024 + self._mapped_nbytes)
 
     def _sample(self) -> None:
         while not self._ended.wait(INTERVAL_SECONDS):
@@ -90,23 +126,69 @@ def read_nbytes() -> int:
     return total
 
 
-def mapped_nbytes() -> dict[str, int]:
-    """Return the resident bytes of each file that this process maps, which it shares with others that map it.
+def children_nbytes() -> int:
+    """Return the resident bytes that the children of this process have besides its own, shared memory counted once."""
+    own = _values("/proc/self/status")["RssShmem"] - _values("/proc/self/smaps_rollup")["Pss_Shmem"]
+    total = -own * 1024
+    for child in _children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended after it was listed
+            total += child.memory_full_info().pss
+    return max(0, total)
 
-    Memory that is no file on disk is left out, such as that of memfd or /dev/zero: others may have other memory of the
-    same name.
+
+def mapped_nbytes() -> dict[str, int]:
+    """Return the resident bytes of each data file that this process and its children map, by device, inode and path.
+
+    What several of them have of a file counts once. What others have of it, such as other ranks, takes nothing off.
+    Files in shared memory are left out: they count as shared memory.
     """
-    found: dict[str, int] = {}
-    path = ""
-    for line in Path("/proc/self/smaps").read_text(errors="surrogateescape").splitlines():
-        columns = line.split(maxsplit=5)
-        if not columns[0].endswith(":"):  # of a new mapping; its last column is the file, if there is one
-            path = columns[5] if len(columns) > 5 else ""
-            if not path.startswith("/") or path.startswith(("/dev/", "/memfd:")) or path.endswith(" (deleted)"):
-                path = ""
-        elif path and columns[0] == "Rss:":
-            found[path] = found.get(path, 0) + int(columns[1]) * 1024
-    return found
+    return _mapped_nbytes((os.getpid(), *(child.pid for child in _children())))
+
+
+def _mapped_nbytes(pids: Iterable[int]) -> dict[str, int]:
+    largest: dict[str, int] = defaultdict(int)
+    shares: dict[str, int] = defaultdict(int)
+    for pid in pids:
+        resident: dict[str, int] = defaultdict(int)
+        with contextlib.suppress(OSError):  # it has ended
+            for name, *numbers in MAPPING.findall(Path(f"/proc/{pid}/smaps").read_bytes()):
+                rss, pss, anonymous = map(int, numbers)
+                file = os.fsdecode(name)
+                if rss > anonymous and _is_data(file):  # pages of a private map that were written to are anonymous
+                    resident[file] += (rss - anonymous) * 1024
+                    shares[file] += max(0, pss - anonymous) * 1024
+        for file, nbytes in resident.items():
+            largest[file] = max(largest[file], nbytes)
+    # The shares are exact if no other process maps the file, and too small otherwise.
+    return {file: max(nbytes, shares[file]) for file, nbytes in largest.items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_data(file: str) -> bool:
+    """Return True for a mapped file on disk, unless it is a program, a library, or in a folder of those."""
+    device, _, path = file.split(maxsplit=2)
+    if device in _shared_memory_devices() or path.startswith(LIBRARY_FOLDERS):
+        return False
+    try:
+        with Path(path).open("rb") as opened:
+            return opened.read(len(ELF)) != ELF
+    except OSError:  # it was removed, or belongs to another user
+        return True
+
+
+@functools.cache
+def _shared_memory_devices() -> frozenset[str]:
+    """Return the devices of files in memory, as in /proc/PID/maps."""
+    # Anonymous shared memory is of a file system that is not in the list of mounts.
+    descriptor = os.memfd_create("device")
+    device = os.fstat(descriptor).st_dev
+    os.close(descriptor)
+    found = {f"{os.major(device):02x}:{os.minor(device):02x}"}
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        if line.partition(" - ")[2].startswith(("tmpfs ", "devtmpfs ")):
+            major, minor = line.split()[2].split(":")
+            found.add(f"{int(major):02x}:{int(minor):02x}")
+    return frozenset(found)
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
@@ -156,7 +238,12 @@ def _children() -> Iterator[psutil.Process]:
 
 def _value(file: str, name: str) -> int:
     """Return the number called `name` in a file of /proc; memory is in kilobytes."""
-    for line in Path(file).read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    raise RuntimeError(f"{file} has no {name}; measuring needs Linux 5.0 or later")
+    try:
+        return _values(file)[name]
+    except KeyError as error:
+        raise RuntimeError(f"{file} has no {name}; measuring needs Linux 5.4 or later") from error
+
+
+def _values(file: str) -> dict[str, int]:
+    """Return all numbers in a file of /proc by name; memory is in kilobytes."""
+    return {name: int(number) for name, number in NUMBER.findall(Path(file).read_text())}

@@ -156,7 +156,7 @@ def test_a_sample_during_which_others_took_cpus_is_disturbed(noises: dict[str, f
     [
         (MAX_SLOWDOWN.cpu, MAX_SLOWDOWN.memory, ""),
         (1.4, 1.0, "the CPU was 1.40 times slower than at its quickest"),
-        (1.0, 1.6, "memory was 1.60 times slower than at its quickest"),
+        (1.0, 1.9, "memory was 1.90 times slower than at its quickest"),
     ],
 )
 @pytest.mark.parametrize("is_after", [False, True])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from etl.measuring.process_tree import PeakMemory, read_nbytes
+from etl.measuring import process_tree
+from etl.measuring.process_tree import PeakMemory, children_nbytes, mapped_nbytes, read_nbytes
 
 MEGABYTE = 1 << 20
 HOLD_100_MB = "import sys; data = b'x' * (100 << 20); print('ready', flush=True); sys.stdin.readline()"
@@ -27,16 +35,151 @@ def test_memory_that_was_freed_again_is_in_the_peak() -> None:
 def test_the_memory_of_a_child_is_in_the_peak() -> None:
     with PeakMemory() as before:
         pass
-    with (
-        PeakMemory() as during,
-        subprocess.Popen([sys.executable, "-c", HOLD_100_MB], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
-    ):
+    with PeakMemory() as during, another_process(HOLD_100_MB):
+        during.look()
+    assert 100 * MEGABYTE < during.nbytes - before.nbytes < 160 * MEGABYTE
+
+
+def write_file(path: Path, megabytes: int) -> Path:
+    """Write random bytes to a file, and return its path."""
+    path.write_bytes(os.urandom(MEGABYTE) * megabytes)
+    return path
+
+
+@contextmanager
+def mapped(path: Path, access: int = mmap.ACCESS_READ) -> Iterator[mmap.mmap]:
+    """Map a file, and read all of its pages."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=access) as memory:
+        memory.find(b"not there")
+        yield memory
+
+
+@contextmanager
+def another_process(script: str, *arguments: object) -> Iterator[int]:
+    """Run a script that prints "ready" and is ended by the end of its input; yields its id."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        during.look()
+        yield child.pid
         child.stdin.close()
-    assert 100 * MEGABYTE < during.nbytes - before.nbytes < 160 * MEGABYTE
+
+
+def memory_now() -> int:
+    memory = PeakMemory()
+    memory.look()
+    return memory.nbytes
+
+
+def assert_megabytes(nbytes: int, expected: int, tolerance: int = 20) -> None:
+    assert abs(nbytes - expected * MEGABYTE) < tolerance * MEGABYTE
+
+
+MAP_ALL = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+first, last = (int(each) << 20 for each in sys.argv[2:])
+memory.find(b"not there", first, last)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_library_that_is_mapped_does_not_count(tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    shutil.copy(sys.executable, library)
+    with library.open("ab") as file:
+        file.write(os.urandom(MEGABYTE) * 200)
+    before = memory_now()
+    with mapped(library):
+        assert_megabytes(memory_now() - before, 0)
+        assert not any("library.so" in each for each in mapped_nbytes())
+
+
+def test_a_file_of_a_package_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_tree, "LIBRARY_FOLDERS", (f"{tmp_path}/site-packages/",))
+    (tmp_path / "site-packages").mkdir()
+    before = memory_now()
+    with mapped(write_file(tmp_path / "site-packages" / "table", 200)):
+        assert_megabytes(memory_now() - before, 0)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_data_file_counts_once_whether_one_process_maps_it_or_two(tmp_path: Path, is_removed: bool) -> None:
+    data = write_file(tmp_path / "data", 200)
+    before = memory_now()
+    with mapped(data):
+        assert_megabytes(memory_now() - before, 200)
+        with another_process(MAP_ALL, data, 0, 200):
+            if is_removed:
+                data.unlink()
+            assert_megabytes(memory_now() - before, 200)
+            (nbytes,) = (nbytes for file, nbytes in mapped_nbytes().items() if f"{tmp_path}/data" in file)
+            assert_megabytes(nbytes, 200, tolerance=1)
+
+
+def test_two_parts_of_a_data_file_that_two_children_map_add_up(tmp_path: Path) -> None:
+    data = write_file(tmp_path / "data", 200)
+    before = memory_now()
+    with another_process(MAP_ALL, data, 0, 90), another_process(MAP_ALL, data, 110, 200):
+        assert_megabytes(memory_now() - before, 180, tolerance=40)  # read-ahead maps some more
+
+
+def test_a_data_file_counts_fully_if_a_process_that_is_no_child_maps_it_too(tmp_path: Path) -> None:
+    data = write_file(tmp_path / "data", 200)
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {MAP_ALL!r}, *sys.argv[1:]])"
+    before = memory_now()
+    with mapped(data), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process_tree, "_children", lambda: iter(()))
+        with another_process(script, data, 0, 200):
+            assert_megabytes(memory_now() - before, 200)
+
+
+def test_pages_of_a_data_file_that_were_written_to_privately_count_once(tmp_path: Path) -> None:
+    before = memory_now()
+    with mapped(write_file(tmp_path / "data", 200), mmap.ACCESS_COPY) as memory:
+        memory[: 100 * MEGABYTE] = bytes(100 * MEGABYTE)
+        assert_megabytes(memory_now() - before, 200)
+
+
+def test_a_file_in_shared_memory_is_shared_memory() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        data = write_file(Path(folder) / "data", 100)
+        before = memory_now()
+        with mapped(data):
+            assert_megabytes(memory_now() - before, 100)
+            assert not any(folder in each for each in mapped_nbytes())
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_memory_that_a_forked_child_has_from_this_process_does_not_count_for_each(is_shared: bool) -> None:
+    kind = mmap.MAP_SHARED if is_shared else mmap.MAP_PRIVATE
+    with mmap.mmap(-1, 200 * MEGABYTE, flags=kind | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
+        before = memory_now()
+        waits, wakes = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(wakes)
+            os.read(waits, 1)
+            os._exit(0)
+        during = memory_now()
+        os.close(wakes)
+        os.waitpid(child, 0)
+        os.close(waits)
+    # Private memory counts fully for this process, and half of it for the child, which may copy it.
+    private = before - 200 * MEGABYTE if is_shared else before
+    assert during - before == pytest.approx(private / 2, abs=20 * MEGABYTE)
+
+
+def test_memory_of_children_is_theirs_alone() -> None:
+    before = children_nbytes()
+    with another_process(HOLD_100_MB):
+        assert 100 * MEGABYTE < children_nbytes() - before < 130 * MEGABYTE
+    with mmap.mmap(-1, 200 * MEGABYTE, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
+        assert_megabytes(children_nbytes() - before, 0)
 
 
 def test_bytes_that_are_read_are_counted_and_again_when_they_are_read_again(tmp_path: Path) -> None:
