@@ -33,8 +33,8 @@ CAPTION = (
     "documented or both tuned, the Hodges-Lehmann estimate over rounds with the interval of the signed-rank test, "
     f"which needs {MIN_ROUNDS} rounds. waiting: images/s with a simulated device that takes 50 ms a batch and no CPU. "
     "images: how far they are those of the reference, the first loader. CPU and peak memory (with mapped pages of "
-    "data files): of the loader and its workers. lines: of user code to load + to prepare, without imports and what several "
-    "loaders share."
+    "data files): of the loader and its workers. lines: of user code to load + to prepare, without imports and what "
+    "several loaders share."
 )
 
 

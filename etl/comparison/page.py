@@ -283,7 +283,9 @@ def metrics_table(report: Report) -> list[MetricGroup]:
             "Resources",
             [
                 words("CPU s per 1,000", "CPU seconds per 1,000 records", lambda r: digits(r.cpu_seconds_per_1000)),
-                sizes("peak memory", "of the process and its children, without libraries", lambda r: r.peak_memory_nbytes),
+                sizes(
+                    "peak memory", "of the process and its children, without libraries", lambda r: r.peak_memory_nbytes
+                ),
                 *device_memory,
                 sizes("bytes read", "from files, in one epoch", lambda r: r.read_nbytes),
                 words("compute threads", "on the same CPUs as loading", lambda r: str(r.compute_threads)),
