@@ -157,18 +157,23 @@ def test_a_file_in_shared_memory_is_shared_memory() -> None:
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_memory_that_a_forked_child_has_from_this_process_does_not_count_for_each(is_shared: bool) -> None:
     kind = mmap.MAP_SHARED if is_shared else mmap.MAP_PRIVATE
-    with mmap.mmap(-1, 200 * MEGABYTE, flags=kind | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
+    flags = kind | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+    (waits, wakes), (is_ready, ready) = os.pipe(), os.pipe()
+    with mmap.mmap(-1, 200 * MEGABYTE, flags=flags) as memory:
         before = memory_now()
-        waits, wakes = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(wakes)
+            memory.find(b"not there")
+            os.write(ready, b"!")
             os.read(waits, 1)
             os._exit(0)
+        os.read(is_ready, 1)
         during = memory_now()
         os.close(wakes)
         os.waitpid(child, 0)
-        os.close(waits)
+    for each in (waits, is_ready, ready):
+        os.close(each)
     # Private memory counts fully for this process, and half of it for the child, which may copy it.
     private = before - 200 * MEGABYTE if is_shared else before
     assert during - before == pytest.approx(private / 2, abs=20 * MEGABYTE)
@@ -178,8 +183,14 @@ def test_memory_of_children_is_theirs_alone() -> None:
     before = children_nbytes()
     with another_process(HOLD_100_MB):
         assert 100 * MEGABYTE < children_nbytes() - before < 130 * MEGABYTE
-    with mmap.mmap(-1, 200 * MEGABYTE, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
-        assert_megabytes(children_nbytes() - before, 0)
+
+
+def test_shared_memory_that_children_have_from_this_process_is_not_theirs() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        data = write_file(Path(folder) / "data", 200)
+        before = children_nbytes()
+        with mapped(data), another_process(MAP_ALL, data, 0, 200):
+            assert children_nbytes() - before < 30 * MEGABYTE
 
 
 def test_bytes_that_are_read_are_counted_and_again_when_they_are_read_again(tmp_path: Path) -> None:
