@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import resource
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 INTERVAL_SECONDS = 0.01
+# Maps are listed this seldom while pages of files are added; at once if there are fewer.
+LISTING_INTERVALS = 10
 # An environment variable that a server and all processes below it have. It finds those, too, that have left their
 # process group, and whose parents have ended.
 MARK = "ETL_MEASURING_SERVER"
@@ -77,6 +80,9 @@ class PeakMemory:
 
     def look(self) -> None:
         """Take an additional sample now."""
+        self._look(lists_maps=True)
+
+    def _look(self, lists_maps: bool) -> None:
         with self._looking:
             total, own, file_pages = 0, os.getpid(), {}
             for pid in (own, *(child.pid for child in _children())):
@@ -90,14 +96,17 @@ class PeakMemory:
                     else:
                         total += status["RssAnon"]
                     file_pages[pid] = status["RssFile"]
-            # Listing all maps takes longer than the rest, and files mapped by several processes depend on all of them.
-            if file_pages != self._file_pages:
+            # Listing maps takes longer than the rest, and what several processes have of a file depends on all of them.
+            have_fewer = any(file_pages.get(pid, 0) < pages for pid, pages in self._file_pages.items())
+            if have_fewer or (lists_maps and file_pages != self._file_pages):
                 self._file_pages, self._mapped_nbytes = file_pages, sum(_mapped_nbytes(file_pages).values())
             self.nbytes = max(self.nbytes, total * 1024 + self._mapped_nbytes)
 
     def _sample(self) -> None:
-        while not self._ended.wait(INTERVAL_SECONDS):
-            self.look()
+        for number in itertools.count():
+            if self._ended.wait(INTERVAL_SECONDS):
+                return
+            self._look(lists_maps=number % LISTING_INTERVALS == 0)
 
 
 def peak_resident_nbytes() -> int:
