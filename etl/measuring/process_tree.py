@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import resource
-import sysconfig
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -38,10 +37,8 @@ MAPPING = re.compile(
 )
 ELF = b"\x7fELF"
 # What lies here and is no library, such as locales, comes with the environment, too.
-LIBRARY_FOLDERS = (
-    *(f"{sysconfig.get_path(each)}/" for each in ("stdlib", "platstdlib", "purelib", "platlib")),
-    *("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"),
-)
+SYSTEM_FOLDERS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
+PACKAGE_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 class PeakMemory:
@@ -176,7 +173,9 @@ def _mapped_nbytes(pids: Iterable[int]) -> dict[str, int]:
 def _is_data(file: str) -> bool:
     """Return True for a mapped file on disk, unless it is a program, a library, or in a folder of those."""
     device, _, path = file.split(maxsplit=2)
-    if device in _shared_memory_devices() or path.startswith(LIBRARY_FOLDERS):
+    if device in _shared_memory_devices():
+        return False
+    if path.startswith(SYSTEM_FOLDERS) or any(each in path for each in PACKAGE_FOLDERS):
         return False
     try:
         with Path(path).open("rb") as opened:

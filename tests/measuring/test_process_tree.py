@@ -99,8 +99,7 @@ def test_a_library_that_is_mapped_does_not_count(tmp_path: Path) -> None:
         assert not any("library.so" in each for each in mapped_nbytes())
 
 
-def test_a_file_of_a_package_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_tree, "LIBRARY_FOLDERS", (f"{tmp_path}/site-packages/",))
+def test_a_file_of_a_package_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "site-packages").mkdir()
     before = memory_now()
     with mapped(write_file(tmp_path / "site-packages" / "table", 200)):
