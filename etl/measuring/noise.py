@@ -52,7 +52,7 @@ class ProbeSeconds(JsonValues):
 # Limits for a sample that counts. They were calibrated on a virtual machine with 2 CPUs, in minutes that were quiet and
 # minutes with one busy neighbour. Probes tell what other virtual machines of the host do; neighbours in the same one
 # are told by their CPU time.
-# On a quiet machine, the clock changes in steps of a sixth, and a copy takes up to 1.52 times as long as the quickest.
+# On a quiet machine, the clock changes in steps of a sixth, and a copy takes up to 1.6 times as long as the quickest.
 MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.75)
 # It was 0 in nearly all quiet seconds; a tick more or less in a sample of half a second is 1%.
 MAX_STEAL = 0.02
