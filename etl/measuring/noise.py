@@ -25,8 +25,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 HASHED = bytes(1 << 20)
 HASHES = 5
-# More than the caches of a CPU and its share of a cache of all. Larger copies are no steadier, and getting their memory
-# takes longer: now half of the 40 ms of a probe.
+# More than a CPU's own caches and its share of the last level. Larger copies are no steadier, and getting their memory
+# takes longer: now half of the 45 ms of a probe.
 COPIED_NBYTES = 48 << 20
 COPIES = 2
 
@@ -56,7 +56,7 @@ class ProbeSeconds(JsonValues):
 MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.75)
 # It was 0 in nearly all quiet seconds; a tick more or less in a sample of half a second is 1%.
 MAX_STEAL = 0.02
-# Own time that is counted in ticks, and services of the system, are below 1%; one busy neighbour takes 44% or more.
+# Own time that is counted in ticks, and services of the system, are up to 1.2%; one busy neighbour takes 42% or more.
 MAX_OTHER_PROCESSES = 0.05
 # A sample of a second has ten periods: one that was used up is too many.
 MAX_THROTTLED = 0.05
