@@ -100,7 +100,6 @@ def bare_epoch(loader: Iterable[Any]) -> float:
     started = time.perf_counter()
     for batch in loader:
         read(batch)
-        del batch
     return time.perf_counter() - started
 
 

@@ -16,7 +16,7 @@ ROUNDS_VARIABLE = "FAIR_ETL_ROUNDS"
 AXES_VARIABLE = "FAIR_ETL_AXES"
 STRATEGIES_VARIABLE = "FAIR_ETL_STRATEGIES"
 # Incremented when the method of a metric changes: asv then drops older results instead of comparing them with new ones.
-METHOD_VERSION = 2
+METHOD_VERSION = 3
 
 
 @dataclass(frozen=True)

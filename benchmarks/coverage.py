@@ -1,12 +1,15 @@
 """Count how often `etl compare` finds a difference between equal strategies: `python -m benchmarks.coverage SOURCE`.
 
-It compares `raw` with `raw` under another name, again and again. At most one in twenty intervals of 95% should exclude
-a ratio of 1. An interrupted study continues when it is run again.
+It compares `raw` with `raw` under other names, again and again. Its intervals of 95% hold together: in at most one
+comparison of twenty, any of them should exclude a ratio of 1. An interrupted study continues when it is run again.
+
+`--simulate` counts the same for noise from a random generator, and for other methods of making the intervals.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -14,19 +17,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
+from rich.table import Table
 
-from benchmarks.console import say_failure, wide_console
-from benchmarks.measuring.statistics import CONFIDENCE, MIN_ROUNDS, Interval
+from benchmarks.console import print_table, say_failure, wide_console
+from benchmarks.measuring.statistics import (
+    CONFIDENCE,
+    MIN_ROUNDS,
+    USUAL_ROUNDS,
+    Interval,
+    paired_ratios,
+    ratio_interval,
+    ratio_intervals,
+)
 from benchmarks.measuring.values import JsonValues
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
+STRATEGIES = "raw,a=raw,b=raw"
 # A normal distribution has 95% of its mass within this many standard deviations of its mean.
 DEVIATIONS = 1.96
+SIMULATED_TABLES = 1000
 
 
 class StudyError(Exception):
@@ -35,10 +50,16 @@ class StudyError(Exception):
 
 @dataclass(frozen=True)
 class Run(JsonValues):
-    """One comparison: its interval, and the seconds that it took."""
+    """One comparison: the wall times of each strategy, round by round, and the seconds that it took."""
 
-    interval: Interval
+    walls: Mapping[str, list[float]]
     seconds: float
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """The ratios to the first strategy, with intervals if there are enough rounds."""
+        walls = {name: dict(enumerate(each)) for name, each in self.walls.items()}
+        return list(ratio_intervals(walls, next(iter(walls))).values())
 
 
 @dataclass(frozen=True)
@@ -53,10 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the comparisons that are missing, and print how many were wrong; return 2 if that fails."""
     options = parse(arguments)
     errors = Console(stderr=True)
+    if options.simulate:
+        simulate(wide_console())
+        return 0
     path = options.samples or FOLDER / f"{Path(options.source).name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    compare_arguments = [str(Path(options.source).absolute()), "--strategies", "raw,again=raw"]
+    compare_arguments = [str(Path(options.source).absolute()), "--strategies", STRATEGIES]
     for name in ("rounds", "records", "batch_size", "size", "budget"):
         compare_arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     try:
@@ -97,10 +121,10 @@ def compare_once(arguments: Sequence[str]) -> Run:
         report = json.loads(file.read_text())
     if report["stopped_early"]:
         raise KeyboardInterrupt
-    ratios = [each["ratio"] for each in report["strategies"] if each["ratio"] is not None]
-    if not ratios:
+    walls = {each["name"]: [one["wall_seconds"] for one in each["rounds"]] for each in report["strategies"]}
+    if len(walls) < 2:
         raise StudyError(" ".join(report["notes"]))
-    return Run(Interval(**ratios[0]), time.monotonic() - started)
+    return Run(walls, time.monotonic() - started)
 
 
 def read(path: Path, arguments: list[str]) -> Study:
@@ -130,23 +154,82 @@ def keep(path: Path, study: Study) -> None:
 
 
 def describe(runs: Sequence[Run]) -> str:
-    """Return how many intervals were wrong, the bounds of that proportion, and how wide the intervals were."""
-    intervals = [each.interval for each in runs if each.interval.low is not None]
-    if not intervals:
+    """Return how many comparisons were wrong, the bounds of that proportion, and how wide the intervals were."""
+    tables = [each.intervals for each in runs]
+    tables = [each for each in tables if each and each[0].low is not None]
+    if not tables:
         return f"No interval: it takes {MIN_ROUNDS} rounds."
-    wrong = sum(each.excludes_one for each in intervals)
-    low, high = wilson(wrong, len(intervals))
-    widths = [each.width - 1 for each in intervals]
+    wrong = sum(any(each.excludes_one for each in table) for table in tables)
+    low, high = wilson(wrong, len(tables))
+    intervals = [each for table in tables for each in table]
+    halves = [math.sqrt(each.width) - 1 for each in intervals]
     off = [abs(each.estimate - 1) for each in intervals]
-    seconds, rounds = (
-        statistics.median(each) for each in zip(*((run.seconds, run.interval.count) for run in runs), strict=True)
-    )
+    seconds = statistics.median(each.seconds for each in runs)
+    rounds = statistics.median(each.count for each in intervals)
     return (
-        f"{wrong} of {len(intervals)} intervals of {CONFIDENCE:.0%} exclude 1: {wrong / len(intervals):.1%}, between "
-        f"{low:.1%} and {high:.1%}.\n"
-        f"Median width {statistics.median(widths):.1%}; median distance of the estimate from 1 "
+        f"{wrong} of {len(tables)} comparisons have an interval of {CONFIDENCE:.0%} that excludes 1: "
+        f"{wrong / len(tables):.1%}, between {low:.1%} and {high:.1%}.\n"
+        f"Median half-width {statistics.median(halves):.1%}; median distance of the estimate from 1 "
         f"{statistics.median(off):.1%}, largest {max(off):.1%}; {rounds:g} rounds in {seconds:.0f} s each."
     )
+
+
+def simulate(console: Console, tables: int = SIMULATED_TABLES) -> None:
+    """Print in how many tables of equal arms all intervals hold, and their median half-width, by way of making them.
+
+    Parameters
+    ----------
+    console : Console
+        The console to print on.
+    tables : int
+        Tables of each kind.
+    """
+    found = Table(title=f"{tables:,} tables of equal arms each: all intervals of 95% hold (median half-width)")
+    for column in ("noise", "rivals", "rounds", *METHODS):
+        found.add_column(column, justify="right")
+    for noise, rivals, rounds in itertools.product(NOISES, (1, 4, 13), (6, 8, 12, 20)):
+        random = np.random.default_rng(rivals * 100 + rounds)
+        walls = [_equal_arms(random, noise, rivals, rounds) for _ in range(tables)]
+        cells = []
+        for method in METHODS.values():
+            made = [method(each) for each in walls]
+            held = sum(all(one.low is not None and not one.excludes_one for one in each) for each in made) / tables
+            width = statistics.median(math.sqrt(one.width) - 1 for each in made for one in each)
+            cells.append(f"{held:.1%} ({width:.2%})")
+        found.add_row(noise, str(rivals), str(rounds), *cells)
+    print_table(found, console, keys=3)
+
+
+Walls = dict[int, dict[int, float]]
+NOISES = ("normal", "heavy tails", "a slow arm in a tenth of the rounds")
+
+
+def _equal_arms(random: np.random.Generator, noise: str, rivals: int, rounds: int) -> Walls:
+    drawn = random.standard_t(3, (rounds, rivals + 1)) / 3**0.5 if noise == NOISES[1] else None
+    logs = 0.02 * (random.standard_normal((rounds, rivals + 1)) if drawn is None else drawn)
+    if noise == NOISES[2]:
+        slow = np.flatnonzero(random.random(rounds) < 0.1)
+        logs[slow, random.integers(rivals + 1, size=len(slow))] += math.log(1.3)
+    return {arm: dict(enumerate(np.exp(logs[:, arm]).tolist())) for arm in range(rivals + 1)}
+
+
+def _together(walls: Walls) -> list[Interval]:
+    return list(ratio_intervals(walls, 0).values())
+
+
+def _alone(walls: Walls, confidence: float = CONFIDENCE) -> list[Interval]:
+    return [ratio_interval(paired_ratios(walls[each], walls[0]), confidence) for each in walls if each]
+
+
+def _bonferroni(walls: Walls) -> list[Interval]:
+    return _alone(walls, 1 - (1 - CONFIDENCE) / (len(walls) - 1))
+
+
+METHODS: Mapping[str, Callable[[Walls], list[Interval]]] = {
+    "together (max-t)": _together,
+    "each alone (signed-rank)": _alone,
+    "Bonferroni (signed-rank)": _bonferroni,
+}
 
 
 def wilson(wrong: int, count: int) -> tuple[float, float]:
@@ -162,10 +245,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.coverage", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("source", help="such as a folder of photographs")
+    parser.add_argument("source", nargs="?", default=".", help="such as a folder of photographs")
+    parser.add_argument("--simulate", action="store_true", help="simulate noise; nothing is measured")
     parser.add_argument("--runs", type=int, default=100, metavar="N", help="default: 100")
     parser.add_argument(
-        "--rounds", type=int, default=MIN_ROUNDS, metavar="N", help=f"rounds of each (default: {MIN_ROUNDS})"
+        "--rounds", type=int, default=USUAL_ROUNDS, metavar="N", help=f"rounds of each (default: {USUAL_ROUNDS})"
     )
     parser.add_argument("--records", type=int, default=160, metavar="N", help="default: 160")
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="default: 16")
@@ -175,7 +259,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="time for each, which decides how long it profiles (default: 20)",
+        help="time for each (default: 20)",
     )
     parser.add_argument("--samples", type=Path, metavar="FILE", help="the file of comparisons (default: below .asv)")
     return parser.parse_args(arguments)

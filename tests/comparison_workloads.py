@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.samples import Profile, Sample, Spans
+from etl.comparison.samples import AuditedSample, Profile
 from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
+from etl.measuring.noise import ProbeSeconds
+from etl.measuring.sample import Spans
 from etl.measuring.waiting import WaitTimes
 
 COLUMNS = 4
@@ -58,7 +60,7 @@ def make_profile(
     return replace(profile, **metrics)
 
 
-def make_sample(**metrics: Any) -> Sample:
+def make_sample(**metrics: Any) -> AuditedSample:
     """A sample of 10 batches of 10 records, each loaded in 10 ms and computed on in 10 ms; `metrics` replace its own,
     or those of its epoch.
     """
@@ -67,7 +69,7 @@ def make_sample(**metrics: Any) -> Sample:
         batches=10, samples=100, wall=Split(0.02, 0.18), compute=steps, stall=loading, host_wait=loading
     )
     of_epoch = {name: metrics.pop(name) for name in list(metrics) if name in EpochMetrics.__dataclass_fields__}
-    sample = Sample(
+    sample = AuditedSample(
         epoch=replace(epoch, **of_epoch),
         etl_alone=loading,
         stalls=[0.01] * 10,
@@ -75,9 +77,10 @@ def make_sample(**metrics: Any) -> Sample:
         harness=0.0,
         cpu_seconds=0.2,
         read_nbytes=1000,
+        peak_memory=10**6,
         steal=0.0,
         other_processes=0.0,
-        speed_probe=0.001,
+        probes=[ProbeSeconds(0.001, 0.01)] * 2,
         frequencies=[],
         affinity=[0, 1],
         torch_threads=2,

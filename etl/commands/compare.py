@@ -124,6 +124,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="predict every strategy elsewhere: cpus=8,compute=5ms,disk=200MB/s,cache=50%%, or some of these "
         "(compute=2x takes twice as long); may be given several times",
     )
+    how.add_argument(
+        "--stages",
+        action="store_true",
+        help="also show where to presave: write a store after each stage, and load from it",
+    )
     tuning = parser.add_argument_group("tuning")
     tuning.add_argument(
         "--tune",
@@ -171,6 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_epoch=arguments.check_epoch,
         unchecked=tuple(dict.fromkeys(arguments.no_check)),
         what_if=tuple(dict.fromkeys(arguments.what_if)),
+        stages=arguments.stages,
         tune_seconds=arguments.tune_budget / max(1, len(arguments.strategies)) if arguments.tune else None,
         **given,
     )

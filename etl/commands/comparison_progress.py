@@ -14,6 +14,7 @@ from etl.comparison.progress import ComparisonProgress
 from etl.measuring.processes import MeasurementError
 
 PHASES = {
+    "start": "starting processes",
     "profile": "profiling the raw pipeline",
     "try": "trying the loaders",
     "write": "presaving",
@@ -54,7 +55,7 @@ def show_progress() -> Iterator[_Show]:
 
 
 class _Show:
-    """The progress of a comparison: the elapsed share of its time, the phase, and the predictions once there are any.
+    """The progress of a comparison: the elapsed share of its time, and the phase.
 
     Parameters
     ----------
@@ -67,7 +68,6 @@ class _Show:
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar = bar
         self._task = task
-        self._has_predictions = False
 
     def __call__(self, progress: ComparisonProgress) -> None:
         step = "" if progress.total in (None, 1) else f"{progress.done + 1} of {progress.total}"
@@ -79,8 +79,3 @@ class _Show:
             self._bar.update(self._task, completed=progress.share)
         elif progress.total:
             self._bar.update(self._task, completed=progress.done / progress.total)
-        if progress.predictions and not self._has_predictions:
-            self._has_predictions = True
-            predicted = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in progress.predictions.items())
-            with contextlib.suppress(OSError):  # a full disk, for one; the result says it, too
-                self._bar.console.print(f"predicted for an epoch: {predicted}", highlight=False)

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from etl.comparison.candidates import Candidate, StoreKind, Threads
 from etl.comparison.compute import is_on_device, make_compute
-from etl.comparison.epochs import Epochs, Loading, first_batches, partial_epoch
 from etl.comparison.loader_clocks import WatchedLoader
-from etl.comparison.measure import TIMELINE_BATCHES, compute_seconds, loop_spans, warm_up
-from etl.comparison.samples import Spans, Trial, Trials, WrittenStore
-from etl.comparison.trials import seconds_per_batch, take_trials
+from etl.comparison.samples import WrittenStore
 from etl.comparison.workload import Workload, source_files
 from etl.loading.batch_plan import Loader
-from etl.measuring.arrays import copy_of
-from etl.measuring.clock import run_epoch
+from etl.measuring.clock import run_epoch, seconds_of_step
+from etl.measuring.epochs import Compute, Epochs, Loading
 from etl.measuring.meeting import Meeting
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
+from etl.measuring.sample import TIMELINE_BATCHES, WARM_UP_STEPS, Spans, first_copies, loop_spans
 from etl.runtime import ThreadPolicy
 
-# Batches before the trials of each CPU split.
-WARM_UP_BATCHES = 2
+# Compute with each number of threads is timed for so long.
+STEPS_SECONDS = 0.1
 
 
 def loading_of(
@@ -59,9 +56,7 @@ def loading_of(
         make_compute=functools.partial(make_compute, workload),
         files=workload.files(candidate),
         is_cold=workload.settings.cache == "cold",
-        compute_seconds=compute_seconds(workload.settings.budget_seconds),
         can_rewind=True,
-        short_warm_up=not any(each.is_foreign for each in workload.candidates()),
         records=len(workload.records),
         is_ahead=candidate.is_ahead,
         mapped_nbytes=_mapped_nbytes(workload, candidate),
@@ -77,45 +72,24 @@ def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
         return store.nbytes // workload.rank.world_size if store.is_mapped else 0
 
 
-def try_splits(workload: Workload, candidate: Candidate, seconds: float) -> Trials:
-    """Train on a few batches with each CPU split, in turns.
-
-    All trials run in this process and train the same model. They only rank the splits: samples come from fresh
-    processes.
+def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[str, float]:
+    """Return the seconds of a step with each number of compute threads, while nothing else runs.
 
     Parameters
     ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
-        The way to load.
-    seconds : float
-        Approximate limit for all trials together.
+    counts : sequence of int
+        Numbers of threads.
+    compute : Compute
+        The compute.
+    batch : batch
+        A batch in memory.
     """
-    deadline = time.perf_counter() + seconds
-    splits = workload.splits(candidate, is_on_device(workload.settings))
-    with ExitStack() as entered:
-        epochs = {split: entered.enter_context(Epochs(loading_of(workload, candidate, split))) for split in splits}
-        with partial_epoch(epochs[splits[0]]) as batches:
-            compute = make_compute(workload, copy_of(next(batches)))
-
-        def run(split: Threads, batches: int) -> float:
-            epochs[split].prepare()
-            with ThreadPolicy(split.compute):
-                times = run_epoch(_FirstBatches(epochs[split], batches), compute.step)
-            epochs[split].release()
-            return seconds_per_batch(times, workload.prefetch_size(candidate))
-
-        for split in splits:
-            run(split, WARM_UP_BATCHES)
-        trials = take_trials(
-            splits,
-            run,
-            max_batches=-(-len(workload.records) // workload.step_records),
-            deadline=deadline,
-            seed=workload.settings.seed,
-        )
-    return Trials([Trial(split, each) for split, each in trials.items()])
+    found = {}
+    for each in counts:
+        with ThreadPolicy(each):
+            compute.step(batch)  # untimed: it starts the threads
+            found[str(each)] = seconds_of_step(compute.step, [batch], STEPS_SECONDS)
+    return found
 
 
 def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
@@ -131,12 +105,15 @@ def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
         return watched[-1]
 
     loading = loading_of(workload, candidate, threads, watch, workload.rank.meet())
-    with ThreadPolicy(threads.compute), Epochs(loading) as epochs:
-        compute, _ = warm_up(epochs, loading)
-        epochs.prepare()
-        for each in watched:
-            each.reset()
-        times = run_epoch(_FirstBatches(epochs, TIMELINE_BATCHES), compute.step)
+    with ThreadPolicy(threads.compute):
+        [first, *_] = first_copies(loading)
+        compute = loading.make_compute(first)
+        for _ in range(WARM_UP_STEPS):
+            compute.step(first)
+        watched.clear()
+        with Epochs(loading, TIMELINE_BATCHES) as epochs:
+            epochs.prepare()
+            times = run_epoch(epochs, compute.step)
     started, last = times.started, float(times.done[-1])
     names: dict[int, int] = {}
     loads = [
@@ -146,17 +123,6 @@ def trace_epoch(workload: Workload, candidate: Candidate) -> Spans:
         if span.start < last
     ]
     return replace(loop_spans(times, is_ahead=True), loads=loads)
-
-
-class _FirstBatches:
-    """The first batches of each epoch of a loader."""
-
-    def __init__(self, epochs: Epochs, count: int) -> None:
-        self._epochs = epochs
-        self._count = count
-
-    def __iter__(self) -> Iterator[Any]:
-        return first_batches(self._epochs, self._count)
 
 
 def write_store(workload: Workload, store: Mapping[str, Any], jobs: int) -> WrittenStore:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl import strategies
 from etl.measuring.values import JsonValues
-from etl.strategies import Strategy
+from etl.strategies import Strategy, find
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Candidate(JsonValues):
         label, equals, strategy = given.rpartition("=")
         if equals and not label:
             raise ValueError(f"{given!r} has no name before the =; give one, such as again=raw")
-        found = strategies.find(strategy)
+        found = find(strategy)
         if found.is_foreign and not label:
             label = strategy.rpartition(":")[2].rpartition(".")[2]
         return cls(found.name, label=label or None)
@@ -88,7 +87,7 @@ class Candidate(JsonValues):
     @property
     def kind(self) -> Strategy:
         """Properties of its strategy, with the kind of workers that its settings name."""
-        found, workers = strategies.find(self.strategy), self.setting("workers")
+        found, workers = find(self.strategy), self.setting("workers")
         return found if found.is_foreign or workers is None else replace(found, ahead=workers)
 
     @property

@@ -8,17 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from etl.comparison.settings import INFERENCE, Settings
-from etl.comparison.steps import Compute, Simulated, UserStep
+from etl.comparison.steps import Simulated, UserStep
 from etl.comparison.workload import Workload
 from etl.functions import find_function
+from etl.measuring.epochs import Compute
 
-# torch._dynamo is listed because torch.optim would import it when the first optimizer is made.
-MODEL_MODULES = ("torch", "torch._dynamo", "etl.comparison.training")
+MODEL_MODULES = ("torch", "etl.comparison.training")
+# torch.optim imports it for a second, when the first optimizer is made; so does the averaging of gradients.
+DYNAMO = "torch._dynamo"
 
 
 def modules_of(settings: Settings) -> tuple[str, ...]:
     """Return the modules that compute needs."""
-    return MODEL_MODULES if settings.simulated_seconds is None else ()
+    if settings.simulated_seconds is not None:
+        return ()
+    return MODEL_MODULES if settings.step is None and settings.ranks == 1 else (*MODEL_MODULES, DYNAMO)
 
 
 def make_compute(workload: Workload, batch: Any) -> Compute:

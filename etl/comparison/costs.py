@@ -9,8 +9,8 @@ from dataclasses import replace
 from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.prediction import Slowdowns, stage_seconds
 from etl.comparison.report import Scenario, ScenarioResult
-from etl.comparison.results import Measurements, central_estimate, parts_of
-from etl.comparison.samples import Profile, Sample
+from etl.comparison.results import Measurements, mean_of, parts_of
+from etl.comparison.samples import Profile
 from etl.comparison.scenario import WhatIf
 from etl.comparison.what_if import (
     Costs,
@@ -22,6 +22,7 @@ from etl.comparison.what_if import (
     outcome,
     why_never_used,
 )
+from etl.measuring.sample import Sample
 
 UNKNOWN_LOADER = "its loader is unknown"
 SEVERAL_RANKS = "several ranks share the CPUs"
@@ -71,6 +72,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
     threads, cpus = measured.threads(candidate), len(measured.affinity)
     is_ahead = threads.loading > 0
     load = statistics.median(_per_batch(each) for each in alone)
+    start_up = alone[0].epoch.start_up
     first = statistics.median(each.etl_alone.first for each in alone if each.etl_alone is not None)
     cpu_seconds = statistics.median(_cpu_per_batch(each) for each in alone)
     # A worker process that is still starting takes CPU time that is none of loading.
@@ -88,7 +90,7 @@ def measured_costs(measured: Measurements, candidate: Candidate) -> Costs | str:
         is_ahead=is_ahead,
         threads=threads,
         load_seconds=load,
-        start_seconds=max(0.0, first - load - disk),
+        start_seconds=max(0.0, first - start_up * (load + disk)),
         one_thread_seconds=one_thread,
         contention=_profiled_contention(measured.profile)
         if threads.loading == 1
@@ -111,11 +113,11 @@ def _loading_alone(samples: Mapping[int, Sample]) -> list[Sample]:
 
 
 def _per_batch(sample: Sample) -> float:
-    """Return the seconds of loading alone per batch, without the first batch unless it is the only one."""
-    split, batches = sample.etl_alone, sample.epoch.batches
+    """Return the seconds of loading alone per batch, without the start-up unless there is nothing else."""
+    split, batches, start_up = sample.etl_alone, sample.epoch.batches, sample.epoch.start_up
     if split is None:
         return 0.0
-    return split.rest / (batches - 1) if batches > 1 else split.total
+    return split.rest / (batches - start_up) if batches > start_up else split.total / batches
 
 
 def _cpu_per_batch(sample: Sample) -> float:
@@ -148,7 +150,7 @@ def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, 
                 return max(load, statistics.median(map(_per_batch, alone)))
     split = None if candidate.is_presaved else measured.profile.split(threads)
     if split is not None:  # taken in turns, so that the speed of the machine cancels out
-        return max(load, load * split.records_per_second * stage_seconds(measured.profile, None))
+        return max(load, load * split.records_per_second * stage_seconds(measured.profile))
     return max(load, min(cpu_seconds, threads.loading * load))
 
 
@@ -157,7 +159,7 @@ def _profiled_contention(profile: Profile) -> float:
     most = max(profile.splits, key=lambda each: each.loading_threads, default=None)
     if most is None:
         return 0.0
-    return max(0.0, contention_of(most.loading_threads, 1 / most.records_per_second, stage_seconds(profile, None)))
+    return max(0.0, contention_of(most.loading_threads, 1 / most.records_per_second, stage_seconds(profile)))
 
 
 def _reads_the_same(candidate: Candidate, other: Candidate) -> bool:
@@ -170,14 +172,13 @@ def _nbytes(measured: Measurements, candidate: Candidate) -> float:
     """Return the bytes that an epoch reads from files; worker processes also read programs when they start."""
     samples = [measured.samples[each] for each in measured.compared if _reads_the_same(each, candidate)]
     return measured.scale.records * min(
-        central_estimate(each, measured.scale, lambda sample: sample.read_nbytes / sample.epoch.samples)
-        for each in samples
+        mean_of(each, lambda sample: sample.read_nbytes / sample.epoch.samples) for each in samples
     )
 
 
 def _compute_seconds(measured: Measurements, candidate: Candidate, threads: Threads) -> dict[int, float]:
     """Return compute alone by number of threads, at the speed of the machine during the rounds."""
-    alone = central_estimate(measured.samples[candidate], measured.scale, lambda sample: sample.compute_alone)
+    alone = mean_of(measured.samples[candidate], lambda sample: sample.compute_alone)
     profiled = {int(count): seconds for count, seconds in measured.profile.compute_seconds.items()}
     if measured.profile.device != "cpu" or threads.compute not in profiled:
         return {threads.compute: alone}

@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from etl.comparison.epochs import Loading
-from etl.comparison.measure import check_epoch, compute_seconds, take_sample, take_tuning_sample, try_loader
-from etl.comparison.samples import FirstTry, TriedLoader, WrittenStore
-from etl.comparison.steps import Compute, Simulated, UserStep, seed_everything
+from etl.comparison.measure import check_epoch, take_tuning_sample, try_loader
+from etl.comparison.samples import AuditedSample, FirstTry, TriedLoader, WrittenStore
+from etl.comparison.steps import Simulated, UserStep, seed_everything
 from etl.functions import find_function, search_folders
 from etl.images.settings import take_over
+from etl.measuring.epochs import Compute, Loading
 from etl.measuring.page_cache import drop_from_page_cache, read_into_page_cache
 from etl.measuring.places import describe_error
 from etl.measuring.process_tree import command_of, started_processes
 from etl.measuring.ranks import Rank
+from etl.measuring.sample import Recipe, Sample, take_sample
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
@@ -202,7 +203,6 @@ def answer(
     make_compute: Callable[[Any], Compute] | None,
     action: str,
     arguments: Mapping[str, Any],
-    policies: Sequence[Any],
 ) -> JsonValues:
     """Do one of "first_try", "try", "check", "tune" and "measure" with `loader`, in this process.
 
@@ -220,8 +220,6 @@ def answer(
         The action.
     arguments : dict
         Its arguments.
-    policies : sequence
-        Active runtime policies, whose effect is audited.
     """
     function = find_function(loader.function, STRATEGIES_OPTION)
     declared_settings(function)  # an error says what is wrong with them
@@ -248,29 +246,32 @@ def answer(
         make_compute=functools.partial(_make_compute, loader, task, make_compute),
         files=[*map(Path, loader.files), *files_below(Path(loader.folder))],
         is_cold=loader.cache == "cold",
-        compute_seconds=compute_seconds(loader.budget_seconds),
-        batches=loader.batches,
         records=None if loader.batches is not None else loader.records,
         is_ahead=True,
         meeting=meeting,
     )
     try:
         if action in ("first_try", "try"):
-            tried = try_loader(loading, loader.batch_size * loader.rank.world_size, arguments["seconds"])
+            step_records = loader.batch_size * loader.rank.world_size
+            tried = try_loader(loading, loader.batches, step_records, arguments["seconds"])
             tried = with_declared(replace(tried, asked_for=sorted(asked)), function, task)
             return tried if action == "try" else FirstTry(None, tried)
         if action == "check":
             with PrintedLines() as printed:
-                checked = check_epoch(loading, **arguments, looks_again=True)
+                checked = check_epoch(loading, loader.batches, **arguments)
                 left = end_processes()
             return replace(checked, left_behind=left, printed_lines=printed.count, first_printed=printed.first)
-        if action == "tune":
-            batches = min(arguments["batches"], loading.batches or arguments["batches"])
-            may_end = loading.batches is None
-            return take_tuning_sample(replace(loading, batches=batches, records=None), None, may_end)
-        return take_sample(loading, policies, **arguments)
+        recipe = Recipe.from_json(arguments["recipe"])
+        return take_tuning_sample(loading, recipe) if action == "tune" else take_sample(loading, recipe)
     finally:
         end_processes()
+
+
+def audited(answered: JsonValues, policies: Sequence[Any]) -> JsonValues:
+    """Return `answered`, with an audit of the runtime policies that are in force if it is a sample."""
+    if not isinstance(answered, Sample):
+        return answered
+    return AuditedSample(**vars(answered), runtime=[each.audit() for each in policies])
 
 
 def with_declared(tried: TriedLoader, function: Callable[..., Any], task: Task) -> TriedLoader:
@@ -376,6 +377,6 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
             torch.set_num_threads(compute_threads)
         with ExitStack() as in_force:
             policies = [in_force.enter_context(each) for each in (HeapPolicy(loader.heap), GcPolicy(loader.gc))]
-            return answer(loader, task_of(loader), None, asked["action"], arguments, policies).to_json()
+            return audited(answer(loader, task_of(loader), None, asked["action"], arguments), policies).to_json()
 
     return {}, one_answer(respond)

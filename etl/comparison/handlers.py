@@ -8,7 +8,6 @@ import importlib.util
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from etl.comparison import foreign
@@ -21,6 +20,7 @@ from etl.images.settings import take_over
 from etl.kernels import load_kernels
 from etl.measuring.layout import import_in_drawn_order
 from etl.measuring.ranks import Rank
+from etl.measuring.sample import Recipe, take_sample
 from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime import DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy
@@ -60,7 +60,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValues:
     """Do what `asked` names, and return the result."""
     from etl.comparison import builtin, profile
-    from etl.comparison.measure import check_epoch, take_loading_sample, take_sample, take_tuning_sample
+    from etl.comparison.measure import check_epoch, take_loading_sample, take_tuning_sample
 
     # Every strategy gets the same CPUs.
     os.sched_setaffinity(0, asked["affinity"])
@@ -77,7 +77,6 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         of_all: dict[str, Callable[..., JsonValues]] = {
             "profile": profile.profile_raw_pipeline,
             "write": builtin.write_store,
-            "decoding": profile.profile_decoding,
         }
         return of_all[action](workload, **arguments)
     candidate = Candidate.from_json(asked["candidate"])
@@ -88,21 +87,21 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
         policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
         loader = foreign.ForeignLoader.from_json(asked["loader"])
         task = foreign.task_of(loader, workload.task_source, lambda: workload.pipeline)
-        return foreign.answer(loader, task, functools.partial(make_compute, workload), action, arguments, policies)
-    if action == "try_splits":
-        return builtin.try_splits(workload, candidate, **arguments)
+        answered = foreign.answer(loader, task, functools.partial(make_compute, workload), action, arguments)
+        return foreign.audited(answered, policies)
     if action == "timeline":
         return builtin.trace_epoch(workload, candidate)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
     loading = builtin.loading_of(workload, candidate, threads, meeting=workload.rank.meet())
     if action == "check":
-        return check_epoch(loading, **arguments, looks_again=False)
-    if action == "tune":
-        loading = replace(loading, **arguments, short_warm_up=True)
-        return take_tuning_sample(loading, workload.prefetch_size(candidate))
+        counts = arguments.pop("counts")
+        return check_epoch(loading, None, **arguments, time_threads=functools.partial(builtin.time_threads, counts))
     if action == "load":
         return take_loading_sample(loading)
-    return take_sample(loading, policies, **arguments)
+    recipe = Recipe.from_json(arguments["recipe"])
+    if action == "tune":
+        return take_tuning_sample(loading, recipe)
+    return foreign.audited(take_sample(loading, recipe), policies)
 
 
 def _policies(workload: Workload) -> list[Policy]:

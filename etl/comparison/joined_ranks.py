@@ -1,8 +1,7 @@
-"""The measurements of all ranks of a strategy, joined to one, and what its straggler is."""
+"""The checked epochs of all ranks of a strategy, joined to one."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,16 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from etl.comparison.sameness import EpochContent, Signatures
-from etl.comparison.samples import CheckedEpoch, LoadingSample, RankSample, Sample, StepTimes
+from etl.comparison.samples import CheckedEpoch, LoadingSample
 from etl.measuring.arrays import merge_layouts
-from etl.measuring.clock import Split
-
-# Ranks wait for each other if in this share of the steps none is done before all have begun.
-MIN_SHARED_STEPS = 0.99
-
-
-class RanksDifferError(ValueError):
-    """The ranks do not divide the records of an epoch as they must. The message says how."""
+from etl.measuring.joined_samples import RanksDifferError
 
 
 def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
@@ -56,7 +48,8 @@ def join_checks(checks: Sequence[CheckedEpoch]) -> CheckedEpoch:
         peak_memory_of_ranks=[each.peak_memory for each in checks],
         peak_device_memory=None if None in device_memory else sum(filter(None, device_memory)),
         make_seconds=max(each.make_seconds for each in checks),
-        epoch_waits=[max(waits) for waits in zip(*(each.epoch_waits for each in checks), strict=True)],
+        first_seconds=max(each.first_seconds for each in checks),
+        batch_seconds=max(each.batch_seconds for each in checks),
     )
 
 
@@ -114,85 +107,3 @@ def join_loads(loads: Sequence[LoadingSample]) -> LoadingSample:
     """Return one sample of loading alone: that of the slowest rank."""
     slowest = max(loads, key=lambda each: each.etl_alone.total)
     return replace(slowest, misplaced_pages=sum(each.misplaced_pages for each in loads))
-
-
-def join_samples(samples: Sequence[Sample], are_together: bool | None = None) -> Sample:
-    """Return one sample of all ranks: their wall time is that of the slowest, and its parts are those of the straggler.
-
-    The straggler is the rank that waits least for others or, if ranks do not wait for each other, the slowest. From its
-    last step until the last rank has ended, it waits: that counts as compute, like all of its waiting for others.
-
-    Parameters
-    ----------
-    samples : sequence of Sample
-        The sample of each rank.
-    are_together : bool, optional
-        True if ranks wait for each other in every step. If that is unknown, it is seen from the times of the steps.
-
-    Raises
-    ------
-    RanksDifferError
-        If the ranks took different numbers of steps.
-    """
-    steps = [each.steps or StepTimes([], []) for each in samples]
-    counts = [len(each.began) for each in steps]
-    if len(set(counts)) > 1:
-        raise RanksDifferError(f"its ranks took different numbers of steps: {', '.join(map(str, counts))}")
-    began, done = np.array([each.began for each in steps]), np.array([each.done for each in steps])
-    latest = began.max(axis=0)
-    if are_together is None:
-        are_together = _end_together(began, done)
-    waits = np.minimum(latest, done) - began
-    last = np.bincount(began.argmax(axis=0), minlength=len(samples))
-    walls = np.array([each.epoch.wall.total for each in samples])
-    slowest = int(np.argmin(waits.sum(axis=1)) if are_together else np.argmax(walls))
-    straggler = samples[slowest]
-    cpu_seconds = [each.cpu_seconds for each in samples]
-    alone = [each.etl_alone for each in samples if each.etl_alone is not None]
-    epoch, at_end = straggler.epoch, float(walls.max() - walls[slowest])
-    return replace(
-        straggler,
-        epoch=replace(
-            epoch,
-            samples=sum(each.epoch.samples for each in samples),
-            wall=replace(epoch.wall, rest=epoch.wall.rest + at_end),
-            compute=replace(epoch.compute, rest=epoch.compute.rest + at_end),
-        ),
-        etl_alone=max(alone, key=lambda each: each.total) if alone else None,
-        cpu_seconds=sum(cpu_seconds),
-        read_nbytes=sum(each.read_nbytes for each in samples),
-        other_processes=_share_of_others(straggler, sum(cpu_seconds) - straggler.cpu_seconds),
-        throttled=max(each.throttled for each in samples),
-        affinity=sorted({cpu for each in samples for cpu in each.affinity}),
-        torch_threads=max(each.torch_threads for each in samples),
-        misplaced_pages=sum(each.misplaced_pages for each in samples),
-        unreported_files=max(each.unreported_files for each in samples),
-        steps=None,
-        ranks=[
-            RankSample(
-                epoch=each.epoch,
-                compute_alone=each.compute_alone,
-                waits=Split(float(waits[rank, 0]), float(waits[rank, 1:].sum())) if are_together else None,
-                last=int(last[rank]),
-                cpus=each.affinity,
-            )
-            for rank, each in enumerate(samples)
-        ],
-    )
-
-
-def _end_together(began: np.ndarray, done: np.ndarray) -> bool:
-    """Return whether ranks wait for each other: all begin a step before one ends it, and they end closer together.
-
-    Parameters
-    ----------
-    began, done : float64 arrays of shape (ranks, steps)
-        When each rank began and ended each step.
-    """
-    have_begun = np.mean(began.max(axis=0) <= done.min(axis=0)) >= MIN_SHARED_STEPS
-    return bool(have_begun and np.ptp(done, axis=0).mean() < np.ptp(began, axis=0).mean())
-
-
-def _share_of_others(sample: Sample, seconds: float) -> float:
-    """Return the share of CPU time that other processes used, without `seconds` of the other ranks."""
-    return max(0.0, sample.other_processes - seconds / (sample.epoch.wall.total * (os.cpu_count() or 1)))

@@ -304,7 +304,11 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                     "divided by the reference's wall time in the same round",
                     lambda r: ratio(r.ratio.estimate if r.ratio else None),
                 ),
-                words("95% interval", "signed-rank; six rounds or more", lambda r: bounds(r.ratio) or NOT_MEASURED),
+                words(
+                    "95% interval",
+                    "holds for all ratios together; six rounds or more",
+                    lambda r: bounds(r.ratio) or NOT_MEASURED,
+                ),
                 words(
                     "samples",
                     "how much its records have in common with the reference's",
@@ -318,33 +322,6 @@ def metrics_table(report: Report) -> list[MetricGroup]:
                 words("records measured", "of one epoch", lambda r: f"{r.measured_records:,}"),
                 words("rounds", "measurements, each in a fresh process", lambda r: str(len(r.rounds))),
                 words("verdict", "", lambda r: r.verdict),
-            ],
-        ),
-        MetricGroup(
-            "Prediction",
-            [
-                times(
-                    "predicted wall",
-                    "from the profile, before any strategy was measured",
-                    lambda r: r.prediction.wall_seconds if r.prediction else None,
-                    epoch,
-                ),
-                words(
-                    "error",
-                    "above 0: the prediction was too long",
-                    lambda r: percent(r.prediction.error if r.prediction else None, signed=True),
-                ),
-                times(
-                    "at the speed of the rounds",
-                    "the same, but with compute alone as measured in the rounds, since the machine's speed changes",
-                    lambda r: r.prediction.at_speed_seconds if r.prediction else None,
-                    epoch,
-                ),
-                words(
-                    "error at that speed",
-                    "above 0: the prediction was too long",
-                    lambda r: percent(r.prediction.at_speed_error if r.prediction else None, signed=True),
-                ),
             ],
         ),
         MetricGroup(

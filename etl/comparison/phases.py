@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.prediction import choose_records, predict_wall
 from etl.comparison.preparation import Preparation, opened_workload
 from etl.comparison.processes import Processes
 from etl.comparison.progress import ComparisonProgress
@@ -17,22 +17,32 @@ from etl.comparison.report import Report, Timeline, TuningResult
 from etl.comparison.results import Measurements
 from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
-from etl.comparison.samples import CheckedEpoch, Profile, Spans
+from etl.comparison.samples import CheckedEpoch, Profile, TuningSample
+from etl.comparison.schedule import (
+    Pace,
+    choose_records,
+    choose_rounds,
+    describe_schedule,
+    etl_alone_rounds,
+    first_records,
+    recipes_of,
+    seconds_of_round,
+)
 from etl.comparison.settings import Settings
 from etl.comparison.subset import ForeignSource
-from etl.comparison.trials import SplitSeconds, choose_split
 from etl.comparison.tuning.results import TunedStrategy
 from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
+from etl.measuring.sample import Recipe, Spans
+from etl.measuring.statistics import USUAL_ROUNDS
 from etl.runtime.resources import available_nbytes
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
-# Share of the time budget for all trials of CPU splits together.
-TRIALS_SHARE = 0.2
-# A comparison without intervals shows no difference, so it may take this many times its budget to get them.
-MAX_OVERRUN = 1.5
+# Pilots of each split of the CPUs, their batches after the start-up, and how many times as long as with the best split
+# a batch takes with one that loses early.
+PILOT_TURNS, PILOT_BATCHES, CLEARLY_SLOWER = 2, 6, 1.05
 
 
 def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], None] | None = None) -> Report:
@@ -101,7 +111,6 @@ class _Comparison:
         self._settings = workload.settings
         self._affinity = affinity
         self._show = progress
-        self._predictions: dict[str, float] = {}
         self._began = time.monotonic()
         self._started_at = datetime.datetime.now(datetime.timezone.utc)
         self._candidates = workload.candidates()
@@ -113,8 +122,9 @@ class _Comparison:
         self._loading_only = [each for each in workload.stage_candidates() if each not in self._candidates]
         self._memory = self._settings.memory_nbytes or available_nbytes()
         self._checks: dict[Candidate, CheckedEpoch] = {}
-        self._trials: dict[Candidate, SplitSeconds] = {}
-        self._profile: Profile
+        self._trials: dict[Candidate, dict[Threads, list[float]]] = {}
+        self._profile = Profile([], {}, [], 0.0, "none", workload.settings.model or "")
+        self._gave_way = ""
         self._preparation: Preparation
 
     def run(self) -> Report:
@@ -124,22 +134,22 @@ class _Comparison:
             )
             if preparation.randomness is not None:
                 self._loading_only = []
-            self._profile = preparation.take_profile()
             preparation.try_loaders()
-            used = time.monotonic() - self._began - preparation.lost
-            left = self._settings.budget_seconds - used - CLOSING_SECONDS
-            left -= self._trial_seconds() * len(self._with_splits())
-            self._workload.select(choose_records(self._workload, self._profile, left, processes.start_seconds))
-            preparation.prepare()
-            preparation.write_stores((*self._candidates, *self._loading_only))
-            # Every split is predicted before any is tried.
-            predicted = {each: self._predict(each) for each in preparation.own if self._preparation.can_run(each)}
-            self._try_splits(processes)
-            self._predictions = {
-                self._workload.name(each): splits[self._threads(each)] for each, splits in predicted.items()
-            }
-            self._check(processes)
-            rounds = self._measure(processes)
+            self._workload.select(first_records(self._workload))
+            paces = self._look(processes)
+            seconds = self._deadline - time.monotonic() - CLOSING_SECONDS
+            records = choose_records(self._workload, paces, seconds)
+            if records != len(self._workload.records):
+                self._workload.select(records)
+                preparation.remove_stores()
+                paces = self._look(processes)
+            if self._settings.what_if or self._settings.stages:
+                self._profile = preparation.take_profile()
+            recipes = recipes_of(self._workload, paces)
+            self._progress("start", 0, 1)
+            left = self._deadline - CLOSING_SECONDS - time.monotonic()
+            processes.start_ahead(choose_rounds(self._workload, seconds_of_round(self._workload, recipes, paces), left))
+            rounds = self._measure(processes, recipes)
             timelines = self._trace(processes, rounds)
         measured = Measurements(
             workload=self._workload,
@@ -148,7 +158,6 @@ class _Comparison:
             affinity=self._affinity,
             memory_nbytes=self._memory,
             profile=self._profile,
-            predictions=self._predictions,
             trials=self._trials,
             writing=preparation.writing,
             prepared=preparation.prepared,
@@ -161,79 +170,130 @@ class _Comparison:
             stopped_early=rounds.stopped_early,
             no_server=rounds.no_server,
             timelines=timelines,
+            gave_way=self._gave_way,
+            order_seed=rounds.seed,
+            places=rounds.places,
+            retaken=rounds.retaken,
+            disturbed=rounds.disturbed,
         )
         report = make_report(measured)
         check_report(report)
         return report
 
-    def _predict(self, candidate: Candidate) -> dict[Threads, float]:
-        return {
-            split: predict_wall(self._workload, candidate, split, self._profile)
-            for split in self._workload.splits(candidate, self._profile.is_on_device)
-        }
+    @property
+    def _deadline(self) -> float:
+        """When the time of the comparison ends; that of candidates that failed is not taken from the others."""
+        return self._began + self._settings.budget_seconds + self._preparation.lost
 
-    def _try_splits(self, processes: Processes) -> None:
-        """Choose the fastest CPU split of each strategy that loads ahead, from short trials.
+    def _look(self, processes: Processes) -> dict[Candidate, Pace]:
+        """Get what the candidates read, check an epoch of each, and choose how it splits its CPUs.
 
-        The rounds measure it again: no trial becomes a sample.
+        Return the pace of each that can run.
         """
-        chosen = self._with_splits()
-        for number, candidate in enumerate(chosen):
-            self._progress("split", number, len(chosen))
-            try:
-                self._trials[candidate] = processes.try_splits(candidate, self._trial_seconds())
-            except MeasurementError as error:
-                self._preparation.failed[candidate] = f"other splits of its CPUs could not be tried: {error.reason}"
-                self._preparation.untried.add(candidate)
-                continue
-            fastest = choose_split(self._trials[candidate])
-            if fastest is not None:
-                self._workload.chosen[candidate] = fastest
+        preparation = self._preparation
+        preparation.prepare()
+        preparation.write_stores((*self._candidates, *self._loading_only))
+        self._check(processes)
+        compared = [each for each in self._candidates if each in self._checks]
+        pilots = {each: self._choose_split(processes, each) for each in self._with_splits() if each in compared}
+        preparation.raise_if_all_failed()
+        return {each: Pace.of(self._checks[each], pilots.get(each)) for each in compared if preparation.can_run(each)}
 
     def _with_splits(self) -> list[Candidate]:
         """Return the candidates that have more than one way to split their CPUs."""
-        is_on_device = self._profile.is_on_device
         own = [each for each in self._preparation.own if self._preparation.can_run(each)]
-        return [each for each in own if len(self._workload.splits(each, is_on_device)) > 1]
+        return [each for each in own if len(self._workload.splits(each, self._workload.is_on_device)) > 1]
 
-    def _trial_seconds(self) -> float:
-        return self._settings.budget_seconds * TRIALS_SHARE / max(1, len(self._with_splits()))
+    def _choose_split(self, processes: Processes, candidate: Candidate) -> TuningSample | None:
+        """Choose how `candidate` splits its CPUs, and return a sample of that; None if it failed.
+
+        A split that is clearly slower than the best loses after one sample. The rounds measure the chosen one again: no
+        pilot becomes a sample.
+        """
+        workload = self._workload
+        splits = workload.splits(candidate, workload.is_on_device)
+        batches = min(workload.epoch_batches(candidate), workload.start_up_batches(candidate) + PILOT_BATCHES)
+        taken: dict[Threads, list[TuningSample]] = {each: [] for each in splits}
+        workload.chosen.pop(candidate, None)
+        chosen = splits[0]
+        try:
+            for turn in range(PILOT_TURNS):
+                for split in splits if turn % 2 == 0 else splits[::-1]:
+                    self._progress("split", len(self._trials), len(self._with_splits()))
+                    workload.chosen[candidate] = split
+                    taken[split].append(processes.tune(candidate, batches))
+                seconds = {each: statistics.median(one.seconds_per_batch for one in taken[each]) for each in splits}
+                chosen = min(splits, key=seconds.__getitem__)
+                splits = [each for each in splits if seconds[each] < CLEARLY_SLOWER * seconds[chosen]]
+                if len(splits) == 1:
+                    break
+        except MeasurementError as error:
+            self._preparation.failed[candidate] = f"other splits of its CPUs could not be tried: {error.reason}"
+            self._preparation.untried.add(candidate)
+        workload.chosen[candidate] = chosen
+        self._trials[candidate] = {
+            split: [each.seconds_per_batch for each in samples] for split, samples in taken.items() if samples
+        }
+        return taken[chosen][-1] if taken[chosen] else None
 
     def _check(self, processes: Processes) -> None:
         """Digest an untimed epoch of each candidate, and train on its first batches."""
-        compute_threads = min(self._threads(each).compute for each in self._preparation.own or self._candidates)
+        workload, own = self._workload, self._preparation.own
+        compute_threads = min(self._threads(each).compute for each in own or self._candidates)
         checked = [each for each in (*self._candidates, *self._loading_only) if self._preparation.can_run(each)]
+        again = "whole" if workload.settings.ranks > 1 or not any(map(self._preparation.can_run, own)) else "begun"
+        counts = self._compute_counts()
         for number, candidate in enumerate(checked):
             self._progress("check", number, len(checked))
             trains = candidate in self._candidates
+            asked = counts if trains and not candidate.is_foreign else []
             with self._preparation.left_out(candidate, "when its epoch was checked"):
-                self._checks[candidate] = processes.check(candidate, compute_threads, trains)
+                self._checks[candidate] = seen = processes.check(candidate, compute_threads, trains, again, asked)
+                workload.is_on_device = workload.is_on_device or seen.device not in ("cpu", "none")
+                if seen.compute_seconds:
+                    fastest = min(seen.compute_seconds, key=seen.compute_seconds.__getitem__)
+                    workload.plain_compute_threads, counts = int(fastest), []
         self._preparation.raise_if_all_failed()
-        source = self._workload.source
+        source = workload.source
         if isinstance(source, ForeignSource) and self._settings.epoch_batches is None:
             # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
             source.count = max(each.content.samples for each in self._checks.values())
-            self._workload.select(source.count)
+            workload.select(source.count)
             self._preparation.set_prepared_records(source.count)
 
-    def _measure(self, processes: Processes) -> ComparisonRounds:
+    def _compute_counts(self) -> list[int]:
+        """Return numbers of threads with which strategies that do not load ahead might compute fastest."""
+        own, settings = self._preparation.own, self._settings
+        is_plain = any(not each.is_ahead and each.setting("compute_threads") is None for each in own)
+        if not is_plain or settings.simulated_seconds is not None or settings.ranks > 1:
+            return []
+        return sorted({self._workload.cpus, max(1, self._workload.cpus // 2), 1}, reverse=True)
+
+    def _measure(self, processes: Processes, recipes: Mapping[Candidate, Recipe]) -> ComparisonRounds:
+        wanted = self._settings.rounds or USUAL_ROUNDS
+
         def show(done: int) -> None:
-            self._progress("measure", done, self._settings.rounds)
+            self._progress("measure", done, wanted)
+
+        def choose(seconds_of_round: float) -> int:
+            nonlocal wanted
+            left = self._deadline - CLOSING_SECONDS - time.monotonic()
+            wanted = choose_rounds(self._workload, seconds_of_round, left)
+            return wanted
 
         show(0)
         rounds = ComparisonRounds(
-            [each for each in self._candidates if each in self._checks],
+            recipes,
             [each for each in self._loading_only if each in self._checks],
             processes,
-            rounds=self._settings.rounds,
-            etl_alone_rounds=self._settings.etl_alone_rounds,
-            deadline=self._began + self._preparation.lost + self._settings.budget_seconds - CLOSING_SECONDS,
-            hard_deadline=self._began + self._preparation.lost + self._settings.budget_seconds * MAX_OVERRUN,
-            seed=self._settings.seed,
+            etl_alone_rounds=etl_alone_rounds(self._settings),
+            seed=None,
+            name=self._workload.name,
             progress=show,
         )
-        rounds.run()
+        rounds.run(choose)
         self._preparation.failed |= rounds.failed
+        self._gave_way = describe_schedule(self._workload, wanted, time.monotonic() > self._deadline)
         return rounds
 
     def _trace(self, processes: Processes, rounds: ComparisonRounds) -> list[Timeline]:
@@ -259,10 +319,10 @@ class _Comparison:
         return timelines
 
     def _threads(self, candidate: Candidate) -> Threads:
-        return self._workload.threads(candidate, self._profile.is_on_device)
+        return self._workload.threads(candidate, self._workload.is_on_device)
 
     def _progress(self, phase: str, done: int, total: int | None) -> None:
         share = None
         if self._settings.rounds is None:
             share = min(1.0, (time.monotonic() - self._began - self._preparation.lost) / self._settings.budget_seconds)
-        self._show(ComparisonProgress(phase, done, total, share, self._predictions))
+        self._show(ComparisonProgress(phase, done, total, share))

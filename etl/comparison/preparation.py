@@ -99,21 +99,12 @@ class Preparation:
             self.failed = {each: self.randomness for each in self.candidates if each.is_presaved}
             self.raise_if_all_failed()
 
-    def take_profile(self, decoders: Iterable[str] = ()) -> Profile:
-        """Profile the raw pipeline, unless only loaders of the user are compared; its stages with `decoders`, too.
-
-        Strategies that do not load ahead compute with the fastest number of threads from then on.
-        """
+    def take_profile(self) -> Profile:
+        """Profile the raw pipeline, unless only loaders of the user are compared."""
         if not self.own:
             return Profile([], {}, [], 0.0, "none", self._settings.model or "")
         self._progress("profile", 0, 1)
-        profile = self._processes.profile()
-        seconds = profile.compute_seconds
-        if seconds and self._settings.simulated_seconds is None:
-            self._workload.plain_compute_threads = int(min(seconds, key=seconds.__getitem__))
-        configured = [each.setting("decoder") for each in self.own]
-        others = {each for each in (*configured, *decoders) if each not in (None, self._settings.decoder)}
-        return replace(profile, decodings={each: self._processes.decoding(each).stages for each in sorted(others)})
+        return self._processes.profile()
 
     def try_loaders(self) -> None:
         """Try each loader of the user on a few records: whether it works, and how long an epoch may take.

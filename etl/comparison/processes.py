@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,31 +14,31 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import etl
-from etl.comparison.candidates import Candidate, StoreKind, Threads
+from etl.comparison.candidates import Candidate, StoreKind
 from etl.comparison.compute import steps_wait
-from etl.comparison.joined_ranks import RanksDifferError, join_checks, join_loads, join_samples
+from etl.comparison.joined_ranks import join_checks, join_loads
 from etl.comparison.samples import (
+    AuditedSample,
     CheckedEpoch,
-    Decoding,
     FirstTry,
     LoadingSample,
     Profile,
-    Sample,
-    Spans,
-    Trials,
     TriedLoader,
     TuningSample,
     WrittenStore,
 )
 from etl.comparison.workload import Workload
 from etl.images.settings import pillow_settings
+from etl.measuring.joined_samples import RanksDifferError, join_samples
 from etl.measuring.layout import draw_environment, draw_hash_seed
 from etl.measuring.processes import ONE_THREAD, MeasurementError, NoAnswerError, Server
 from etl.measuring.ranks import Rank, cpus_of_rank, create_meetings
+from etl.measuring.sample import Recipe, Spans
 from etl.measuring.server import Request
 from etl.measuring.servers_at_once import ServersAtOnce
 from etl.measuring.values import JsonValues, to_json
 from etl.runtime.device_memory_policy import variables_of
+from etl.runtime.resources import available_nbytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,6 +48,8 @@ ANSWER_SECONDS = 900.0
 IMPORT_SECONDS = 120.0
 # An answer of a loader of the user may take this long, and at least so many times the budget.
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
+# Servers that start at the same time, the memory of one, and the share of the memory that all may take.
+STARTED_AT_ONCE, SERVER_NBYTES, MEMORY_SHARE = 2, 400 << 20, 0.5
 # The path of a socket has at most 107 bytes, of which multiprocessing appends 32: "/pymp-........./listener-.........".
 MAX_TEMPORARY_PATH = 75
 PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
@@ -96,24 +99,66 @@ class Processes:
         self._common: list[Candidate] = []
         self._is_common_tried = True
         self._ranks = workload.rank.world_size
-        self._servers = ServersAtOnce(self._start, self._ranks)
+        self._servers = self._common_servers()
+        self._ready: deque[ServersAtOnce] = deque()
         self._alone: dict[Candidate, ServersAtOnce] = {}
-        self.start_seconds = 0.0
-        """Seconds to start the common server; 0 until it was started."""
+
+    def start_ahead(self, count: int) -> None:
+        """Start servers for `count` rounds, two at a time, and wait until they are ready.
+
+        There are fewer if they would take more than `MEMORY_SHARE` of the memory that is left.
+        """
+        room = int(MEMORY_SHARE * available_nbytes() / (SERVER_NBYTES * self._ranks))
+        if not self._uses_common:
+            return
+        starting: deque[ServersAtOnce] = deque()
+        at_once = STARTED_AT_ONCE if self._ranks == 1 else 1
+        with _as_input_error():
+            for _ in range(min(count, room)):
+                self._ready.append(self._common_servers())
+                starting.append(self._ready[-1])
+                try:
+                    starting[-1].begin()
+                    if len(starting) == at_once:
+                        starting.popleft().wait_until_ready()
+                except MeasurementError:
+                    self._end_ready()
+                    self._renew_common()  # which knows what to do, or why it is impossible
+                    return
+            for each in starting:
+                each.wait_until_ready()
 
     def renew(self) -> None:
-        """Start a new server, with a newly randomized memory layout."""
+        """Take another server, with a newly randomized memory layout, of those that were started ahead if there is one.
+
+        The servers of loaders that are measured alone start when they are asked.
+        """
         for each in self._alone.values():
             each.end_servers()
-        if any(each.origin not in self._alone for each in self._workload.candidates()):
+        if self._ready:
+            self._servers.close()
+            self._servers = self._ready.popleft()
+        elif self._uses_common:
             with _as_input_error():
                 self._renew_common()
+
+    @property
+    def _uses_common(self) -> bool:
+        return any(each.origin not in self._alone for each in self._workload.candidates())
+
+    def _common_servers(self) -> ServersAtOnce:
+        return ServersAtOnce(self._start, self._ranks)
+
+    def _end_ready(self) -> None:
+        while self._ready:
+            self._ready.pop().close()
 
     def _renew_common(self) -> None:
         """Start the common server anew.
 
         Modules of loaders that could be imported one by one may crash together. Then each has its own server again.
         """
+        self._end_ready()
         try:
             self._servers.renew()
         except MeasurementError:
@@ -126,9 +171,7 @@ class Processes:
 
     def profile(self) -> Profile:
         """Return the profile of the raw pipeline."""
-        profile = self._ask("profile", Profile)
-        self.start_seconds = self._servers.start_seconds
-        return profile
+        return self._ask("profile", Profile)
 
     def write(self, store: StoreKind, jobs: int) -> WrittenStore:
         """Write a store in `jobs` worker processes, and return its cost."""
@@ -147,21 +190,16 @@ class Processes:
         servers = self._alone[candidate] = self._own_server(candidate)
         first = self._ask("first_try", FirstTry, candidate, seconds=seconds)
         tried = first.tried or self._ask("try", TriedLoader, candidate, seconds=seconds)
-        shares = servers.can_fork and self._interpreter(candidate) is None
-        if shares:
-            self.start_seconds = max(self.start_seconds, servers.start_seconds)
+        if servers.can_fork and self._interpreter(candidate) is None:
             self._common.append(candidate)
-            self._alone.pop(candidate).close()
-            self._servers.end_servers()
-            self._is_common_tried = False  # the next one imports this loader, too
-        return first.prepared, replace(tried, start_seconds=0.0 if shares else servers.start_seconds)
+            self._servers.close()
+            self._servers = self._alone.pop(candidate)
+            self._is_common_tried = len(self._common) == 1  # otherwise the next one imports this loader, too
+        return first.prepared, tried
 
-    def try_splits(self, candidate: Candidate, seconds: float) -> dict[Threads, list[float]]:
-        """Return the seconds per batch of short trials with each CPU split, which take about `seconds` in all."""
-        tried = self._ask("try_splits", Trials, candidate, seconds=seconds)
-        return {each.threads: each.seconds_per_batch for each in tried.trials}
-
-    def check(self, candidate: Candidate, compute_threads: int, trains: bool) -> CheckedEpoch:
+    def check(
+        self, candidate: Candidate, compute_threads: int, trains: bool, again: str = "", counts: Sequence[int] = ()
+    ) -> CheckedEpoch:
         """Return digests of an epoch of `candidate`, and the loss of a few training steps on it.
 
         Parameters
@@ -172,15 +210,23 @@ class Processes:
             Threads of compute, the same for all candidates.
         trains : bool
             Train on the first batches.
+        again : {"", "begun", "whole"}
+            What is looked at of a second epoch of a loader of the user.
+        counts : sequence of int
+            Numbers of threads for which compute alone is timed; not with a loader of the user.
         """
         arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}")
-        arguments = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
+        arguments: dict[str, Any] = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
+        if candidate.is_foreign:
+            arguments["again"] = again
+        else:
+            arguments["counts"] = list(counts)
         return self._ask_ranks("check", CheckedEpoch, candidate, join_checks, **arguments)
 
-    def measure(self, candidate: Candidate, with_etl_alone: bool) -> Sample:
-        """Return one sample of all metrics, but of loading alone only if `with_etl_alone`."""
+    def measure(self, candidate: Candidate, recipe: Recipe) -> AuditedSample:
+        """Return one sample of all metrics that `recipe` names."""
         join = partial(join_samples, are_together=steps_wait(self._workload.settings))
-        return self._ask_ranks("measure", Sample, candidate, join, with_etl_alone=with_etl_alone)
+        return self._ask_ranks("measure", AuditedSample, candidate, join, recipe=recipe.to_json())
 
     def tune(self, candidate: Candidate, batches: int, limit_seconds: float | None = None) -> TuningSample:
         """Return one sample of training on some batches of an epoch.
@@ -194,11 +240,10 @@ class Processes:
         limit_seconds : float, optional
             Time after which it is given up.
         """
-        return self._ask("tune", TuningSample, candidate, limit_seconds, batches=batches)
-
-    def decoding(self, decoder: str) -> Decoding:
-        """Return the time of each stage of the pipeline with another decoder."""
-        return self._ask("decoding", Decoding, decoder=decoder)
+        start_up = min(self._workload.start_up_batches(candidate), max(1, batches - 1))
+        taken = None if batches >= self._workload.epoch_batches(candidate) else batches
+        recipe = Recipe(taken, start_up)
+        return self._ask("tune", TuningSample, candidate, limit_seconds, recipe=recipe.to_json())
 
     def load(self, candidate: Candidate) -> LoadingSample:
         """Return one sample of loading alone."""
@@ -214,7 +259,7 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in (self._servers, *self._alone.values()):
+        for each in (self._servers, *self._ready, *self._alone.values()):
             each.close()
 
     def _ask(

@@ -15,7 +15,7 @@ from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.compute import default_model, is_on_device, make_compute
 from etl.comparison.loader_clocks import RecordRun, StageClock
 from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.samples import Decoding, Profile
+from etl.comparison.samples import Profile
 from etl.comparison.workload import Workload, source_files
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step
@@ -86,20 +86,6 @@ def profile_raw_pipeline(workload: Workload) -> Profile:
         device=compute.device,
         model=default_model(_first_features(first).shape[1:]),
     )
-
-
-def profile_decoding(workload: Workload, decoder: str) -> Decoding:
-    """Measure each stage of the pipeline with another decoder, in one thread."""
-    workload.select(min(PROFILED_RECORDS, len(workload.source)))
-    prepare = drop_from_page_cache if workload.settings.cache == "cold" else read_into_page_cache
-    prepare(source_files(workload.settings.source, workload.records))
-    workload.pipeline = workload.decoded_by(decoder)
-    with workload.raw() as raw:
-        records, clock = RecordRun(workload, raw.loader), StageClock(workload.stages)
-        records.load_for(MAX_TURN_SECONDS / 2, StageClock(workload.stages))
-        records.load_for(MAX_TURN_SECONDS, clock)
-    stages = zip(clock.seconds_per_record(), _stage_nbytes(workload), strict=True)
-    return Decoding([StageProfile(name, seconds, nbytes) for (name, seconds), nbytes in stages])
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
@@ -12,7 +11,7 @@ class ComparisonProgress:
 
     Attributes
     ----------
-    phase : {"profile", "try", "write", "split", "check", "measure", "trace", "tune", "confirm"}
+    phase : {"start", "profile", "try", "write", "split", "check", "measure", "trace", "tune", "confirm"}
         The current phase.
     done : int
         Completed steps of the phase.
@@ -20,12 +19,9 @@ class ComparisonProgress:
         All steps of the phase, if known.
     share : float or None
         Share of the time budget that is used up; None if the number of rounds is fixed instead.
-    predictions : dict of str to float
-        Predicted seconds per epoch by strategy; empty until they are known.
     """
 
     phase: str
     done: int
     total: int | None
     share: float | None
-    predictions: Mapping[str, float] = field(default_factory=dict)

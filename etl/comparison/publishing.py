@@ -14,13 +14,12 @@ from typing import Any
 import psutil
 
 from etl.comparison.candidates import Candidate
+from etl.comparison.compute import default_model
 from etl.comparison.costs import make_scenarios
-from etl.comparison.prediction import predict_wall
 from etl.comparison.recommendation import make_notes, recommend
 from etl.comparison.report import (
     SCHEMA_VERSION,
     Check,
-    Prediction,
     ProfileResult,
     Report,
     StrategyResult,
@@ -28,15 +27,15 @@ from etl.comparison.report import (
 from etl.comparison.results import (
     Measurements,
     audits_of,
-    central_estimate,
     etl_alone_seconds,
     host_wait_seconds,
     losses_of,
+    mean_of,
     noise_of,
     parts_of,
     presaving_of,
     ranks_of,
-    ratio_of,
+    ratios_of,
     round_metrics,
     splits_of,
     stage_results,
@@ -66,10 +65,12 @@ def make_report(measured: Measurements) -> Report:
         rounds=measured.rounds,
         randomness=measured.randomness,
         unchecked=settings.unchecked,
+        retaken=len(measured.retaken),
     )
     on_ranks = f" on each of {settings.ranks} ranks" if settings.ranks > 1 else ""
     runs_model = settings.simulated_seconds is None and settings.step is None
-    model = (settings.model or measured.profile.model) if runs_model else None
+    model = (settings.model or _model_of(measured)) if runs_model else None
+    ratios = ratios_of(measured.samples, measured.compared[0], measured.scale)
     report = Report(
         schema_version=SCHEMA_VERSION,
         title=f"{settings.title}: {len(workload.source):,} records, batches of {settings.batch_size}{on_ranks}",
@@ -86,18 +87,27 @@ def make_report(measured: Measurements) -> Report:
         source_records=len(workload.source),
         measured_records=len(workload.records),
         batch_size=settings.batch_size,
+        order_seed=measured.order_seed,
         stopped_early=measured.stopped_early,
         recommendation=[],
         notes=make_notes(measured),
-        strategies=[_strategy(measured, each, evidence[measured.name(each)]) for each in measured.compared],
+        strategies=[
+            _strategy(measured, each, evidence[measured.name(each)], ratios.get(each)) for each in measured.compared
+        ],
         stages=stage_results(measured),
         profile=_profile(measured),
         checks=check_rules(evidence, conditions),
-        noise=noise_of(sample for samples in measured.samples.values() for sample in samples.values()),
+        noise=noise_of(measured),
         timelines=measured.timelines,
         scenarios=make_scenarios(measured),
     )
-    return replace(report, recommendation=recommend(report, _to_fastest(measured, report), settings.title))
+    return replace(report, recommendation=recommend(report, _ratios_among(measured, report), settings.title))
+
+
+def _model_of(measured: Measurements) -> str:
+    """Return the name of the built-in model for the records of the first strategy of this package; "" without one."""
+    layouts = [] if measured.own is None else measured.checks[measured.own].content.layouts
+    return default_model(layouts[0][1]) if layouts else ""
 
 
 def _evidence(measured: Measurements) -> dict[str, Evidence]:
@@ -117,8 +127,11 @@ def _evidence(measured: Measurements) -> dict[str, Evidence]:
     }
 
 
-def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) -> StrategyResult:
-    scale, reference, samples, threads = measured.scale, measured.compared[0], evidence.samples, evidence.threads
+def _strategy(
+    measured: Measurements, candidate: Candidate, evidence: Evidence, ratio: Interval | None
+) -> StrategyResult:
+    scale, reference, threads = measured.scale, measured.compared[0], evidence.threads
+    samples = measured.samples[candidate]
     return StrategyResult(
         name=measured.name(candidate),
         strategy=candidate.strategy,
@@ -131,56 +144,39 @@ def _strategy(measured: Measurements, candidate: Candidate, evidence: Evidence) 
         loading_threads=threads.loading,
         parts=evidence.parts,
         host_wait_seconds=host_wait_seconds(samples, scale),
-        first_batch_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
+        first_batch_seconds=mean_of(samples, lambda sample: sample.stalls[0]),
         stall_tails=stall_tails_of(samples),
         losses=losses_of(samples, scale),
         etl_alone_seconds=etl_alone_seconds(samples, scale),
-        cpu_seconds_per_1000=1000
-        * central_estimate(samples, scale, lambda sample: sample.cpu_seconds / sample.epoch.samples),
+        cpu_seconds_per_1000=1000 * mean_of(samples, lambda sample: sample.cpu_seconds / sample.epoch.samples),
         peak_memory_nbytes=evidence.check.peak_memory,
-        read_nbytes=round(
-            scale.records * central_estimate(samples, scale, lambda sample: sample.read_nbytes / sample.epoch.samples)
-        ),
-        ratio=None if candidate == reference else ratio_of(samples, measured.samples[reference], scale),
+        read_nbytes=round(scale.records * mean_of(samples, lambda sample: sample.read_nbytes / sample.epoch.samples)),
+        ratio=ratio,
         presaving=None if evidence.writing is None else presaving_of(evidence.writing, scale),
-        prediction=_prediction(measured, candidate),
         runtime=audits_of(samples),
         splits=splits_of(measured, candidate),
         ranks=ranks_of(samples, evidence.check, scale),
         settings=dict(candidate.settings),
         peak_device_memory_nbytes=evidence.check.peak_device_memory,
-        rounds=[round_metrics(number, sample) for number, sample in sorted(samples.items())],
+        rounds=[
+            round_metrics(number, sample, measured.places[candidate][number])
+            for number, sample in sorted(samples.items())
+        ],
     )
 
 
-def _prediction(measured: Measurements, candidate: Candidate) -> Prediction | None:
-    """Return the prediction for a strategy of this package; None for a loader of the user."""
-    if candidate.is_foreign:
-        return None
-    threads = measured.threads(candidate)
-    beside = [
-        sample.compute_alone
-        for each in measured.compared
-        if measured.threads(each).compute == threads.compute
-        for sample in measured.samples[each].values()
-    ]
-    # Compute alone was measured on all ranks at the same time, and a prediction takes that of one alone.
-    alone = statistics.median(beside) / measured.workload.compute_crowding
-    profile = replace(measured.profile, compute_seconds={str(threads.compute): alone})
-    return Prediction(
-        wall_seconds=measured.predictions[measured.name(candidate)],
-        at_speed_seconds=predict_wall(measured.workload, candidate, threads, profile),
-    )
+def _ratios_among(measured: Measurements, report: Report) -> dict[tuple[str, str], Interval]:
+    """Return the ratio of the wall times of any two strategies that broke no rule, by their names.
 
-
-def _to_fastest(measured: Measurements, report: Report) -> dict[str, Interval | None]:
-    """Return the ratio of each wall time to that of the fastest strategy that broke no rule, by name."""
-    valid = [each for each in report.strategies if not each.disqualified]
-    if not valid:
-        return {}
-    fastest = min(valid, key=lambda each: each.parts.wall_seconds).name
-    below = next(measured.samples[each] for each in measured.compared if measured.name(each) == fastest)
-    return {measured.name(each): ratio_of(measured.samples[each], below, measured.scale) for each in measured.compared}
+    Those with the same denominator hold together.
+    """
+    valid = {each.name for each in report.strategies if not each.disqualified}
+    samples = {each: measured.samples[each] for each in measured.compared if measured.name(each) in valid}
+    return {
+        (measured.name(each), measured.name(below)): ratio
+        for below in samples
+        for each, ratio in ratios_of(samples, below, measured.scale).items()
+    }
 
 
 def _profile(measured: Measurements) -> ProfileResult:
@@ -238,8 +234,8 @@ def _gpus() -> list[str]:
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 
-# Larger than any rounding error.
-TOLERANCE = 1e-6
+# Larger than any rounding error, and less than the digits of a ratio that are shown.
+TOLERANCE, RATIO_TOLERANCE = 1e-6, 1e-3
 
 
 class ContradictionError(RuntimeError):
@@ -288,7 +284,7 @@ def contradictions(report: Report) -> Iterator[str]:
 
 
 def _time_contradictions(result: StrategyResult) -> Iterator[str]:
-    parts = (result, result.parts, result.losses, result.presaving, result.prediction)
+    parts = (result, result.parts, result.losses, result.presaving)
     for timed in (*parts, *result.splits, *result.rounds):
         if timed is not None:
             yield from _impossible_times(timed)
@@ -339,9 +335,12 @@ def _ratio_contradictions(report: Report, result: StrategyResult) -> Iterator[st
     # The times of both are scaled to the whole source, from different numbers of records.
     scalings = [_max_scaling(report, each.measured_records) for each in (result, reference)]
     scaled = max(*scalings, *(1 / each for each in scalings))
-    for value in (ratio.estimate, ratio.low, ratio.high):
-        if value is not None and not _between(value, min(paired) / scaled, max(paired) * scaled):
-            yield (f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds, not {value}")
+    if not _between(ratio.estimate, min(paired) / scaled, max(paired) * scaled):
+        in_rounds = f"it took {min(paired)} to {max(paired)} of {reference.name}'s time in single rounds"
+        yield f"{in_rounds}, not {ratio.estimate}"
+    quotient = result.parts.wall_seconds / reference.parts.wall_seconds
+    if not math.isclose(ratio.estimate, quotient, rel_tol=RATIO_TOLERANCE):
+        yield f"its ratio is {ratio.estimate}, but its wall time is {quotient} times that of {reference.name}"
 
 
 def _check_contradictions(check: Check, names: list[str]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from etl.comparison.candidates import Candidate, Threads
 from etl.comparison.report import Report, StrategyResult
 from etl.comparison.results import Measurements, audits_of, splits_of
 from etl.comparison.settings import INFERENCE, TRAINING
-from etl.comparison.trials import MIN_TRIALS
 from etl.comparison.units import bounds, nbytes, seconds
 from etl.measuring.statistics import MIN_ROUNDS, Interval
 from etl.runtime.resources import usable_nbytes
@@ -18,15 +17,18 @@ from etl.runtime.resources import usable_nbytes
 NEGLIGIBLE = 0.02
 
 
-def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source: str) -> list[str]:
+def recommend(report: Report, ratios: Mapping[tuple[str, str], Interval], source: str) -> list[str]:
     """Return one to three sentences that recommend a strategy, each based on metrics of the report.
+
+    The simplest strategy is recommended unless another one has been shown to be faster, by more than is negligible; and
+    that one unless yet another has, which is not as simple.
 
     Parameters
     ----------
     report : Report
         The report. Its own recommendation is not read.
-    to_fastest : dict
-        Each strategy's wall time divided by that of the fastest, by name.
+    ratios : dict
+        The wall time of any strategy divided by that of any other one, by their names.
     source : str
         The source, as the sentences call it.
     """
@@ -53,10 +55,13 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
             f"{kind}: all strategies are within {NEGLIGIBLE:.0%} of each other, so how {source} is loaded does not "
             f"matter here; stay with {simplest.name}, the simplest."
         ]
-    chosen = min((each for each in valid if _as_good(each, fastest, to_fastest)), key=_simplicity)
+    chosen = simplest
+    for each in sorted(valid, key=_simplicity):
+        if _is_faster(each, chosen, ratios):
+            chosen = each
     sentences = [_choice(chosen, next((each for each in valid if each.name == report.reference), None))]
     if chosen is not fastest:
-        sentences[0] += f" {fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
+        sentences[0] += f" {_not_faster(fastest, ratios[fastest.name, chosen.name])}"
     if chosen.sameness is not None and chosen.sameness.level != "identical":
         sentences.append(
             f"Its samples are not identical with those of {report.reference}: {chosen.sameness.describe()}."
@@ -67,14 +72,21 @@ def recommend(report: Report, to_fastest: Mapping[str, Interval | None], source:
     return sentences
 
 
-def _as_good(result: StrategyResult, fastest: StrategyResult, to_fastest: Mapping[str, Interval | None]) -> bool:
-    """Return True for the fastest, and for every strategy that was not shown to be slower by a relevant amount."""
-    if result is fastest:
-        return True
-    ratio = to_fastest.get(result.name)
-    if ratio is None or ratio.low is None:  # too few rounds for an interval: compare the estimates
-        return result.parts.wall_seconds <= fastest.parts.wall_seconds * (1 + NEGLIGIBLE)
-    return (ratio.low <= 1 and ratio.estimate <= 1 + 2 * NEGLIGIBLE) or ratio.estimate <= 1 + NEGLIGIBLE
+def _is_faster(result: StrategyResult, other: StrategyResult, ratios: Mapping[tuple[str, str], Interval]) -> bool:
+    """Return True if `result` was shown to be faster than `other` by more than is negligible."""
+    if result is other:
+        return False
+    ratio = ratios[result.name, other.name]
+    # With too few rounds for an interval, nothing is recommended: this is only the fastest so far.
+    return (ratio.high is None or ratio.high < 1) and ratio.estimate < 1 - NEGLIGIBLE
+
+
+def _not_faster(fastest: StrategyResult, ratio: Interval) -> str:
+    """Say why a simpler strategy is recommended than `fastest`, whose wall time is `ratio` of its own."""
+    if ratio.high is not None and ratio.high >= 1:
+        times = f"{ratio.estimate:.2f} times as long ({bounds(ratio)})"
+        return f"{fastest.name} takes equally long, as far as this comparison can tell: {times}."
+    return f"{fastest.name} has not been shown to be faster by more than {NEGLIGIBLE:.0%}."
 
 
 def _simplicity(result: StrategyResult) -> tuple[bool, bool, bool, bool, int]:
@@ -144,7 +156,8 @@ def _bound(result: StrategyResult, report: Report) -> str:
 def make_notes(measured: Measurements) -> list[str]:
     """Return notes on what failed, what was scaled, which settings had no effect and which stores exceed memory."""
     scale = measured.scale
-    found = [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
+    found = [measured.gave_way] if measured.gave_way else []
+    found += [f"{measured.name(each)} failed: {reason}" for each, reason in measured.failed.items()]
     asked_for, reference = measured.workload.candidates()[0], measured.compared[0]
     if reference != asked_for:
         found.append(f"{measured.name(reference)} is the reference instead of {measured.name(asked_for)}.")
@@ -157,9 +170,6 @@ def make_notes(measured: Measurements) -> list[str]:
             f"Measured on {scale.measured:,} of {scale.records:,} records, chosen at random. Times are scaled to all "
             "records: the first batch counts once, and the time of all other batches grows with their number."
         )
-    settings = measured.workload.settings
-    if settings.ranks > 1 and settings.compute == TRAINING and measured.own is not None:
-        found.append("Predictions leave out what it takes ranks to exchange their gradients.")
     for candidate in measured.compared:
         found += _foreign_notes(measured, candidate)
         found += _split_notes(measured, candidate)
@@ -209,19 +219,16 @@ def _split_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     if not tried:
         return
     threads = measured.threads(candidate)
-    taken = tried.pop(threads)
+    taken = tried.pop(threads, None)
+    if taken is None:
+        return
     kind = "worker processes" if candidate.worker_processes else "loading threads"
     runs = f"{measured.name(candidate)} runs with {_split(threads)} compute threads + {kind}"
-    if min(each.trials for each in (taken, *tried.values())) < MIN_TRIALS:
-        yield (
-            f"{runs}; there was no time to try other splits of the CPUs {MIN_TRIALS} times: allow more with --budget."
-        )
-        return
     others = ", ".join(f"{_split(split)} {seconds(each.epoch_seconds)}" for split, each in tried.items())
     cpus = measured.workload.cpus
     is_shared = threads.compute + threads.loading > cpus
     yield (
-        f"{runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in {taken.trials} short "
+        f"{runs}{f', which share the CPUs ({cpus})' if is_shared else ''}: the fastest split in short "
         f"trials, with {seconds(taken.epoch_seconds)} per epoch; others: {others}."
     )
 

@@ -4,12 +4,15 @@ The fields and properties of these classes are the schema of `etl compare --json
 include their unit: seconds, nbytes, records. A ratio is a plain number, 0.25 for a quarter. None means not measured.
 Values that are derived from others are properties, so that they cannot contradict them.
 
+Version 8 says in which order samples were taken (`order_seed`, `position`, `started_at`), and which of them were
+disturbed (`retaken`, `disturbed`). Strategies have no `prediction` any more.
+
 Version 5 adds loaders of the user: `is_foreign`, `measured_records` and `sameness` of each strategy. `presaving` may be
-the cost of what such a loader prepares, and `prediction` may be None.
+the cost of what such a loader prepares.
 
 Version 4 added `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changed
 the meaning of stall, which has been the time in which the device waited since then. The first strategy has always been
-the reference since then, and a prediction has `error`, `at_speed_seconds` and `at_speed_error`.
+the reference since then.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from etl.comparison.sameness import Sameness
+from etl.measuring.noise import MAX_OTHER_PROCESSES, MAX_SLOWDOWN, MAX_STEAL
 from etl.measuring.statistics import Interval
 from etl.runtime.audit import Audit
 
@@ -74,10 +78,7 @@ def _as_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-SCHEMA_VERSION = 7
-# The report warns above these limits: two shares of all CPU time, and the slowest over the fastest time of a fixed
-# calculation.
-STEAL_LIMIT, OTHER_PROCESSES_LIMIT, SPEED_LIMIT = 0.02, 0.05, 1.15
+SCHEMA_VERSION = 8
 # Nothing is claimed if a CPU quota was used up in a larger share of its periods, in the median round of a strategy: a
 # time then depends on when in a period it began. A strategy was recommended over itself in one of four comparisons.
 THROTTLED_LIMIT = 0.05
@@ -179,6 +180,10 @@ class RoundFigures:
     ----------
     round : int
         Number of the round, from 0.
+    position : int
+        Samples of the round that were taken before it.
+    started_at : float
+        When taking it began, in seconds since 1970.
     wall_seconds : float
         Wall time.
     compute_seconds, stall_seconds : float
@@ -192,12 +197,16 @@ class RoundFigures:
     steal, other_processes : float
         Shares of all CPU time that were taken by the hypervisor and by other processes.
     speed_probe_seconds : float
-        Time of a fixed calculation before the epoch, which shows changes in the speed of the CPU.
+        Time of a fixed calculation, which shows changes in the speed of the CPU: the longer one of before and after.
+    memory_probe_seconds : float
+        The same of copying more memory than the caches hold.
     throttled : float
         Share of the periods of a CPU quota in which it was used up.
     """
 
     round: int
+    position: int
+    started_at: float
     wall_seconds: float
     compute_seconds: float
     stall_seconds: float
@@ -207,6 +216,7 @@ class RoundFigures:
     steal: float
     other_processes: float
     speed_probe_seconds: float
+    memory_probe_seconds: float
     throttled: float = 0.0
 
 
@@ -229,32 +239,6 @@ class Presaving(Section["StrategyResult"]):
     def break_even_epochs(self) -> float | None:
         """Epochs until the store has saved the time to write it; None if it never does, or every strategy has one."""
         return self.parent.parent.break_even_epochs(self.write_seconds, self.parent.parts.wall_seconds)
-
-
-@dataclass(frozen=True)
-class Prediction(Section["StrategyResult"]):
-    """Predicted wall time of an epoch.
-
-    Attributes
-    ----------
-    wall_seconds : float
-        Prediction from the profile, which is measured before the rounds.
-    at_speed_seconds : float
-        The same prediction, but with compute alone as measured in the rounds: the speed of a machine changes.
-    """
-
-    wall_seconds: float
-    at_speed_seconds: float
-
-    @property
-    def error(self) -> float:
-        """Relative error of `wall_seconds`: 0.05 if the prediction was 5% too long."""
-        return self.wall_seconds / self.parent.parts.wall_seconds - 1
-
-    @property
-    def at_speed_error(self) -> float:
-        """Relative error of `at_speed_seconds`."""
-        return self.at_speed_seconds / self.parent.parts.wall_seconds - 1
 
 
 @dataclass(frozen=True)
@@ -402,8 +386,6 @@ class StrategyResult(Section["Report"]):
         Its wall time divided by that of the reference in the same round; None for the reference.
     presaving : Presaving or None
         Cost of its store, or of what its `prepare` writes; None if there is neither.
-    prediction : Prediction or None
-        Predicted wall time; None for a loader of the user.
     rounds : list of RoundFigures
         Metrics of each round.
     runtime : list of Audit
@@ -440,7 +422,6 @@ class StrategyResult(Section["Report"]):
     read_nbytes: int
     ratio: Interval | None
     presaving: Presaving | None
-    prediction: Prediction | None
     rounds: list[RoundFigures]
     runtime: list[Audit]
     splits: list[SplitTrial] = field(default_factory=list)
@@ -668,9 +649,15 @@ class Noise(Section["Report"]):
     ----------
     frequency_mhz : list of float
         Lowest and highest frequency of a CPU; empty if the system does not report them.
+    retaken : list of str
+        Samples that were taken again because they had been disturbed, with the reason; at most a fifth of all.
+    disturbed : list of str
+        Samples that count although they were disturbed, since too many had been taken again.
     """
 
     frequency_mhz: list[float]
+    retaken: list[str] = field(default_factory=list)
+    disturbed: list[str] = field(default_factory=list)
 
     @property
     def steal_median(self) -> float:
@@ -694,7 +681,7 @@ class Noise(Section["Report"]):
 
     @property
     def speed_spread(self) -> float:
-        """Slowest time of a fixed calculation divided by the fastest. The calculation runs before each timed epoch."""
+        """Slowest time of a fixed calculation divided by the fastest. It runs before and after each timed epoch."""
         probes = self._all("speed_probe_seconds")
         return max(probes) / min(probes)
 
@@ -720,25 +707,40 @@ class Noise(Section["Report"]):
                 "its periods (cpu.stat), so times depend on when the system stopped the processes: raise the quota, or "
                 "use fewer CPUs with --threads."
             )
-        if self.steal_highest > STEAL_LIMIT:
+        if self.steal_highest > MAX_STEAL:
             found.append(
                 f"The hypervisor took up to {self.steal_highest:.0%} of the CPU time (median {self.steal_median:.1%}): "
                 "other virtual machines were busy."
             )
-        if self.other_processes_highest > OTHER_PROCESSES_LIMIT:
+        if self.other_processes_highest > MAX_OTHER_PROCESSES:
             found.append(
                 f"Other processes took up to {self.other_processes_highest:.0%} of the CPU time (median "
                 f"{self.other_processes_median:.1%}): end them and compare again."
             )
-        if self.speed_spread > SPEED_LIMIT:
+        if self.speed_spread > MAX_SLOWDOWN.cpu:
             found.append(
                 f"The speed of the CPU changed by a factor of {self.speed_spread:.2f} during the comparison: ratios "
                 "are paired within rounds, but times are not."
+            )
+        if self.retaken:
+            found.append(f"{_samples(self.retaken)} taken again: {self.retaken[0]}{_more(self.retaken)}.")
+        if self.disturbed:
+            found.append(
+                f"{_samples(self.disturbed)} disturbed and counted, since a fifth had been taken again: "
+                f"{self.disturbed[0]}{_more(self.disturbed)}."
             )
         return found
 
     def _all(self, name: str) -> list[float]:
         return [getattr(each, name) for result in self.parent.strategies for each in result.rounds]
+
+
+def _samples(reasons: Sequence[str]) -> str:
+    return "One sample was" if len(reasons) == 1 else f"{len(reasons)} samples were"
+
+
+def _more(reasons: Sequence[str]) -> str:
+    return "" if len(reasons) == 1 else f"; {len(reasons) - 1} more (--json lists all)"
 
 
 @dataclass(frozen=True)
@@ -828,6 +830,8 @@ class Report(Section[None]):
         Records that were measured.
     batch_size : int
         Records per batch.
+    order_seed : int
+        Seed of the order of the strategies within each round.
     stopped_early : bool
         True if the rounds ended early, by an interruption or because a measuring process could not be started.
     recommendation, notes : list of str
@@ -862,6 +866,7 @@ class Report(Section[None]):
     source_records: int
     measured_records: int
     batch_size: int
+    order_seed: int
     stopped_early: bool
     recommendation: list[str]
     notes: list[str]

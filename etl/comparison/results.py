@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,11 +25,12 @@ from etl.comparison.report import (
 )
 from etl.comparison.rules import misplaced_pages
 from etl.comparison.sameness import EpochContent, Sameness, compare_amounts, compare_epochs, is_shuffled
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Profile, RankSample, Sample, WrittenStore
-from etl.comparison.trials import SplitSeconds
+from etl.comparison.samples import AuditedSample, CheckedEpoch, LoadingSample, Profile, WrittenStore
 from etl.comparison.workload import Workload
 from etl.measuring.clock import EpochMetrics, Split
-from etl.measuring.statistics import Interval, central_mean, paired_ratios, ratio_interval
+from etl.measuring.rounds import Place
+from etl.measuring.sample import RankSample, Sample
+from etl.measuring.statistics import Interval, ratio_intervals
 from etl.runtime import Audit
 
 NO_TIME = Split(0.0, 0.0)
@@ -53,8 +54,6 @@ class Measurements:
         Memory limit of a strategy.
     profile : Profile
         Profile of the raw pipeline.
-    predictions : dict of str to float
-        Predicted seconds per epoch, by name of the candidate.
     trials : dict
         Seconds per batch with each CPU split, by candidate.
     writing : dict
@@ -79,6 +78,14 @@ class Measurements:
         Reason why the server of a round could not be started; empty if all were.
     timelines : list of Timeline
         One timeline per strategy.
+    gave_way : str
+        What gave way to the time budget; empty if nothing did.
+    order_seed : int
+        Seed of the order of the strategies within each round.
+    places : dict
+        Position and time of each sample, by candidate and round.
+    retaken, disturbed : list of str
+        Why samples were taken again, and why others should have been.
     """
 
     workload: Workload
@@ -87,19 +94,23 @@ class Measurements:
     affinity: list[int]
     memory_nbytes: int
     profile: Profile
-    predictions: Mapping[str, float]
-    trials: Mapping[Candidate, SplitSeconds]
+    trials: Mapping[Candidate, Mapping[Threads, Sequence[float]]]
     writing: Mapping[StoreKind, WrittenStore]
     prepared: Mapping[Candidate, WrittenStore]
     checks: Mapping[Candidate, CheckedEpoch]
     failed: Mapping[Candidate, str]
-    samples: Mapping[Candidate, Mapping[int, Sample]]
+    samples: Mapping[Candidate, Mapping[int, AuditedSample]]
     loads: Mapping[Candidate, Mapping[int, LoadingSample]]
     randomness: str | None
     rounds: int
     stopped_early: bool
     no_server: str
     timelines: list[Timeline]
+    gave_way: str = ""
+    order_seed: int = 0
+    places: Mapping[Candidate, Mapping[int, Place]] = field(default_factory=dict)
+    retaken: list[str] = field(default_factory=list)
+    disturbed: list[str] = field(default_factory=list)
 
     @property
     def scale(self) -> EpochScale:
@@ -123,7 +134,7 @@ class Measurements:
 
     def threads(self, candidate: Candidate) -> Threads:
         """Return the CPU split of `candidate`."""
-        return self.workload.threads(candidate, self.profile.is_on_device)
+        return self.workload.threads(candidate, self.workload.is_on_device)
 
     def sameness(self, candidate: Candidate) -> Sameness:
         """Return how far the records of `candidate` are those of the reference."""
@@ -190,8 +201,8 @@ class EpochScale:
         """Batches of an epoch; a partial last batch counts as a fraction."""
         return self.records / self._records_a_batch
 
-    def epoch_seconds(self, split: Split, samples: int | None = None) -> float:
-        """Return the seconds of an epoch of the whole source; the first batch counts once, the others are scaled.
+    def epoch_seconds(self, split: Split, samples: int | None = None, start_up: int = 1) -> float:
+        """Return the seconds of an epoch of the whole source; the start-up counts once, the other batches are scaled.
 
         Parameters
         ----------
@@ -199,8 +210,14 @@ class EpochScale:
             Seconds of a measured epoch.
         samples : int, optional
             Its records; by default those that were selected.
+        start_up : int
+            Batches of its start-up.
         """
-        return split.scaled((samples or self.measured) / self._records_a_batch, self.batches)
+        return split.scaled((samples or self.measured) / self._records_a_batch, self.batches, start_up)
+
+    def part_seconds(self, split: Split, epoch: EpochMetrics) -> float:
+        """Return the seconds that a part of a measured epoch comes to in an epoch of the whole source."""
+        return self.epoch_seconds(split, epoch.samples, epoch.start_up)
 
     def amount(self, measured: float, records: int | None = None) -> float:
         """Scale an amount that is proportional to the number of records, by default of those that were selected."""
@@ -212,7 +229,7 @@ class EpochScale:
 
     def of(self, sample: Sample, split: Callable[[EpochMetrics], Split]) -> float:
         """Return a part of the wall time of an epoch of the whole source, in seconds; `split` chooses it."""
-        return self.epoch_seconds(split(sample.epoch), sample.epoch.samples)
+        return self.part_seconds(split(sample.epoch), sample.epoch)
 
     @property
     def _records_a_batch(self) -> int:
@@ -224,21 +241,21 @@ def parts_of(samples: Mapping[int, Sample], scale: EpochScale) -> Parts:
     """Return the wall time of an epoch of the whole source, and its parts."""
 
     def of_epoch(split: Callable[[EpochMetrics], Split]) -> float:
-        return central_estimate(samples, scale, lambda sample: scale.of(sample, split))
+        return mean_of(samples, lambda sample: scale.of(sample, split))
 
-    alone = central_estimate(samples, scale, lambda sample: sample.compute_alone) * scale.batches
+    alone = mean_of(samples, lambda sample: sample.compute_alone) * scale.batches
     return Parts(
         wall_seconds=of_epoch(lambda epoch: epoch.wall),
         compute_alone_seconds=alone,
         interference_seconds=of_epoch(lambda epoch: epoch.compute) - alone,
         stall_seconds=of_epoch(lambda epoch: epoch.stall),
-        harness_seconds=central_estimate(samples, scale, lambda sample: sample.harness) * scale.batches,
+        harness_seconds=mean_of(samples, lambda sample: sample.harness) * scale.batches,
     )
 
 
 def host_wait_seconds(samples: Mapping[int, Sample], scale: EpochScale) -> float:
     """Return the seconds per epoch in which the training loop waited for batches."""
-    return central_estimate(samples, scale, lambda sample: scale.of(sample, lambda epoch: epoch.host_wait))
+    return mean_of(samples, lambda sample: scale.of(sample, lambda epoch: epoch.host_wait))
 
 
 def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
@@ -247,14 +264,12 @@ def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
     def seconds(get: Callable[[Sample], Split | None]) -> float | None:
         if any(get(each) is None for each in samples.values()):
             return None
-        return central_estimate(
-            samples, scale, lambda sample: scale.epoch_seconds(get(sample) or NO_TIME, sample.epoch.samples)
-        )
+        return mean_of(samples, lambda sample: scale.part_seconds(get(sample) or NO_TIME, sample.epoch))
 
     storage = seconds(lambda sample: sample.storage)
     methods = {each.loading_waits.method for each in samples.values() if each.loading_waits is not None}
     return Losses(
-        start_up_seconds=central_estimate(samples, scale, lambda sample: sample.epoch.stall.first),
+        start_up_seconds=mean_of(samples, lambda sample: sample.epoch.stall.first),
         storage_seconds=storage,
         transfer_seconds=seconds(lambda sample: sample.transfer),
         storage_method=None if storage is None else max(methods),  # "psi" if a round needed it
@@ -268,27 +283,17 @@ def stall_tails_of(samples: Mapping[int, Sample]) -> StallTails:
     return StallTails(float(median), float(p99), float(stalls.max()))
 
 
-def central_estimate(samples: Mapping[int, Sample], scale: EpochScale, metric: Callable[[Sample], float]) -> float:
-    """Return the mean of a metric over the rounds whose wall time is in the middle half.
-
-    Parameters
-    ----------
-    samples : dict
-        Samples of a candidate by round.
-    scale : EpochScale
-        Scale of the wall time.
-    metric : callable
-        Returns the metric of a sample.
-    """
-    return central_mean(
-        [metric(sample) for sample in samples.values()], [scale.wall_seconds(sample) for sample in samples.values()]
-    )
+def mean_of(samples: Mapping[int, Sample], metric: Callable[[Sample], float]) -> float:
+    """Return the mean of a metric over all rounds, so that parts add up, and ratios are ratios of means."""
+    return statistics.fmean(map(metric, samples.values()))
 
 
 def etl_alone_seconds(samples: Mapping[int, Sample | LoadingSample], scale: EpochScale) -> float:
     """Return the seconds per epoch of loading alone: the median of the rounds in which it was measured."""
     known = [
-        scale.epoch_seconds(each.etl_alone, each.epoch.samples if isinstance(each, Sample) else None)
+        scale.part_seconds(each.etl_alone, each.epoch)
+        if isinstance(each, Sample)
+        else scale.epoch_seconds(each.etl_alone)
         for each in samples.values()
         if each.etl_alone is not None
     ]
@@ -310,9 +315,7 @@ def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochSca
 
     def result(rank: int, peak_memory: int) -> RankResult:
         def seconds(get: Callable[[RankSample], Split]) -> float:
-            return central_estimate(
-                samples, scale, lambda sample: scale.epoch_seconds(get(sample.ranks[rank]), sample.epoch.samples)
-            )
+            return mean_of(samples, lambda sample: scale.part_seconds(get(sample.ranks[rank]), sample.epoch))
 
         own = [sample.ranks[rank] for sample in samples.values()]
         waits = [each.waits for each in own]
@@ -324,7 +327,7 @@ def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochSca
             wall_seconds=seconds(lambda each: each.epoch.wall),
             stall_seconds=seconds(lambda each: each.epoch.stall),
             host_wait_seconds=seconds(lambda each: each.epoch.host_wait),
-            first_batch_seconds=central_estimate(samples, scale, lambda each: each.ranks[rank].epoch.stall.first),
+            first_batch_seconds=mean_of(samples, lambda each: each.ranks[rank].first_batch),
             compute_seconds=seconds(lambda each: each.epoch.compute) - waited,
             rank_wait_seconds=waited if are_together else None,
             last_share=sum(each.last for each in own) / sum(each.epoch.batches for each in own),
@@ -334,24 +337,29 @@ def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochSca
     return [result(rank, nbytes) for rank, nbytes in enumerate(check.peak_memory_of_ranks)]
 
 
-def ratio_of(samples: Mapping[int, Sample], below: Mapping[int, Sample], scale: EpochScale) -> Interval | None:
-    """Return the ratio of wall times, paired within rounds.
+def ratios_of(
+    samples: Mapping[Candidate, Mapping[int, Sample]], reference: Candidate, scale: EpochScale
+) -> dict[Candidate, Interval]:
+    """Return the ratio of the wall time of each candidate to that of the reference.
 
     Parameters
     ----------
-    samples, below : dict
-        Samples by round of the numerator and of the denominator.
+    samples : dict
+        Samples by candidate and round.
+    reference : Candidate
+        The denominator.
     scale : EpochScale
         Scale of the wall times.
 
     Returns
     -------
-    The ratio with its interval; None if there is no common round.
+    The ratios by candidate, without the reference. Their intervals hold together.
     """
-    above_walls = {number: scale.wall_seconds(sample) for number, sample in samples.items()}
-    below_walls = {number: scale.wall_seconds(sample) for number, sample in below.items()}
-    ratios = paired_ratios(above_walls, below_walls)
-    return ratio_interval(ratios) if ratios else None
+    walls = {
+        each: {number: scale.wall_seconds(sample) for number, sample in taken.items()}
+        for each, taken in samples.items()
+    }
+    return ratio_intervals(walls, reference)
 
 
 def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
@@ -360,11 +368,23 @@ def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
     return Presaving(scale.amount(writing.seconds, records), round(scale.amount(writing.nbytes, records)))
 
 
-def round_metrics(number: int, sample: Sample) -> RoundFigures:
-    """Return the metrics of one sample for the report, for the measured records."""
+def round_metrics(number: int, sample: Sample, place: Place) -> RoundFigures:
+    """Return the metrics of one sample for the report, for the measured records.
+
+    Parameters
+    ----------
+    number : int
+        Its round.
+    sample : Sample
+        The sample.
+    place : Place
+        Its place in the round.
+    """
     epoch = sample.epoch
     return RoundFigures(
         round=number,
+        position=place.position,
+        started_at=place.started_at,
         wall_seconds=epoch.wall.total,
         compute_seconds=epoch.compute.total,
         stall_seconds=epoch.stall.total,
@@ -373,18 +393,20 @@ def round_metrics(number: int, sample: Sample) -> RoundFigures:
         cpu_seconds=sample.cpu_seconds,
         steal=sample.steal,
         other_processes=sample.other_processes,
-        speed_probe_seconds=sample.speed_probe,
+        speed_probe_seconds=max(each.cpu for each in sample.probes),
+        memory_probe_seconds=max(each.memory for each in sample.probes),
         throttled=sample.throttled,
     )
 
 
-def noise_of(samples: Iterable[Sample]) -> Noise:
-    """Return the range of CPU frequencies. The report computes all other noise from the metrics of its rounds."""
+def noise_of(measured: Measurements) -> Noise:
+    """Return what the report cannot compute from the metrics of its rounds."""
+    samples = [sample for taken in measured.samples.values() for sample in taken.values()]
     frequencies = [each for sample in samples for each in sample.frequencies]
-    return Noise([min(frequencies), max(frequencies)] if frequencies else [])
+    return Noise([min(frequencies), max(frequencies)] if frequencies else [], measured.retaken, measured.disturbed)
 
 
-def audits_of(samples: Mapping[int, Sample]) -> list[Audit]:
+def audits_of(samples: Mapping[int, AuditedSample]) -> list[Audit]:
     """Return the audit of each runtime setting of a strategy, from its last process."""
     found = {audit.setting: audit for _, sample in sorted(samples.items()) for audit in sample.runtime}
     return list(found.values())
@@ -420,7 +442,7 @@ def stage_results(measured: Measurements) -> list[StageResult]:
         wall = _estimate(measured, candidate, etl_alone) if samples is None else parts_of(samples, scale).wall_seconds
         ratio = None
         if raw is not None and candidate != raw and samples is not None:
-            ratio = ratio_of(samples, measured.samples[raw], scale)
+            ratio = ratios_of(measured.samples, raw, scale).get(candidate)
         written = measured.written(candidate)
         cost = None if written is None else presaving_of(written, scale)
         results.append(

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from etl.comparison.candidates import Candidate
 from etl.comparison.processes import Processes
-from etl.comparison.samples import LoadingSample, Sample
+from etl.comparison.samples import AuditedSample, LoadingSample
+from etl.measuring.noise import ProbeSeconds, describe_disturbance, may_retake, quickest
 from etl.measuring.processes import MeasurementError
-from etl.measuring.rounds import Rounds
-from etl.measuring.statistics import MIN_ROUNDS, paired_ratios, ratio_interval
+from etl.measuring.rounds import Place, Rounds
+from etl.measuring.sample import Recipe
 
-# At least this many rounds are taken, however long they take. They are too few for an interval: metrics are shown, but
-# no difference is claimed.
-MIN_ROUNDS_SHOWN = 3
-
-Samples = Mapping[Candidate, Mapping[int, Sample]]
+Samples = Mapping[Candidate, Mapping[int, AuditedSample]]
 
 
 class _NoServerError(MeasurementError):
@@ -27,58 +25,49 @@ class _NoServerError(MeasurementError):
 class ComparisonRounds:
     """The rounds of a comparison, each with its own server.
 
-    Once there are enough rounds for intervals, later rounds measure only the reference and the half of the candidates
-    with the widest intervals. A candidate that fails is left out of all later rounds, and its samples are dropped. If
-    it was the reference, the next one is. If all fail, `run` raises the last `MeasurementError`.
+    A sample that was disturbed is taken again at once, up to a fifth of all samples. Whether it was does not depend on
+    its own times (`etl.measuring.noise`).
+
+    A candidate that fails is left out of all later rounds, and its samples are dropped. If it was the reference, the
+    next one is. If all fail, `run` raises the last `MeasurementError`.
 
     Parameters
     ----------
-    candidates : sequence of Candidate
-        Candidates to compare. The first is the reference.
+    recipes : dict
+        What is measured of each candidate. The first is the reference.
     loading_only : sequence of Candidate
         Candidates that only load, and only in the first rounds.
     processes : Processes
         Takes the samples.
-    rounds : int or None
-        Number of rounds; None for as many as there is time for.
     etl_alone_rounds : int
         Rounds in which loading alone is measured: the first ones.
-    deadline : float
-        Time of `time.monotonic`. No round begins that is expected to end later; samples are expected to take as long as
-        the last time.
-    hard_deadline : float
-        The deadline while there are too few rounds for an interval.
-    seed : int
-        Seed for the order within each round.
+    seed : int or None
+        Seed for the order within each round; drawn by default.
+    name : callable
+        Returns the name of a candidate in the report.
     progress : callable
         Called with the number of completed rounds after each sample.
     """
 
     def __init__(
         self,
-        candidates: Sequence[Candidate],
+        recipes: Mapping[Candidate, Recipe],
         loading_only: Sequence[Candidate],
         processes: Processes,
         *,
-        rounds: int | None,
         etl_alone_rounds: int,
-        deadline: float,
-        hard_deadline: float,
-        seed: int,
+        seed: int | None,
+        name: Callable[[Candidate], str],
         progress: Callable[[int], None],
     ) -> None:
-        self._candidates = list(candidates)
-        self._loading_only = [each for each in loading_only if each not in candidates]
+        self._recipes = recipes
+        self._loading_only = [each for each in loading_only if each not in recipes]
         self._processes = processes
-        self._wanted = rounds
         self._etl_alone_rounds = etl_alone_rounds
-        self._deadline = deadline
-        self._hard_deadline = hard_deadline
+        self._name = name
         self._progress = progress
-        self._seconds: dict[Candidate, float] = {}
-        self._start_seconds = 0.0
-        self._rounds: Rounds[Candidate, Sample | LoadingSample] = Rounds(
-            [*candidates, *self._loading_only],
+        self._rounds: Rounds[Candidate, AuditedSample | LoadingSample] = Rounds(
+            [*recipes, *self._loading_only],
             self._take,
             seed=seed,
             begin=self._begin,
@@ -86,6 +75,11 @@ class ComparisonRounds:
         )
         self.failed: dict[Candidate, str] = {}
         """Candidates that failed, with the reason."""
+        self.retaken: list[str] = []
+        """Why samples were taken again: a sentence for each that does not count."""
+        self.disturbed: list[str] = []
+        """The same of samples that count nevertheless, since too many had been taken again."""
+        self._probes: list[ProbeSeconds] = []
         self.stopped_early = False
         self.no_server = ""
         """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
@@ -96,10 +90,20 @@ class ComparisonRounds:
         return self._rounds.finished
 
     @property
+    def seed(self) -> int:
+        """Seed of the order within each round."""
+        return self._rounds.seed
+
+    @property
+    def places(self) -> Mapping[Candidate, Mapping[int, Place]]:
+        """Places of the samples, by candidate and round."""
+        return self._rounds.places
+
+    @property
     def samples(self) -> Samples:
         """Samples by candidate and round."""
         return {
-            each: {number: one for number, one in self._rounds.samples[each].items() if isinstance(one, Sample)}
+            each: {number: one for number, one in self._rounds.samples[each].items() if isinstance(one, AuditedSample)}
             for each in self._rounds.variants
             if each not in self._loading_only
         }
@@ -113,15 +117,23 @@ class ComparisonRounds:
             if each in self._loading_only
         }
 
-    def run(self) -> None:
-        """Take rounds until there are enough, or there is no time for another.
+    def run(self, choose: Callable[[float], int]) -> None:
+        """Take the rounds.
 
-        An interruption, or a server that cannot be started, ends the rounds early. Before the first complete round it
-        is raised instead.
+        An interruption, or a server that cannot be started, ends them early. Before the first complete round it is
+        raised instead.
+
+        Parameters
+        ----------
+        choose : callable
+            Called with the seconds of a round without loading alone; returns how many rounds there are to be.
         """
         try:
-            while self._has_time():
-                self._rounds.take_round(self._choose())
+            started = time.monotonic()
+            self._take_round()
+            wanted = choose(time.monotonic() - started - self._etl_alone_seconds())
+            while self.done < wanted:
+                self._take_round()
         except (KeyboardInterrupt, _NoServerError) as error:
             if not self.done:
                 raise
@@ -129,78 +141,49 @@ class ComparisonRounds:
             self.no_server = str(error)
             self._rounds.drop_unfinished()
 
+    def _etl_alone_seconds(self) -> float:
+        alone = [one.etl_alone for each in self.samples.values() for one in each.values()]
+        return sum(each.total for each in alone if each is not None)
+
+    def _take_round(self) -> None:
+        loading_only = self._loading_only if self.done < self._etl_alone_rounds else []
+        chosen = [each for each in (*self._recipes, *loading_only) if each in self._rounds.variants]
+        self._rounds.take_round(chosen)
+
     @contextmanager
     def _begin(self, number: int) -> Iterator[None]:  # noqa: ARG002 - all rounds begin alike
         """Start a new server: samples from one server share its memory layout, so they are a single repetition."""
-        started = time.monotonic()
         try:
             self._processes.renew()
         except MeasurementError as error:
             raise _NoServerError(str(error), error.text) from error
-        self._start_seconds = time.monotonic() - started
         yield
 
-    def _take(self, candidate: Candidate, number: int) -> Sample | LoadingSample:
-        started = time.monotonic()
+    def _take(self, candidate: Candidate, number: int) -> AuditedSample | LoadingSample:
         try:
             if candidate in self._loading_only:
                 return self._processes.load(candidate)
-            return self._processes.measure(candidate, with_etl_alone=number < self._etl_alone_rounds)
+            recipe = replace(self._recipes[candidate], etl_alone=number < self._etl_alone_rounds)
+            while True:
+                sample = self._processes.measure(candidate, recipe)
+                reason = self._disturbance(sample)
+                if not reason:
+                    return sample
+                reason = f"{self._name(candidate)} in round {number + 1}: {reason}"
+                if not may_retake(len(self._recipes) * (number + 1), len(self.retaken)):
+                    self.disturbed.append(reason)
+                    return sample
+                self.retaken.append(reason)
         finally:
-            self._seconds[candidate] = time.monotonic() - started
             self._progress(self.done)
 
-    @property
-    def _reference(self) -> Candidate:
-        return next(each for each in self._candidates if each in self._rounds.variants)
+    def _disturbance(self, sample: AuditedSample) -> str:
+        self._probes += sample.probes
+        return describe_disturbance(
+            sample.probes, quickest(self._probes), steal=sample.steal, other_processes=sample.other_processes
+        )
 
     def _on_failure(self, candidate: Candidate, error: MeasurementError) -> None:
         self.failed[candidate] = f"{error.reason}, in round {self.done + 1}"
-        # The time of one that failed is not taken from the others.
-        lost = self._seconds[candidate]
-        self._deadline, self._hard_deadline = self._deadline + lost, self._hard_deadline + lost
-        if not any(each in self._rounds.variants for each in self._candidates):
+        if not any(each in self._rounds.variants for each in self._recipes):
             raise error
-
-    def _has_time(self) -> bool:
-        if self._wanted is not None:
-            return self.done < self._wanted
-        if self.done < MIN_ROUNDS_SHOWN:
-            return True
-        needed = self._start_seconds + sum(self._seconds[each] for each in self._choose())
-        return time.monotonic() + needed <= (self._hard_deadline if self.done < MIN_ROUNDS else self._deadline)
-
-    def _choose(self) -> list[Candidate]:
-        """Return the candidates of the next round.
-
-        These are all candidates until each has enough samples for an interval, then the reference and the half with the
-        widest intervals.
-        """
-        samples = self.samples
-        if self._wanted is not None or self.done < MIN_ROUNDS:
-            return [*samples, *(self._loading_only if self.done < MIN_ROUNDS_SHOWN else [])]
-        others = [each for each in samples if each != self._reference]
-        widths = ratio_widths(samples, self._reference, others)
-        widest = sorted(others, key=lambda each: widths[each], reverse=True)
-        return [self._reference, *widest[: -(-len(others) // 2)]]
-
-
-def ratio_widths(samples: Samples, reference: Candidate, others: Sequence[Candidate]) -> Mapping[Candidate, float]:
-    """Return the width of each interval of the wall time ratio: its upper end divided by its lower end.
-
-    Parameters
-    ----------
-    samples : dict
-        Samples by candidate and round.
-    reference : Candidate
-        The denominator.
-    others : sequence of Candidate
-        The numerators.
-    """
-    below = walls(samples[reference])
-    return {each: ratio_interval(paired_ratios(walls(samples[each]), below)).width for each in others}
-
-
-def walls(samples: Mapping[int, Sample]) -> dict[int, float]:
-    """Return the wall time of each round, for the measured records."""
-    return {number: sample.epoch.wall.total for number, sample in samples.items()}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from etl.comparison.candidates import Threads
 from etl.comparison.report import THROTTLED_LIMIT, Check, Parts
 from etl.comparison.sameness import Sameness, compare_epochs
-from etl.comparison.samples import CheckedEpoch, LoadingSample, Sample, WrittenStore
+from etl.comparison.samples import CheckedEpoch, LoadingSample, WrittenStore
+from etl.measuring.sample import Sample
 from etl.measuring.statistics import MIN_ROUNDS
 
 RULES = {
@@ -19,7 +20,7 @@ RULES = {
     "resources": "Same resources: the same CPUs, however a strategy splits them, and the same memory for all",
     "cache": "Same cache state: files were in the page cache, or out of it, as requested",
     "cost": "Everything is paid for: writing and keeping a store is measured and reported",
-    "noise": "Noise is handled: shuffled rounds, ratios paired within them, with intervals",
+    "noise": "Noise is handled: balanced rounds, ratios paired within them, with intervals",
     "loaded": "Loaded means readable at memory speed: every page of a batch is read while loading is timed",
     "sum": "The sum adds up: wall time is compute, interference, stall and harness",
 }
@@ -97,6 +98,8 @@ class Conditions:
         Sentence that says how records differ from one reading to the next; None if they do not.
     unchecked : sequence of str
         Rules that were switched off.
+    retaken : int
+        Samples that were taken again because they had been disturbed.
     """
 
     affinity: Sequence[int]
@@ -110,6 +113,7 @@ class Conditions:
     rounds: int
     randomness: str | None
     unchecked: Sequence[str]
+    retaken: int = 0
 
 
 def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> list[Check]:
@@ -158,7 +162,7 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
     shuffled = any(each.sameness.is_shuffled for each in evidence.values())
     for name, each in evidence.items():
         content = each.check.content
-        counts = {sample.epoch.samples for sample in each.samples.values()} - {content.samples}
+        counts = {sample.epoch.samples for sample in each.samples.values()} - _possible_counts(each, conditions)
         incomplete = sum(size < conditions.batch_size for size in content.batch_sizes)
         if each.sameness.level is None:
             broken[name] = each.sameness.reason
@@ -187,6 +191,15 @@ def _samples(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found
         seen += f"; {conditions.randomness}"
     levels = [f"{name} {each.sameness.describe()}" for name, each in evidence.items() if each.is_foreign]
     return f"{seen}; {', '.join(levels)}" if levels else seen, broken
+
+
+def _possible_counts(evidence: Evidence, conditions: Conditions) -> set[int]:
+    """Return how many records as many batches may have as were timed; incomplete ones may come in any order."""
+    batches = conditions.ranks * max((sample.epoch.batches for sample in evidence.samples.values()), default=0)
+    sizes = sorted(evidence.check.content.batch_sizes)
+    if batches >= len(sizes):
+        return {evidence.check.content.samples}
+    return set(range(sum(sizes[:batches]), sum(sizes[len(sizes) - batches :]) + 1))
 
 
 def _first_own(evidence: Mapping[str, Evidence]) -> str:
@@ -307,7 +320,7 @@ def _cache(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     return seen, broken
 
 
-def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
+def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:  # noqa: ARG001
     broken = {
         name: "the cost of writing its store was not measured"
         for name, each in evidence.items()
@@ -320,31 +333,29 @@ def _cost(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
             f"this comparison wrote the stores and prepared files of {len(stores)} strategies; the tables show seconds "
             "and bytes of each, and when it pays off"
         )
-    starts = [f"{name} {_start(each.check, conditions)}" for name, each in evidence.items() if each.is_foreign]
+    starts = [
+        f"{name} took {each.check.make_seconds:.3g} s to make" for name, each in evidence.items() if each.is_foreign
+    ]
     return "; ".join([seen, *starts]), broken
-
-
-def _start(check: CheckedEpoch, conditions: Conditions) -> str:
-    """Say what a loader of the user took before its rounds, which measure neither its making nor its first epoch."""
-    made = f"took {check.make_seconds:.3g} s to make"
-    if len(check.epoch_waits) < 2 or conditions.cache == "cold":  # only the first epoch reads the disk
-        return made
-    first, second = check.epoch_waits
-    return f"{made}, and its batches {first:.3g} s of waiting in its first epoch, {second:.3g} s in its second"
 
 
 def _noise(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Found:
     fewest = min((len(each.samples) for each in evidence.values()), default=0)
     seen = (
-        f"rounds: {conditions.rounds}, in shuffled order, each in a new server with a newly randomized memory layout; "
+        f"rounds: {conditions.rounds}, in balanced order, each in a new server with a newly randomized memory layout; "
         f"each strategy was measured in at least {fewest} of them, always in a fresh process"
     )
+    if conditions.retaken:
+        seen += f"; disturbed samples that were taken again: {conditions.retaken}"
     if _throttled(evidence) > THROTTLED_LIMIT:
         share = f"{_throttled(evidence):.0%} of its periods"
         return f"{seen}; a CPU quota was used up in {share} (cpu.stat), so no difference is claimed", {}
     if conditions.rounds < MIN_ROUNDS:
         return f"{seen}; an interval needs {MIN_ROUNDS} rounds, so no difference is claimed", {}
-    return f"{seen}; 95% signed-rank intervals of the ratio", {}
+    return (
+        f"{seen}; intervals that hold for all ratios together in 95% of comparisons (max-t over sign flips of rounds)",
+        {},
+    )
 
 
 def _throttled(evidence: Mapping[str, Evidence]) -> float:

@@ -78,6 +78,11 @@ class EpochContent(JsonValues):
         """Records of the epoch."""
         return sum(self.batch_sizes)
 
+    @property
+    def has_one_layout(self) -> bool:
+        """True if all records have the same shapes."""
+        return all(-1 not in shape for _, shape in self.layouts)
+
 
 @dataclass(frozen=True)
 class Sameness(JsonValues):

@@ -123,6 +123,8 @@ class Settings:
     ------
     ValueError
         If a setting is wrong. The message names it and lists the choices.
+    stages : bool
+        Also measure where to presave: loading from a store after each stage.
     """
 
     source: str
@@ -141,7 +143,7 @@ class Settings:
     threads: int | None = None
     ranks: int = 1
     rounds: int | None = None
-    etl_alone_rounds: int = 3
+    etl_alone_rounds: int = 1
     budget_seconds: float = 60.0
     records: int | None = None
     prefetch_size: int = 2
@@ -168,6 +170,7 @@ class Settings:
     unchecked: tuple[str, ...] = ()
     seed: int = 0
     what_if: tuple[str, ...] = ()
+    stages: bool = False
 
     def __post_init__(self) -> None:
         _check_strategies(self.strategies)

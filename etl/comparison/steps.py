@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,40 +16,6 @@ from etl.measuring.clock import Step
 from etl.measuring.device import OneInFlight, SimulatedDevice
 from etl.measuring.ranks import Rank, join_group
 from etl.strategies.task import Task
-
-
-class Compute(Protocol):
-    """Compute for each batch, in the process that loads."""
-
-    @property
-    def weights(self) -> str | None:
-        """Digest of the initial weights; None if they are unknown."""
-
-    @property
-    def device(self) -> str:
-        """Device of compute, such as "cpu"; "none" if compute is simulated."""
-
-    @property
-    def step(self) -> Step:
-        """The function that the clock calls with each batch."""
-
-    @property
-    def no_op(self) -> Step:
-        """A step of the same kind that does nothing."""
-
-    @property
-    def transfers(self) -> Sequence[float] | None:
-        """Seconds that each step of the last epoch waited for the copy of its batch to the device.
-
-        Empty if there is nothing to copy; None if that is unknown.
-        """
-
-    @property
-    def score(self) -> float | None:
-        """Number that equal compute has in common: the loss of the last batch, or the mean square of its outputs.
-
-        None before the first batch, or if there is neither.
-        """
 
 
 class Simulated(SimulatedDevice):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from etl.comparison.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
-from etl.comparison.report import Prediction, Report, Scenario, StrategyResult
+from etl.comparison.report import Report, Scenario, StrategyResult
 from etl.comparison.units import Scale, bounds, percent, time_scale
 from etl.tables import Bar, print_table
 
@@ -26,7 +26,7 @@ WHAT_IF_LEGEND = "utilisation: compute alone over wall"
 LEGEND = (
     "Times are per epoch, in {unit}. wall = compute alone + interference + stall + harness + unexplained (at most "
     "{worst:.2%}). compute = compute alone + interference. ratio: wall divided by the wall of {reference}, paired "
-    "within rounds. predicted: from the profile, before the rounds (its error; its error at the rounds' compute speed)."
+    "within rounds."
 )
 
 SAMENESS_LEGEND = (
@@ -99,7 +99,7 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
     table.add_column("verdict")
     has_device_memory = any(each.peak_device_memory_nbytes is not None for each in report.strategies)
     device_memory = ["device MB"] if has_device_memory else []
-    for column in ("predicted", "CPU s/1,000", "peak MB", *device_memory, "read MB", "pays off after"):
+    for column in ("CPU s/1,000", "peak MB", *device_memory, "read MB", "pays off after"):
         table.add_column(column, justify="right")
     table.add_column("parts")
     longest = max(each.parts.wall_seconds for each in report.strategies)
@@ -117,7 +117,6 @@ def _strategies(report: Report, wall: str, epoch: Scale) -> Table:
             bounds(each.ratio),
             *([] if not has_levels else ["" if each.sameness is None else each.sameness.describe()]),
             _verdict(each),
-            "" if each.prediction is None else _prediction(each.prediction, epoch),
             f"{each.cpu_seconds_per_1000:.2f}",
             f"{each.peak_memory_nbytes / 1e6:,.0f}",
             *(f"{(each.peak_device_memory_nbytes or 0) / 1e6:,.0f}" for _ in device_memory),
@@ -213,10 +212,6 @@ def _verdict(result: StrategyResult) -> str:
     if result.verdict == "too few rounds" and result.ratio is not None:
         return f"too few rounds: {result.ratio.count}"
     return result.verdict
-
-
-def _prediction(prediction: Prediction, epoch: Scale) -> str:
-    return f"{epoch.number(prediction.wall_seconds)} ({prediction.error:+.0%}, {prediction.at_speed_error:+.0%})"
 
 
 def _losses(result: StrategyResult) -> str:

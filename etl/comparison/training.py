@@ -6,7 +6,7 @@ import copy
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,32 @@ class ModelCompute(ABC):
         """Number that is the same after the same steps on the same batches; None before the first."""
 
 
+class GradientDescent:
+    """Plain stochastic gradient descent, as of torch.optim.SGD, which would first import torch._dynamo for a second.
+
+    Parameters
+    ----------
+    parameters : iterable of torch.nn.Parameter
+        The weights.
+    rate : float
+        The learning rate.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], rate: float) -> None:
+        self._parameters = [each for each in parameters if each.requires_grad]
+        self._rate = rate
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - as torch calls it
+        for each in self._parameters:
+            each.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for each in self._parameters:
+            if each.grad is not None:
+                each.add_(each.grad, alpha=-self._rate)
+
+
 class Training(ModelCompute):
     """A model that is trained in place, with one step of stochastic gradient descent per batch.
 
@@ -138,7 +164,7 @@ class Training(ModelCompute):
         values: Sequence[int] | None = None,
     ) -> None:
         super().__init__(model, backend, dtype, waits)
-        optimizer = torch.optim.SGD(model.train().parameters(), lr=LEARNING_RATE)
+        optimizer = GradientDescent(model.train().parameters(), LEARNING_RATE)
         loss = default_loss(as_tensor(labels), values)
         module = GradientAveraging(model).module if is_distributed else model
         self._step = TrainingStep(module, optimizer, loss)

@@ -25,6 +25,7 @@ from etl.loading.records import Records, ragged_after
 from etl.loading.sampler import Sampler
 from etl.measuring.page_cache import release_pages
 from etl.measuring.ranks import Rank
+from etl.measuring.sample import Recipe
 from etl.measuring.values import JsonValues
 from etl.sources import ImageFolder, MapDataset, open_source
 from etl.sources.named import is_source_name
@@ -33,8 +34,8 @@ from etl.stages.presets import default_split, open_pipeline
 from etl.strategies.task import Task
 from presave.thread_safety import is_thread_safe, unopened
 
-# A loader that reads ahead has some batches ready when an epoch begins: so many more are timed that they do not matter.
-MIN_BATCHES_PER_READ_AHEAD = 10
+# Batches that may be in flight at the start of an epoch, at least.
+MIN_START_UP = 2
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class Workload:
         The rank that this process loads and computes for.
     crowding : float
         Ranks that share each CPU, at least 1.
+    is_on_device : bool
+        True if compute is known to run on a device other than the CPU.
 
     Raises
     ------
@@ -99,6 +102,7 @@ class Workload:
         self.cpus = cpus
         self.rank = Rank(world_size=settings.ranks)
         self.crowding = 1.0
+        self.is_on_device = False
         self.tried: dict[Candidate, TriedLoader] = {}
         self.prepare_seconds_per_record: dict[Candidate, float] = {}
         self.asked_for: dict[Candidate, set[str]] = {}
@@ -188,8 +192,10 @@ class Workload:
     def stage_candidates(self) -> list[Candidate]:
         """Return the last requested strategy that reads a store, once for a store after each stage.
 
-        The list is empty if no strategy reads a store.
+        The list is empty if that was not asked for, or no strategy reads a store.
         """
+        if not self.settings.stages:
+            return []
         presaved = [each.origin for each in self._requested() if each.is_presaved][-1:]
         return [
             replace(each, format=self.settings.formats[0], stage=stage) for each in presaved for stage in self.stages
@@ -395,18 +401,61 @@ class Workload:
                 link.symlink_to(file.resolve())
 
     def batches_of(self, candidate: Candidate) -> int | None:
-        """Return how many batches of an epoch of a loader of the user are measured, on each rank; None for all.
+        """Return how many batches of an epoch of a loader of the user are looked at, on each rank; None for all.
 
-        Some loaders cannot be given fewer records than the source has. Of these, as many batches are measured as the
-        selected records have, but at least ten times as many as the loader reads ahead.
+        Some loaders cannot be given fewer records than the source has. Of these, as many batches are looked at as are
+        measured of the others.
         """
         if self.settings.epoch_batches is not None:
             return self.settings.epoch_batches
         if self.gets_selected(candidate):
             return None
-        tried = self.tried[candidate.origin]
-        count = max(self._selected_batches, MIN_BATCHES_PER_READ_AHEAD * tried.read_ahead)
-        return None if tried.epoch_batches is not None and count >= tried.epoch_batches else count
+        of_all, recipe = self.tried[candidate.origin].epoch_batches, self._partial(candidate, self._selected_batches)
+        count = recipe.batches or self._selected_batches
+        return None if of_all is not None and count >= of_all else count
+
+    def start_up_batches(self, candidate: Candidate) -> int:
+        """Return the first batches of an epoch, in which `candidate` gets to its speed: those that may be in flight."""
+        return max(MIN_START_UP, self._in_flight(candidate))
+
+    def _in_flight(self, candidate: Candidate) -> int:
+        if candidate.is_foreign:
+            tried = self.tried.get(candidate.origin)
+            return 0 if tried is None else tried.read_ahead
+        return self.prefetch_size(candidate) if candidate.is_ahead else 0
+
+    @property
+    def margin_batches(self) -> int:
+        """Batches of the selected records besides those that are measured: of the start-up, and ahead at the end."""
+        return max(self.start_up_batches(each) + self._in_flight(each) for each in self.candidates())
+
+    def recipe(self, candidate: Candidate) -> Recipe:
+        """Return which batches of an epoch of `candidate` are measured.
+
+        If only some records are, the epoch is left while the loader still reads ahead. Its last batches would come
+        sooner than those in the middle of an epoch, since nothing is loaded beside them.
+        """
+        if candidate.is_foreign and (limit := self.batches_of(candidate)) is not None:
+            return Recipe(limit, min(self.start_up_batches(candidate), max(1, limit - 1)))
+        return self._partial(candidate, self._selected_batches) if self.is_partial else self._whole(candidate)
+
+    def _whole(self, candidate: Candidate) -> Recipe:
+        return Recipe(None, self.start_up_batches(candidate))
+
+    def _partial(self, candidate: Candidate, selected: int) -> Recipe:
+        measured, start_up = selected - self.margin_batches, self.start_up_batches(candidate)
+        if measured < 1:
+            return self._whole(candidate)
+        # Processes that begin together deliver together.
+        tried = self.tried.get(candidate.origin)
+        workers = max(1, tried.workers) if tried is not None else 1
+        return Recipe(start_up + -(-measured // workers) * workers, start_up)
+
+    def epoch_batches(self, candidate: Candidate) -> int:
+        """Return the batches of an epoch of the selected records, or of what a loader of the user has instead."""
+        if candidate.is_foreign and not self.gets_selected(candidate):
+            return self.batches_of(candidate) or self.tried[candidate.origin].epoch_batches or 1
+        return self._selected_batches
 
     def gets_selected(self, candidate: Candidate) -> bool:
         """Return False for a loader of the user that cannot be given fewer records than the source has.

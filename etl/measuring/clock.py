@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,12 +40,12 @@ class DeviceStep(Protocol):
 
 @dataclass(frozen=True)
 class Split(JsonValues):
-    """Seconds of an epoch, split after the first batch.
+    """Seconds of an epoch, split after its start-up.
 
     Attributes
     ----------
     first : float
-        From the call of `iter` until the first batch is done.
+        From the call of `iter` until the last batch of the start-up is done.
     rest : float
         From then until the end of the epoch.
     """
@@ -58,14 +58,22 @@ class Split(JsonValues):
         """Seconds of all batches."""
         return self.first + self.rest
 
-    def scaled(self, measured_batches: float, batches: float) -> float:
+    def scaled(self, measured_batches: float, batches: float, start_up: int = 1) -> float:
         """Return the seconds of an epoch of `batches` batches, of which `measured_batches` were measured.
 
-        The time after the first batch is proportional to the number of batches; the first includes the start-up, once.
+        The time after the start-up is proportional to the number of batches; the start-up counts once. If there is
+        nothing after it, all of the time is proportional.
+
+        Parameters
+        ----------
+        measured_batches, batches : float
+            Batches; an incomplete one counts as a fraction.
+        start_up : int
+            Batches of the start-up.
         """
-        if measured_batches <= 1:
-            return self.total * batches
-        return self.first + self.rest * (batches - 1) / (measured_batches - 1)
+        if measured_batches <= start_up or batches <= start_up:
+            return self.total * batches / measured_batches
+        return self.first + self.rest * (batches - start_up) / (measured_batches - start_up)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,8 @@ class EpochMetrics(JsonValues):
         iterator.
     host_wait : Split
         Time in which the loop waited for batches, whether or not the device computed meanwhile.
+    start_up : int
+        Batches of the start-up, after which times are split: at most all but one.
     """
 
     batches: int
@@ -93,6 +103,24 @@ class EpochMetrics(JsonValues):
     compute: Split
     stall: Split
     host_wait: Split
+    start_up: int = 1
+
+    @classmethod
+    def mean(cls, epochs: Sequence[EpochMetrics]) -> EpochMetrics:
+        """Return the means of the times of epochs with equally many batches and records."""
+
+        def mean(get: Callable[[EpochMetrics], Split]) -> Split:
+            splits = [get(each) for each in epochs]
+            count = len(splits)
+            return Split(sum(each.first for each in splits) / count, sum(each.rest for each in splits) / count)
+
+        return replace(
+            epochs[0],
+            wall=mean(lambda each: each.wall),
+            compute=mean(lambda each: each.compute),
+            stall=mean(lambda each: each.stall),
+            host_wait=mean(lambda each: each.host_wait),
+        )
 
 
 @dataclass(frozen=True)
@@ -111,6 +139,8 @@ class EpochTimes:
         When the last request, which found the iterator exhausted, was made, and when it returned.
     samples : int
         Records in all batches.
+    start_up : int
+        Batches of the start-up, after which times are split: at least one, and at most all but one.
     """
 
     started: float
@@ -122,6 +152,7 @@ class EpochTimes:
     exhausted: float
     ended: float
     samples: int
+    start_up: int = 1
 
     @property
     def batches(self) -> int:
@@ -131,13 +162,14 @@ class EpochTimes:
     @property
     def wall(self) -> Split:
         """The whole epoch."""
-        return Split(float(self.done[0] - self.started), float(self.ended - self.done[0]))
+        started = self.done[self.start_up - 1]
+        return Split(float(started - self.started), float(self.ended - started))
 
     @property
     def host_wait(self) -> Split:
         """Waits of the loop until every page of a batch was read, including the start and the end of the iterator."""
         waits = self.loaded - self.asked
-        return Split(float(waits[0]), float(waits[1:].sum() + self.exhausted - self.last_asked))
+        return self._split(waits, self.exhausted - self.last_asked)
 
     @property
     def stalled(self) -> np.ndarray:
@@ -157,24 +189,31 @@ class EpochTimes:
         """The part of `host_wait` in which no step was running."""
         stalls = self.stalls
         at_end = max(0.0, self.exhausted - max(self.last_asked, float(self.done[-1])))
-        return Split(float(stalls[0]), float(stalls[1:].sum()) + at_end)
+        return self._split(stalls, at_end)
 
     @property
     def compute(self) -> Split:
         """Durations of the steps."""
-        steps = self.done - self.began
-        return Split(float(steps[0]), float(steps[1:].sum()))
+        return self._split(self.done - self.began, 0.0)
 
     @property
     def metrics(self) -> EpochMetrics:
         """The durations that follow from these moments."""
-        return EpochMetrics(self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait)
+        return EpochMetrics(
+            self.batches, self.samples, self.wall, self.compute, self.stall, self.host_wait, self.start_up
+        )
+
+    def _split(self, seconds: np.ndarray, at_end: float) -> Split:
+        return Split(float(seconds[: self.start_up].sum()), float(seconds[self.start_up :].sum()) + at_end)
 
 
-def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | None = None) -> EpochTimes:
+def run_epoch(
+    iterable: Iterable[Any], step: Step | None, waits: WaitWatch | None = None, start_up: int = 1
+) -> EpochTimes:
     """Run one epoch of `iterable` through `step`, and time it.
 
     One byte of every page of a batch is read, which counts as loading: a batch that is only mapped is not loaded yet.
+    As in `for batch in iterable`, a batch lives until the next one is there, whose wait includes to release it.
 
     Parameters
     ----------
@@ -185,6 +224,9 @@ def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | Non
     waits : WaitWatch, optional
         Measures what loading does during the waits, or during so many of them that it takes less than
         `waiting.MAX_COST_SHARE` of the epoch. That time is part of the waits.
+    start_up : int
+        Batches in which the iterable gets to its speed, after which times are split. If there are no more, all but the
+        last.
 
     Raises
     ------
@@ -203,8 +245,9 @@ def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | Non
     if waits is not None:
         waits.begin()
     batches = iter(iterable)
+    batch: Any = None
     while True:
-        batch = next(batches, _END)
+        batch = next(batches, _END)  # as late as here is the batch before released
         if batch is _END:
             break
         touch(batch)
@@ -218,12 +261,9 @@ def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | Non
         samples += record_count(batch)
         asked.append(request)
         loaded.append(arrived)
-        # Released before the next batch is loaded, as in a training script, so that its memory can be reused. To unmap
-        # it may take long, which belongs to the wait for the next batch.
         request = now()
         if waits is not None:
             waits.begin()
-        del batch
     if waits is not None:
         waits.end()
     exhausted = ended = now()
@@ -233,7 +273,9 @@ def run_epoch(iterable: Iterable[Any], step: Step | None, waits: WaitWatch | Non
     if not loaded:
         raise ValueError("the iterator gave no batch")
     began, done = (np.array(each) for each in zip(*spans, strict=True))
-    return EpochTimes(started, np.array(asked), np.array(loaded), began, done, request, exhausted, ended, samples)
+    moments = (np.array(asked), np.array(loaded), began, done)
+    in_start_up = max(1, min(start_up, len(loaded) - 1))
+    return EpochTimes(started, *moments, request, exhausted, ended, samples, in_start_up)
 
 
 def seconds_of_step(step: Step, batches: Sequence[Any], seconds: float, min_steps: int = 1) -> float:

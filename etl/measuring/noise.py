@@ -58,8 +58,6 @@ MAX_SLOWDOWN = ProbeSeconds(cpu=1.25, memory=1.75)
 MAX_STEAL = 0.02
 # Own time that is counted in ticks, and services of the system, are up to 1.2%; one busy neighbour takes 42% or more.
 MAX_OTHER_PROCESSES = 0.05
-# A sample of a second has ten periods: one that was used up is too many.
-MAX_THROTTLED = 0.05
 MAX_RETAKEN_SHARE = 0.2
 
 
@@ -217,7 +215,6 @@ def describe_disturbance(
     *,
     steal: float,
     other_processes: float,
-    throttled: float,
 ) -> str:
     """Return why a sample does not count, or "" if nothing disturbed it. Its own time has no part in this.
 
@@ -227,16 +224,15 @@ def describe_disturbance(
         The probes of the sample: before its loader was made, and after it was closed.
     reference : ProbeSeconds
         The quickest probes of the comparison so far, of all strategies. How quick a machine is, only it can tell.
-    steal, other_processes, throttled : float
-        Shares during the sample, as of `NoiseWatch`.
+    steal, other_processes : float
+        Shares during the sample, as of `NoiseWatch`. A CPU quota that is used up is no disturbance: it is there in
+        every sample, so that none would count.
     """
     slowest_cpu, slowest_memory = max(each.cpu for each in probes), max(each.memory for each in probes)
     if other_processes > MAX_OTHER_PROCESSES:
         return f"other processes used {other_processes:.0%} of the CPUs"
     if steal > MAX_STEAL:
         return f"the hypervisor took {steal:.0%} of the CPUs"
-    if throttled > MAX_THROTTLED:
-        return f"the CPU quota was used up in {throttled:.0%} of its periods"
     if slowest_cpu > MAX_SLOWDOWN.cpu * reference.cpu:
         return f"the CPU was {slowest_cpu / reference.cpu:.2f} times slower than at its quickest"
     if slowest_memory > MAX_SLOWDOWN.memory * reference.memory:

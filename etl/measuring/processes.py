@@ -137,7 +137,8 @@ class Server:
         except OSError as error:
             self._errors.close()
             raise MeasurementError(f"{command[0]} cannot be started: {error.strerror}") from error
-        self._is_ready = False
+        self.is_ready = False
+        """True once it has answered the request that prepared it."""
         self.can_fork = False
         """True if the server can serve several sessions; False until it is ready."""
         # The size of standard error when the last session ended.
@@ -157,13 +158,13 @@ class Server:
     def wait_until_ready(self) -> Answer:
         """Return the answer to the request that prepared the server."""
         message = self._receive()
-        self._is_ready, self.can_fork = True, bool(message["can_fork"])
+        self.is_ready, self.can_fork = True, bool(message["can_fork"])
         ready: Answer = message["answer"]
         return ready
 
     def sample(self, request: Request) -> Answer:
         """Return the answer of a session with this single request."""
-        if not self._is_ready:
+        if not self.is_ready:
             self.wait_until_ready()
         answer = self.ask(request)
         self.end_session()
@@ -324,6 +325,7 @@ class FreshServers:
     def __init__(self, start: Callable[[], Server]) -> None:
         self._start = start
         self._server: Server | None = None
+        self._began = 0.0
         self.can_fork = False
         """True if the last server could serve several sessions."""
         self.start_seconds = 0.0
@@ -332,6 +334,16 @@ class FreshServers:
     def renew(self) -> None:
         """Start another server, and wait until it is ready."""
         self.close()
+        self.wait_until_ready()
+
+    def begin(self) -> None:
+        """Start a server if there is none, without waiting until it is ready."""
+        if self._server is None:
+            self._began = time.monotonic()
+            self._server = self._start()
+
+    def wait_until_ready(self) -> None:
+        """Start a server if there is none, and wait until it is ready."""
         with self._ready():
             pass
 
@@ -373,12 +385,13 @@ class FreshServers:
     @contextlib.contextmanager
     def _ready(self) -> Iterator[Server]:
         try:
-            if self._server is None:
-                started = time.monotonic()
-                self._server = self._start()
-                self._server.wait_until_ready()
-                self.start_seconds = time.monotonic() - started
-            yield self._server
+            self.begin()
+            server = self._server
+            assert server is not None  # noqa: S101 - for the type checker
+            if not server.is_ready:
+                server.wait_until_ready()
+                self.start_seconds = time.monotonic() - self._began
+            yield server
         except BaseException:
             self.close()
             raise

@@ -55,6 +55,14 @@ class ServersAtOnce:
         """Start other servers, and wait until they are ready."""
         self._all([each.renew for each in self._servers])
 
+    def begin(self) -> None:
+        """Start the servers that do not run, without waiting until they are ready."""
+        self._all([each.begin for each in self._servers])
+
+    def wait_until_ready(self) -> None:
+        """Start the servers that do not run, and wait until all are ready."""
+        self._all([each.wait_until_ready for each in self._servers])
+
     def sample(self, name: str, request: Request, timeout: float | None = None) -> Answer:
         """Return the answer of the first server alone.
 

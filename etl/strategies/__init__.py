@@ -1,6 +1,7 @@
 """Strategies: ways to get from data to batches, found by name; and loaders of the user, which a `Task` is given to."""
 
-from etl.strategies.foreign import close_loader, find_prepare, open_loader
+from etl.measuring.epochs import close_loader
+from etl.strategies.foreign import find_prepare, open_loader
 from etl.strategies.settings import canonical, declared_settings
 from etl.strategies.strategy import Strategy, default_names, find, names, register
 

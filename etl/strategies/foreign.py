@@ -66,13 +66,6 @@ def _reads_task(function: Callable[..., Any], task: Task) -> bool:
     return takes_whole(function, {*NAMES, *task.settings})
 
 
-def close_loader(loader: object) -> None:
-    """Close a loader, or an epoch of one, if it has `close`."""
-    close = getattr(loader, "close", None)
-    if callable(close):
-        close()
-
-
 def find_prepare(function: Callable[..., Any]) -> Callable[[Task], Any] | None:
     """Return a function that prepares the data of `function`; None if there is nothing to prepare.
 

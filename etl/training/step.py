@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.arguments import describe
 from etl.loading.batch import Batch
@@ -21,6 +21,16 @@ OF_DTYPES = ("type", "not implemented for")
 IGNORED = -100
 NO_LABELS = "the batches have no labels to train on; give as `loss` a function that needs none"
 OTHER_LOSS = "convert them, or give a loss of your own (loss=) or a training step (--step)"
+
+
+class Optimizer(Protocol):
+    """The part of a torch.optim.Optimizer that a training step needs."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients."""
+
+    def step(self) -> Any:
+        """Update the weights."""
 
 
 class ForwardPass:
@@ -71,13 +81,13 @@ class TrainingStep:
     ----------
     model : torch.nn.Module
         The model, on its device.
-    optimizer : torch.optim.Optimizer
+    optimizer : Optimizer
         Updates the model's parameters.
     loss : callable
         `loss(output, labels)`; accepts `mask` if labels have one. Kept as `loss_function`.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: Optimizer, loss: Loss) -> None:
         self._forward = ForwardPass(model)
         self._optimizer = optimizer
         self.loss_function = loss

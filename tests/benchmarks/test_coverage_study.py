@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import Run, Study, describe, keep, main, wilson
+from benchmarks.console import wide_console
+from benchmarks.coverage import Run, Study, describe, keep, main, simulate, wilson
 from etl.demonstration import digits
-from etl.measuring.statistics import Interval
 
 
 @pytest.mark.parametrize(("wrong", "count"), [(0, 20), (3, 100), (50, 100), (20, 20)])
@@ -21,18 +21,26 @@ def test_the_bounds_of_a_proportion_are_those_of_scipy(wrong: int, count: int) -
     assert wilson(wrong, count) == pytest.approx((expected.low, expected.high), abs=1e-4)
 
 
-def test_intervals_that_exclude_1_are_counted_and_runs_without_one_are_not() -> None:
-    runs = [
-        Run(Interval(1.0, 0.98, 1.02, 6), 30.0),
-        Run(Interval(1.05, 1.01, 1.09, 6), 32.0),
-        Run(Interval(0.95, 0.9, 0.99, 6), 31.0),
-        Run(Interval(1.3, None, None, 3), 10.0),
-    ]
-    assert describe(runs).startswith("2 of 3 intervals of 95% exclude 1: 66.7%")
+def run_of(ratio: float, rounds: int = 8) -> Run:
+    """Return a comparison of three strategies, of which the last took `ratio` times as long as the others."""
+    noise = [0.99, 1.01, 1.0, 1.005, 0.995, 1.01, 0.99, 1.0][:rounds]
+    equal = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.0][:rounds]
+    return Run({"raw": equal, "a": noise, "b": [ratio * each for each in noise]}, 30.0)
+
+
+def test_comparisons_with_an_interval_that_excludes_1_are_counted_and_those_without_intervals_are_not() -> None:
+    runs = [run_of(1.0), run_of(1.05), run_of(0.9), run_of(1.3, rounds=3)]
+    assert describe(runs).startswith("2 of 3 comparisons have an interval of 95% that excludes 1: 66.7%")
     assert describe(runs[3:]) == "No interval: it takes 6 rounds."
 
 
-KEPT = Run(Interval(1.0, 0.98, 1.02, 6), 30.0)
+def test_noise_is_simulated_for_each_way_of_making_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate(wide_console(), tables=20)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("max-t", "Bonferroni", "heavy tails"))
+
+
+KEPT = run_of(1.0)
 QUICK = ["--rounds", "1", "--records", "40", "--budget", "2"]
 
 
@@ -44,14 +52,13 @@ def test_a_study_continues_where_it_stopped_and_takes_no_runs_of_another(
     digits(source, samples=60)
     assert main([str(source), *QUICK, "--runs", "1", "--samples", str(samples)]) == 0
     (first,) = json.loads(samples.read_text())["runs"]
-    assert first["interval"]["count"] == 1
-    assert first["interval"]["estimate"] > 0
+    assert {name: len(walls) for name, walls in first["walls"].items()} == {"raw": 1, "a": 1, "b": 1}
     assert "No interval: it takes 6 rounds." in capsys.readouterr().out
     study = Study.from_json(json.loads(samples.read_text()))
     keep(samples, Study(study.arguments, [*study.runs, KEPT]))
     samples.with_name("samples.json.unfinished").write_text('{"arguments": [')  # an interruption left it
     assert main([str(source), *QUICK, "--runs", "2", "--samples", str(samples)]) == 0
-    assert "0 of 1 intervals" in capsys.readouterr().out
+    assert "0 of 1 comparisons" in capsys.readouterr().out
     assert main([str(source), *QUICK, "--size", "32", "--runs", "2", "--samples", str(samples)]) == 2
     assert "holds comparisons by etl compare" in capsys.readouterr().err
 

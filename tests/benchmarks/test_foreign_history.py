@@ -59,9 +59,7 @@ def test_loaders_of_the_user_are_in_the_history_beside_the_strategies(scratch: S
 
 
 def test_an_earlier_commit_has_its_strategies_and_says_why_not_the_loaders(scratch: Scratch) -> None:
-    scratch.replace(
-        "etl/strategies/__init__.py", "from etl.strategies.foreign import close_loader, find_prepare, open_loader\n", ""
-    )
+    scratch.replace("etl/strategies/__init__.py", "from etl.strategies.foreign import find_prepare, open_loader\n", "")
     earlier = scratch.commit("Without strategies of the user")
     run = run_asv(scratch, earlier)
     assert run.returncode == 0, run.stdout

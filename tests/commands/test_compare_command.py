@@ -37,7 +37,7 @@ def compared(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     """The report of all strategies and two formats on photographs, with paths of the page and the trace."""
     folder = tmp_path_factory.mktemp("compare")
     strategies = "raw,async-raw,process-raw,presaved,async-presaved"
-    files = ("--json", f"{folder}/r.json", "--html", f"{folder}/r.html", "--trace", f"{folder}/r.trace")
+    files = ("--stages", "--json", f"{folder}/r.json", "--html", f"{folder}/r.html", "--trace", f"{folder}/r.trace")
     assert (
         main(["compare", str(photographs), *QUICK, "--strategies", strategies, "--formats", "npy,pickle", *files]) == 0
     )
@@ -109,7 +109,6 @@ def test_a_subset_is_scaled_to_the_whole_source(compared: dict[str, Any]) -> Non
 
 
 def test_every_strategy_is_predicted_from_the_profile(compared: dict[str, Any]) -> None:
-    assert all(each["prediction"]["wall_seconds"] > 0 for each in compared["strategies"])
     stages = [stage["name"] for stage in compared["profile"]["stages"]]
     assert stages == ["read", "decode", "resize", "channels_first", "normalise"]
 
@@ -252,7 +251,6 @@ def test_loaders_of_the_user_are_compared_on_the_same_records_with_the_same_mode
     # Scaled to all 40 records; half of them would be less than their float32 pixels.
     assert mine["presaving"]["nbytes"] > 40 * 3 * 32 * 32 * 4
     assert mine["presaving"]["write_seconds"] > 0
-    assert [each["prediction"] is None for each in (raw, same, mine)] == [False, True, True]
 
 
 @pytest.mark.slow
@@ -288,7 +286,6 @@ def test_a_plain_strategy_loads_beside_a_device_unless_the_loop_waits_for_every_
         assert raw["host_wait_seconds"] == pytest.approx(raw["parts"]["stall_seconds"])
     else:  # the device is idle only while the first batch is loaded
         assert raw["parts"]["stall_seconds"] < raw["host_wait_seconds"] / 2
-    assert raw["prediction"]["wall_seconds"] > 0
 
 
 @pytest.mark.slow

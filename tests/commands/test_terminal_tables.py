@@ -225,13 +225,15 @@ def assert_readable(shown: Shown, columns: int) -> None:
 
 @pytest.mark.slow
 def test_the_command_compare(photographs: Path) -> None:
-    shown = run_in_terminal(80, "-m", "etl", "compare", str(photographs), *QUICK, "--strategies", "raw,presaved")
+    shown = run_in_terminal(
+        80, "-m", "etl", "compare", str(photographs), *QUICK, "--strategies", "raw,presaved", "--stages"
+    )
     assert shown.code == 0, shown.errors
     assert_readable(shown, 80)
     (first, *_), *others = tables(shown.lines)
     assert [re.sub(", .*", "", each) for each in first] == ["strategy", "wall", "ratio", "95% interval", "parts"]
     further = {heading for table in others for heading in table[0]}
-    assert {"verdict", "ETL alone", "compute", "stall", "samples/s", "predicted", "pays off after"} < further
+    assert {"verdict", "ETL alone", "compute", "stall", "samples/s", "pays off after"} < further
     assert {"CPU s/1,000", "peak MB", "read MB", "presaved after", "MB on disk"} < further
 
 

@@ -13,6 +13,7 @@ import pytest
 from etl.comparison.foreign import ForeignLoader
 from etl.comparison.samples import TriedLoader
 from etl.measuring.ranks import Rank
+from etl.measuring.sample import Recipe
 
 LIMIT_SECONDS = 120
 # In a process of its own, which ends the workers that a loader leaves.
@@ -25,7 +26,7 @@ asked = json.loads(Path("asked.json").read_text())
 sys.modules.update(dict.fromkeys(asked["missing"]))
 loader = ForeignLoader.from_json(asked["loader"])
 try:
-    found = answer(loader, task_of(loader), None, asked["action"], asked["arguments"], []).to_json()
+    found = answer(loader, task_of(loader), None, asked["action"], asked["arguments"]).to_json()
 except LoaderError as error:
     found = str(error)
 modules = sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
@@ -105,7 +106,7 @@ def ask(
         "try": {"seconds": 5.0},
         "first_try": {"seconds": 5.0},
         "check": {"trains": False, "arrays_file": str(folder / "arrays.npz")},
-        "measure": {"with_etl_alone": False},
+        "measure": {"recipe": Recipe().to_json()},
     }
     asked = {"loader": loader.to_json(), "action": action, "missing": missing, "arguments": arguments[action]}
     (folder / "files").mkdir(exist_ok=True)

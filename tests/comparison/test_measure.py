@@ -7,45 +7,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from etl.comparison.epochs import Loading
-from etl.comparison.measure import check_epoch, take_sample
+from etl.comparison.measure import check_epoch
 from etl.comparison.steps import Simulated
+from etl.measuring.epochs import Loading
 
-BATCHES, EPOCH, STEP = 6, "epoch", "step"
-
-
-@pytest.mark.parametrize("is_cold", [False, True])
-def test_loading_alone_follows_an_epoch_that_computes_only_to_warm_up(is_cold: bool) -> None:
-    # Otherwise a loader that reads ahead of its epochs would have loaded some of it while the epoch before computed.
-    seen: list[str] = []
-
-    class Loader:
-        def __iter__(self) -> Iterator[np.ndarray]:
-            seen.append(EPOCH)
-            return (np.zeros((4, 2)) for _ in range(BATCHES))
-
-    class Noted(Simulated):
-        def __call__(self, batch: Any) -> None:
-            seen.append(STEP)
-            super().__call__(batch)
-
-    loading = Loading(
-        make=Loader,
-        make_compute=lambda batch: Noted(0.0, True),
-        files=[],
-        is_cold=is_cold,
-        compute_seconds=0.0,
-        is_ahead=True,
-    )
-    sample = take_sample(loading, [], with_etl_alone=True)
-    assert sample.etl_alone is not None
-    assert (sample.epoch.batches, sample.epoch.samples) == (BATCHES, 4 * BATCHES)
-    assert seen[: 5 + BATCHES] == [EPOCH, STEP, STEP, EPOCH, EPOCH, *[STEP] * BATCHES]
+BATCHES = 6
 
 
 # torch's DataLoader has such a handler for its workers.
@@ -69,20 +39,46 @@ def test_the_loader_is_not_told_of_the_end_of_processes_that_it_left_behind() ->
     subprocess.run([sys.executable, "-c", LEFT_BEHIND], check=True, timeout=60)
 
 
-def test_an_untimed_epoch_tells_what_a_loader_does_once(tmp_path: Path) -> None:
-    class Keeps:
-        def __init__(self) -> None:
-            time.sleep(0.1)
-            self.kept: list[np.ndarray] = []
+class Keeps:
+    """A loader that takes long to make, and longer for its first epoch, of which it keeps the batches."""
 
-        def __iter__(self) -> Iterator[np.ndarray]:
-            if not self.kept:
-                time.sleep(0.2)
-                self.kept = [np.full((4, 2), number) for number in range(BATCHES)]
-            return iter(self.kept)
+    def __init__(self) -> None:
+        time.sleep(0.1)
+        self.kept: list[np.ndarray] = []
+        self.epochs = 0
 
-    loading = Loading(Keeps, lambda batch: Simulated(0.0, True), [], is_cold=False, compute_seconds=0.0)
-    seen = check_epoch(loading, trains=False, arrays_file=str(tmp_path / "arrays.npz"), looks_again=True)
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self.epochs += 1
+        if not self.kept:
+            time.sleep(0.2)
+            self.kept = [np.full((4, 2), number) for number in range(BATCHES)]
+        return iter(self.kept)
+
+
+def test_an_untimed_epoch_tells_what_a_loader_takes(tmp_path: Path) -> None:
+    loading = Loading(Keeps, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    seen = check_epoch(loading, None, trains=True, arrays_file=str(tmp_path / "arrays.npz"))
     assert seen.make_seconds >= 0.1
-    first, second = seen.epoch_waits
-    assert first >= 0.2 > second
+    assert seen.first_seconds >= 0.3 > seen.batch_seconds
+    assert (seen.device, seen.compute_seconds, seen.reshuffles) == ("none", {}, None)
+
+
+@pytest.mark.parametrize(("again", "epochs", "reshuffles"), [("", 1, None), ("begun", 2, None), ("whole", 2, False)])
+def test_a_second_epoch_is_looked_at_if_asked_for(
+    again: str, epochs: int, reshuffles: bool | None, tmp_path: Path
+) -> None:
+    made: list[Keeps] = []
+
+    def make() -> Keeps:
+        made.append(Keeps())
+        return made[-1]
+
+    loading = Loading(make, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    seen = check_epoch(loading, None, trains=False, arrays_file=str(tmp_path / "arrays.npz"), again=again)
+    assert ([each.epochs for each in made], seen.reshuffles) == ([epochs], reshuffles)
+
+
+def test_an_iterator_that_has_one_epoch_only_is_an_error(tmp_path: Path) -> None:
+    loading = Loading(lambda: iter([np.zeros((4, 2))] * BATCHES), lambda batch: Simulated(0.0, True), [], is_cold=False)
+    with pytest.raises(ValueError, match="its second epoch has no batches"):
+        check_epoch(loading, None, trains=False, arrays_file=str(tmp_path / "arrays.npz"), again="begun")

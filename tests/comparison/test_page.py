@@ -92,13 +92,12 @@ def test_the_table_has_the_metrics_of_the_report() -> None:
     assert row_of(html, "interference, s") == ["0.020", "0.640", "0.012", "0.121"]
     assert row_of(html, "samples/s") == ["317", "452", "604", "608"]
     assert row_of(html, "95% interval") == ["–", "0.67 to 0.73", "0.50 to 0.55", "0.50 to 0.55"]  # noqa: RUF001
-    assert row_of(html, "error") == ["+3.4%"] * 4
     assert row_of(html, "disk, MB") == ["–", "–", "301", "301"]  # noqa: RUF001
     assert row_of(html, "pays off after") == ["–", "–", "3.1 epochs", "3.0 epochs"]  # noqa: RUF001
     assert row_of(render_page(comparison_reports.never_pays_off()), "pays off after")[1] == "never"
 
 
-def test_a_loader_of_the_user_has_its_level_and_order_beside_its_ratio_and_no_prediction() -> None:
+def test_a_loader_of_the_user_has_its_level_and_order_beside_its_ratio() -> None:
     report = comparison_reports.loaders_of_the_user()
     html = render_page(report)
     assert row_of(html, "samples") == ["–", "close (0.014)", "same amount", "same records"]  # noqa: RUF001
@@ -109,8 +108,6 @@ def test_a_loader_of_the_user_has_its_level_and_order_beside_its_ratio_and_no_pr
         "0.0",
     ]
     assert row_of(html, "records measured") == ["512", "512", "512", "640"]
-    assert row_of(html, "predicted wall, s") == ["6.52", "–", "–", "–"]  # noqa: RUF001
-    assert row_of(html, "error") == ["+3.4%", "–", "–", "–"]  # noqa: RUF001
     assert row_of(html, "written in, s") == ["–", "–", "6.20", "–"]  # noqa: RUF001
     assert row_of(html, "format") == ["–"] * 4  # noqa: RUF001
     assert row_of(html, "pays off after") == ["–", "–", "8.9 epochs", "–"]  # noqa: RUF001

@@ -20,6 +20,7 @@ from etl.comparison.settings import Settings
 from etl.comparison.workload import Workload
 from etl.measuring.layout import PADDING_VARIABLE
 from etl.measuring.processes import MeasurementError
+from etl.measuring.sample import Recipe
 from tests.comparison_workloads import make_workload
 
 RAW = Candidate("raw")
@@ -76,6 +77,9 @@ def processes(faults: Callable[[str], Path]) -> Iterator[Processes]:
     assert servers() == []
 
 
+NO_SECONDS = dict.fromkeys(("make_seconds", "first_seconds", "batch_seconds"), 0.0)
+
+
 def servers() -> list[psutil.Process]:
     """Return the running servers."""
     return [child for child in psutil.Process().children() if "etl.comparison.handlers:prepare" in child.cmdline()]
@@ -94,11 +98,14 @@ def test_each_measurement_has_its_own_process(processes: Processes, faults: Call
     (server,) = servers()
     assert server.children() == []
     one, other = (
-        replace(processes.check(RAW, 1, trains=True), peak_memory=0, make_seconds=0.0, epoch_waits=[]) for _ in range(2)
+        replace(
+            processes.check(RAW, 1, trains=True), peak_memory=0, make_seconds=0.0, first_seconds=0.0, batch_seconds=0.0
+        )
+        for _ in range(2)
     )
     assert one.content.signatures != other.content.signatures  # each has a file of its own
     assert one == replace(other, content=replace(other.content, signatures=one.content.signatures))
-    assert processes.measure(RAW, with_etl_alone=False).affinity == [min(os.sched_getaffinity(0))]
+    assert processes.measure(RAW, Recipe()).affinity == [min(os.sched_getaffinity(0))]
     assert servers() == [server]
 
 
@@ -109,7 +116,7 @@ def test_no_process_of_a_sample_is_used_again(processes: Processes, faults: Call
     made_in.write_text("")
     for with_etl_alone in (True, False):
         for candidate in (RAW, Candidate("async-raw")):
-            sample = processes.measure(candidate, with_etl_alone)
+            sample = processes.measure(candidate, Recipe(etl_alone=with_etl_alone))
             assert (sample.epoch.samples, sample.etl_alone is not None) == (200, with_etl_alone)
             assert server.children() == []
     numbers = [int(each) for each in made_in.read_text().split()]
@@ -137,7 +144,7 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
     workload = Workload(settings, tmp_path, 2)
     workload.plain_compute_threads = 2
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
-        audits = {each.setting: each for each in processes.measure(RAW, with_etl_alone=False).runtime}
+        audits = {each.setting: each for each in processes.measure(RAW, Recipe()).runtime}
     assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)
     assert {name: each.alarm for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
 
@@ -273,8 +280,7 @@ def test_simulated_compute_does_without_torch(tmp_path: Path, monkeypatch: pytes
     workload = make_workload(tmp_path, pipeline="no_torch:pipeline", compute="simulated:1ms", budget_seconds=2.0)
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         assert processes.profile().device == "none"
-        assert processes.start_seconds > 0
-        assert processes.measure(RAW, with_etl_alone=True).torch_threads == 0
+        assert processes.measure(RAW, Recipe(etl_alone=True)).torch_threads == 0
 
 
 TRIED = """
@@ -310,7 +316,7 @@ def test_what_a_loader_prepares_is_prepared_in_a_process_of_its_own(
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
         prepared, tried = processes.try_loader(workload.candidates()[0], 0.5)
     assert (prepared and prepared.nbytes) == (3 if name == "Prepared" else None)
-    assert (tried.batches, tried.samples, tried.start_seconds) == (20, 200, 0.0)
+    assert (tried.batches, tried.samples) == (20, 200)
     names, numbers = zip(*map(str.split, Path("notes").read_text().splitlines()), strict=True)
     assert list(names) == noted
     assert len(set(numbers)) == len(noted)

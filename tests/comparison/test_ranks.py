@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 
 from etl.comparison import processes as processes_module
-from etl.comparison.joined_ranks import RanksDifferError, _end_together, join_checks, join_samples
+from etl.comparison.joined_ranks import join_checks
 from etl.comparison.phases import run_comparison
-from etl.comparison.prediction import whole_steps
 from etl.comparison.report import RankResult, Report, describe_straggler
 from etl.comparison.sameness import EpochContent
-from etl.comparison.samples import CheckedEpoch, Sample, StepTimes
+from etl.comparison.samples import CheckedEpoch
+from etl.comparison.schedule import available_records
 from etl.comparison.settings import Settings
 from etl.measuring.clock import EpochTimes
+from etl.measuring.joined_samples import RanksDifferError, _end_together, join_samples
 from etl.measuring.ranks import cpus_of_rank
-from tests.comparison_workloads import make_sample, write_table
+from etl.measuring.sample import Sample, StepTimes
+from tests.comparison_workloads import make_sample, make_workload, write_table
 
 LOADERS = Path(__file__).with_name("rank_loaders.py")
 BATCH_SIZE, RANKS = 10, 2
@@ -114,10 +116,10 @@ def test_gradients_are_averaged_by_the_model_and_by_a_step_of_the_user(tmp_path:
         assert all(rank.rank_wait_seconds is not None for each in report.strategies for rank in each.ranks)
 
 
-def test_records_are_whole_steps_of_all_ranks() -> None:
-    assert whole_steps(107, 20) == 100
+def test_records_are_whole_steps_of_all_ranks(tmp_path: Path) -> None:
+    assert available_records(make_workload(tmp_path, 107, ranks=2)) == 100
     with pytest.raises(ValueError, match="one step of all ranks takes 200 records, and there are 107: compare with"):
-        whole_steps(107, 200)
+        available_records(make_workload(tmp_path, 107, ranks=2, batch_size=100))
 
 
 def test_cpus_are_divided_and_shared_only_if_there_are_fewer_than_ranks() -> None:

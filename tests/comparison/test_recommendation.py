@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import psutil
@@ -21,7 +21,8 @@ from tests import comparison_reports
 from tests.comparison_reports import strategy
 from tests.comparison_workloads import make_profile, make_sample, make_workload
 
-Ratios = dict[str, Interval | None]
+# Of the wall times of two strategies, by their names.
+Ratios = dict[tuple[str, str], Interval]
 
 
 def result(name: str, wall: float, compute: float, ratio: Interval | None = None, **more: object) -> StrategyResult:
@@ -40,18 +41,18 @@ def unsure(median: float) -> Interval:
 
 def recommended(
     results: list[StrategyResult],
-    to_fastest: Ratios | None = None,
+    ratios: Ratios | None = None,
     broken_by: Sequence[str] = (),
     compute: str = "training",
 ) -> list[str]:
-    """Return the recommendation; by default all ratios are certain."""
+    """Return the recommendation; ratios that are not given are certain."""
     check = Check("samples", "Same samples", not broken_by, "seen", dict.fromkeys(broken_by, "other pixels"))
     report = replace(
         comparison_reports.photographs(), strategies=results, checks=[check], settings={"compute": compute}
     )
-    valid = [each.parts.wall_seconds for each in results if each.name not in broken_by] or [1.0]
-    ratios = {each.name: sure(each.parts.wall_seconds / min(valid)) for each in results}
-    return recommend(report, ratios if to_fastest is None else to_fastest, "photographs/")
+    walls = {each.name: each.parts.wall_seconds for each in results}
+    certain = {(one, other): sure(walls[one] / walls[other]) for one, other in permutations(walls, 2)}
+    return recommend(report, {**certain, **(ratios or {})}, "photographs/")
 
 
 def test_the_fastest_is_recommended_with_its_interval_and_what_it_costs() -> None:
@@ -120,13 +121,14 @@ def test_nothing_is_recommended_if_every_strategy_broke_a_rule() -> None:
     ]
 
 
-def test_the_simpler_one_is_preferred_if_no_difference_is_shown() -> None:
+def test_the_simpler_one_is_preferred_if_no_difference_is_shown_and_they_are_said_to_be_equal() -> None:
     raw = result("raw", 10.0, 4.0)
-    ahead, saved = result("async-raw", 5.1, 4.0, sure(0.51)), result("presaved", 5.0, 4.0, sure(0.5))
-    ratios: Ratios = {"raw": sure(2.0), "async-raw": unsure(1.02), "presaved": sure(1.0)}
-    first, *others = recommended([raw, ahead, saved], ratios)
+    ahead, saved = result("async-raw", 5.2, 4.0, sure(0.52)), result("presaved", 5.0, 4.0, sure(0.5))
+    first, *others = recommended([raw, ahead, saved], {("presaved", "async-raw"): Interval(0.96, 0.9, 1.02, 9)})
     assert first.startswith("Use async-raw: ")
-    assert first.endswith("presaved has not been shown to be faster by more than 2%.")
+    assert first.endswith(
+        "presaved takes equally long, as far as this comparison can tell: 0.96 times as long (0.90 to 1.02)."
+    )
     assert not any("Presaving" in sentence for sentence in others)
 
 
@@ -136,25 +138,36 @@ def test_the_simpler_one_is_not_preferred_if_it_was_shown_to_be_slower() -> None
     assert recommended([raw, ahead, saved])[0].startswith("Use presaved: ")
 
 
-def test_a_small_but_certain_difference_counts() -> None:
+def test_a_small_but_certain_difference_counts_unless_it_is_negligible() -> None:
     raw = result("raw", 10.0, 4.0)
     ahead, saved = result("async-raw", 5.15, 4.0, sure(0.515)), result("presaved", 5.0, 4.0, sure(0.5))
-    ratios: Ratios = {"raw": sure(2.0), "async-raw": Interval(1.03, 1.02, 1.04, 9), "presaved": sure(1.0)}
-    assert recommended([raw, ahead, saved], ratios)[0].startswith("Use presaved: ")
+    certain, negligible = Interval(0.97, 0.96, 0.98, 9), Interval(0.985, 0.98, 0.99, 9)
+    assert recommended([raw, ahead, saved], {("presaved", "async-raw"): certain})[0].startswith("Use presaved: ")
+    first, *_ = recommended([raw, ahead, saved], {("presaved", "async-raw"): negligible})
+    assert first.startswith("Use async-raw: ")
+    assert first.endswith("presaved has not been shown to be faster by more than 2%.")
 
 
-def test_the_reference_is_kept_if_no_strategy_is_shown_to_be_faster() -> None:
-    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 9.7, 4.0, unsure(0.97))
-    first, *_ = recommended([raw, ahead], {"raw": unsure(1.03), "async-raw": sure(1.0)})
+def test_the_simplest_is_kept_if_no_strategy_is_shown_to_be_faster() -> None:
+    raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 9.5, 4.0, unsure(0.95))
+    first, *_ = recommended([raw, ahead], {("async-raw", "raw"): unsure(0.95)})
     assert first.startswith("Stay with raw: an epoch takes 10.0 s, and no strategy has been shown to be faster.")
+    assert first.endswith(
+        "async-raw takes equally long, as far as this comparison can tell: 0.95 times as long (0.76 to 1.14)."
+    )
+
+
+def test_what_is_recommended_was_shown_to_be_faster_than_all_that_is_simpler() -> None:
+    # A store is faster than loading ahead without one for certain, but not than the plain strategy.
+    raw, ahead, saved = result("raw", 5.2, 4.0), result("async-raw", 6.0, 4.0, sure(1.15)), result("presaved", 5.0, 4.0)
+    first, *_ = recommended([raw, ahead, saved], {("presaved", "raw"): unsure(0.96)})
+    assert first.startswith("Stay with raw: ")
 
 
 def test_too_few_rounds_are_said_to_be_too_few() -> None:
     few = Interval(0.5, None, None, 3)
     raw, ahead = result("raw", 10.0, 4.0), result("async-raw", 5.0, 4.0, few)
-    first, *_ = recommended(
-        [raw, ahead], {"raw": Interval(2.0, None, None, 3), "async-raw": Interval(1, None, None, 3)}
-    )
+    first, *_ = recommended([raw, ahead], {("async-raw", "raw"): few})
     assert "A recommendation needs 6 rounds; completed: 3." in first
 
 
@@ -203,7 +216,6 @@ def measured(folder: Path, nbytes: float = 1e4, cache: str = "warm") -> Measurem
         affinity=[0],
         memory_nbytes=10**9,
         profile=make_profile(),
-        predictions={},
         trials={},
         writing={StoreKind("npy", "read"): WrittenStore(1.0, int(nbytes), 200)},
         prepared={},

@@ -89,12 +89,6 @@ def test_throughput_and_overlap_follow_from_the_times() -> None:
     assert changed(2, etl_alone_seconds=3.3).overlap == 3.3 / 3.31
 
 
-def test_the_error_of_a_prediction_is_a_share_of_the_measured_time() -> None:
-    prediction = changed(2).prediction
-    assert prediction is not None
-    assert (prediction.error, prediction.at_speed_error) == pytest.approx((0.034, 0.012))
-
-
 def test_the_split_that_was_taken_is_the_one_the_rounds_measured() -> None:
     assert [split.is_taken for split in changed(1).splits] == [False, True]
     assert [split.is_taken for split in changed(1, compute_threads=1, loading_threads=1).splits] == [True, False]

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from etl.comparison.candidates import Candidate
 from etl.comparison.report import Losses, Noise, Presaving
 from etl.comparison.results import (
     EpochScale,
-    central_estimate,
     etl_alone_seconds,
     host_wait_seconds,
     losses_of,
+    mean_of,
     noise_of,
     parts_of,
     presaving_of,
-    ratio_of,
+    ratios_of,
     round_metrics,
     stall_tails_of,
 )
-from etl.comparison.samples import LoadingSample, Sample, WrittenStore
+from etl.comparison.samples import LoadingSample, WrittenStore
 from etl.measuring.clock import Split
-from etl.measuring.statistics import central_mean
+from etl.measuring.noise import ProbeSeconds
+from etl.measuring.rounds import Place
+from etl.measuring.sample import Sample
 from etl.measuring.waiting import WaitTimes
 from tests.comparison_reports import photographs
 from tests.comparison_workloads import make_sample
 
+RAW, AHEAD = Candidate("raw"), Candidate("async-raw")
 PARTS = ("wall", "stall", "host_wait", "compute", "etl_alone")
 SIGNS = {"wall": 1, "compute": -1, "stall": -1}
 
@@ -50,19 +56,18 @@ def sample(wall: float, stall: float = 0.1, compute: float = 0.2, **more: Any) -
         "cpu_seconds": 1.0,
         "steal": 0.01,
         "other_processes": 0.02,
-        "speed_probe": 0.003,
+        "probes": [ProbeSeconds(0.002, 0.05), ProbeSeconds(0.003, 0.04)],
     }
     return make_sample(**{**metrics, **more})
 
 
 def unexplained(samples: dict[int, Sample], scale: EpochScale) -> float:
     """Return the unexplained time of all rounds, averaged like the parts."""
-    rest = {
-        name: sum(sign * scale.epoch_seconds(getattr(each.epoch, part)) for part, sign in SIGNS.items())
+    return statistics.fmean(
+        sum(sign * scale.epoch_seconds(getattr(each.epoch, part)) for part, sign in SIGNS.items())
         - each.harness * scale.batches
-        for name, each in samples.items()
-    }
-    return central_mean(list(rest.values()), [scale.epoch_seconds(each.epoch.wall) for each in samples.values()])
+        for each in samples.values()
+    )
 
 
 @pytest.mark.parametrize("rounds", range(1, 13))
@@ -75,12 +80,6 @@ def test_the_parts_add_up_to_the_wall_time_for_any_number_of_rounds(rounds: int,
     }
     parts = parts_of(samples, scale)
     assert parts.unexplained_seconds == pytest.approx(unexplained(samples, scale), abs=1e-12)
-
-
-def test_one_slow_round_of_many_moves_no_part() -> None:
-    calm = {number: sample(1.0) for number in range(8)}
-    disturbed = {**calm, 3: sample(50.0, stall=40.0)}
-    assert parts_of(disturbed, WHOLE) == parts_of(calm, WHOLE)
 
 
 def test_compute_alone_is_a_step_times_the_batches_and_interference_what_the_steps_took_longer() -> None:
@@ -110,9 +109,7 @@ def test_an_epoch_of_other_records_is_scaled_by_its_own_number_of_them() -> None
     assert host_wait_seconds({0: half}, scale) == pytest.approx(host_wait_seconds({0: all_of_it}, scale))
     one, other = (parts_of({0: each}, scale) for each in (half, all_of_it))
     assert vars(one) == pytest.approx(vars(other))
-    ratio = ratio_of({0: half}, {0: all_of_it}, scale)
-    assert ratio is not None
-    assert ratio.estimate == pytest.approx(1.0)
+    assert ratios_of({RAW: {0: half}, AHEAD: {0: all_of_it}}, AHEAD, scale)[RAW].estimate == pytest.approx(1.0)
 
 
 def test_loading_alone_without_an_epoch_is_of_the_selected_records() -> None:
@@ -148,17 +145,17 @@ def test_a_partial_last_batch_changes_nothing_in_a_completely_measured_epoch() -
     assert EpochScale(records=100, measured=100, batch_size=64).epoch_seconds(Split(0.5, 0.2)) == pytest.approx(0.7)
 
 
-def test_the_ratio_is_paired_within_rounds_that_both_have() -> None:
-    above = {number: sample(2.0 * (number + 1)) for number in range(7)}
-    below = {number: sample(1.0 * (number + 1)) for number in range(1, 9)}
-    ratio = ratio_of(above, below, WHOLE)
-    assert ratio is not None
-    assert ratio.count == 6
-    assert (ratio.estimate, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
-
-
-def test_there_is_no_ratio_without_a_common_round() -> None:
-    assert ratio_of({0: sample(1.0)}, {1: sample(1.0)}, WHOLE) is None
+def test_ratios_are_those_of_the_walls_and_of_rounds_that_all_have() -> None:
+    random = np.random.default_rng(0)
+    walls = {RAW: 2.0 * random.uniform(0.9, 1.1, 9), AHEAD: random.uniform(0.9, 1.1, 9)}
+    samples = {each: {number: sample(wall) for number, wall in enumerate(taken)} for each, taken in walls.items()}
+    ratio = ratios_of(samples, AHEAD, WHOLE)[RAW]
+    expected = parts_of(samples[RAW], WHOLE).wall_seconds / parts_of(samples[AHEAD], WHOLE).wall_seconds
+    assert (ratio.count, ratio.estimate) == (9, pytest.approx(expected))
+    assert ratio.excludes_one
+    del samples[RAW][3], samples[AHEAD][5]
+    assert ratios_of(samples, AHEAD, WHOLE)[RAW].count == 7
+    assert ratios_of({RAW: {0: sample(1.0)}, AHEAD: {1: sample(1.0)}}, AHEAD, WHOLE) == {}
 
 
 def test_etl_alone_is_the_median_of_the_rounds_that_have_it() -> None:
@@ -166,9 +163,9 @@ def test_etl_alone_is_the_median_of_the_rounds_that_have_it() -> None:
     assert etl_alone_seconds(samples, WHOLE) == pytest.approx(0.8)
 
 
-def test_a_metric_is_the_mean_of_the_rounds_in_the_middle_half() -> None:
-    samples = {number: sample(float(number + 1), cpu_seconds=float(number)) for number in range(4)}
-    assert central_estimate(samples, WHOLE, lambda each: each.cpu_seconds) == pytest.approx(1.5)
+def test_a_metric_is_the_mean_of_the_rounds() -> None:
+    samples = {number: sample(1.0, cpu_seconds=float(number)) for number in (0, 1, 5)}
+    assert mean_of(samples, lambda each: each.cpu_seconds) == pytest.approx(2.0)
 
 
 def test_the_cost_of_a_store_is_scaled_to_the_whole_source() -> None:
@@ -180,7 +177,10 @@ def test_the_cost_of_a_store_of_other_records_is_scaled_by_its_own_number_of_the
 
 
 def test_a_round_is_reported_as_it_was_measured() -> None:
-    metrics = round_metrics(3, sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None))
+    taken = sample(1.0, stall=0.3, compute=0.6, compute_alone=0.05, etl_alone=None)
+    metrics = round_metrics(3, taken, Place(position=2, started_at=1.5e9))
+    assert (metrics.position, metrics.started_at) == (2, 1.5e9)
+    assert (metrics.speed_probe_seconds, metrics.memory_probe_seconds) == (0.003, 0.05)
     assert (metrics.round, metrics.wall_seconds, metrics.etl_alone_seconds) == (3, 1.0, None)
     assert (metrics.compute_seconds, metrics.stall_seconds) == pytest.approx((0.6, 0.3))
     assert metrics.compute_alone_seconds == pytest.approx(0.4)
@@ -195,10 +195,13 @@ def test_host_wait_is_scaled_as_the_stall_is_which_it_is_without_a_device() -> N
 
 
 def test_noise_has_the_lowest_and_the_highest_cpu_frequency() -> None:
-    assert noise_of([sample(1.0, frequencies=[2000.0, 2450.0]), sample(1.0, frequencies=[1800])]) == Noise(
-        [1800.0, 2450.0]
-    )
-    assert noise_of([sample(1.0, frequencies=[])]) == Noise([])
+    def noise(*frequencies: list[float]) -> Noise:
+        samples = {number: sample(1.0, frequencies=each) for number, each in enumerate(frequencies)}
+        measured: Any = SimpleNamespace(samples={"raw": samples}, retaken=["raw: steal"], disturbed=[])
+        return noise_of(measured)
+
+    assert noise([2000.0, 2450.0], [1800]) == Noise([1800.0, 2450.0], ["raw: steal"], [])
+    assert noise([]) == Noise([], ["raw: steal"], [])
 
 
 def test_stalls_of_all_rounds_are_pooled_without_the_first_of_each_epoch() -> None:

@@ -180,14 +180,15 @@ def test_a_strategy_with_a_store_is_compared_in_every_format_and_named_by_it(tmp
 
 
 def test_stages_are_cut_for_the_last_strategy_with_a_store_and_for_none_without(photographs: Path) -> None:
-    workload = Workload(Settings(str(photographs), size=32), photographs, 2)
+    workload = Workload(Settings(str(photographs), size=32, stages=True), photographs, 2)
     cuts = workload.stage_candidates()
     assert {each.strategy for each in cuts} == {"async-presaved"}
     assert [each.stage for each in cuts] == ["read", "decode", "resize", "channels_first", "normalise"]
     names = [workload.name(each) for each in cuts]
     assert names[2] == "async-presaved"
     assert names[1] == "async-presaved@decode"
-    assert Workload(Settings(str(photographs), strategies=("raw",)), photographs, 2).stage_candidates() == []
+    for other in (Settings(str(photographs), strategies=("raw",), stages=True), Settings(str(photographs), size=32)):
+        assert Workload(other, photographs, 2).stage_candidates() == []
 
 
 def test_a_stage_that_the_pipeline_has_not_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +21,7 @@ from etl.doctor.checks.hardware import BackendInUse
 from etl.doctor.memory_need import MemoryNeed
 from etl.doctor.observation import Observation, observe_training
 from etl.doctor.setup import StepSetup
-from etl.doctor.steps import StepTimes
+from etl.doctor.steps import StepTimes, time_steps
 from etl.runtime import GcPolicy, ThreadPolicy
 from etl.runtime.resources import available_cpus
 from tests.doctor_cases import CLASSES, FEATURES, Batches, finding, mlp, quiet_machine
@@ -51,6 +53,30 @@ def do_nothing(batch: Any) -> None:
 
 def pause(batch: Any) -> None:
     time.sleep(0.002)
+
+
+def test_a_batch_that_is_only_mapped_is_read_while_it_is_loaded() -> None:
+    pages, faults_of_steps = 2048, []
+
+    def batches() -> Iterator[np.ndarray]:
+        for _ in range(6):
+            memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+            yield np.frombuffer(memory, np.uint8).reshape(pages, -1)
+
+    def step(batch: np.ndarray) -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        batch[:, 0].sum()
+        faults_of_steps.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    class Epochs:
+        def __iter__(self) -> Iterator[np.ndarray]:
+            return batches()
+
+    times, _ = time_steps(StepSetup(Epochs(), step), 4)
+    timed = faults_of_steps[-len(times.etl) :]
+    assert len(timed) == 4
+    assert max(timed) < pages / 10
 
 
 def test_a_step_gets_the_batches_of_a_dataloader_as_they_are_and_trains_what_it_closes_over() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import etl
 from etl.measuring.arrays import touch
-from etl.measuring.clock import EpochTimes, Split, run_epoch
+from etl.measuring.clock import EpochMetrics, EpochTimes, Split, run_epoch
 from tests.delays import Delay, SlowSource
 
 BATCHES = 8
@@ -104,20 +105,63 @@ def test_an_iterator_that_yields_nothing_is_refused() -> None:
         run_epoch([], None)
 
 
-def test_a_batch_is_released_before_the_next_is_requested() -> None:
-    held: list[bool] = []
+class Held(etl.Batch):
+    """A batch that notes when it is released."""
 
-    class Held(etl.Batch):
-        def __del__(self) -> None:
-            held.append(False)
+    released: ClassVar[list[float]] = []
 
-    def batches() -> Iterator[etl.Batch]:
-        for number in range(3):
-            assert len(held) == number
-            yield Held(np.zeros((1, 1)), None)
+    def __del__(self) -> None:
+        self.released.append(float(self.features[0, 0]))
 
-    run_epoch(batches(), None)
-    assert len(held) == 3
+
+def test_a_batch_lives_until_the_next_one_is_there_as_in_a_for_loop() -> None:
+    def released_before_each(run: Callable[[Iterator[Held]], object]) -> list[list[float]]:
+        found: list[list[float]] = []
+        Held.released.clear()
+
+        def batches() -> Iterator[Held]:
+            for number in range(4):
+                found.append(list(Held.released))
+                yield Held(np.full((1, 1), number), None)
+
+        run(batches())
+        return found
+
+    def loop(batches: Iterator[Held]) -> None:
+        for batch in batches:
+            touch(batch)
+
+    expected = [[], [], [0], [0, 1]]
+    assert released_before_each(loop) == expected
+    assert released_before_each(lambda batches: run_epoch(batches, None)) == expected
+
+
+def test_times_are_split_after_the_start_up() -> None:
+    moments = np.arange(1.0, 7.0)
+    times = EpochTimes(0.0, moments - 0.75, moments - 0.5, moments - 0.5, moments, 6.0, 6.25, 6.25, 6, start_up=2)
+    assert (times.wall, times.compute) == (Split(2.0, 4.25), Split(1.0, 2.0))
+    assert (times.host_wait, times.stall) == (Split(0.5, 1.25), Split(0.5, 1.25))
+    assert times.metrics.start_up == 2
+
+
+@pytest.mark.parametrize(("asked", "batches", "start_up"), [(1, 5, 1), (3, 5, 3), (9, 5, 4), (3, 1, 1), (0, 5, 1)])
+def test_the_start_up_has_at_least_one_batch_and_leaves_one_if_it_can(asked: int, batches: int, start_up: int) -> None:
+    assert run_epoch([np.zeros((1, 1))] * batches, None, start_up=asked).start_up == start_up
+
+
+@pytest.mark.parametrize(("start_up", "measured"), [(1, 2), (3, 7), (4, 62.5)])
+def test_all_batches_after_the_start_up_are_scaled_alike(start_up: int, measured: float) -> None:
+    first, each, batches = 0.7, 0.03, 62.5
+    scaled = Split(first, each * (measured - start_up)).scaled(measured, batches, start_up)
+    assert scaled == pytest.approx(first + each * (batches - start_up))
+    assert Split(first, 0.0).scaled(start_up, batches, start_up) == pytest.approx(first * batches / start_up)
+
+
+def test_means_of_epochs() -> None:
+    one, other = (run_epoch([np.zeros((2, 1))] * 3, None).metrics for _ in range(2))
+    mean = EpochMetrics.mean([one, other])
+    assert (mean.batches, mean.samples) == (3, 6)
+    assert mean.wall.total == pytest.approx((one.wall.total + other.wall.total) / 2)
 
 
 @pytest.mark.parametrize("measured", [2, 7, 62.5])

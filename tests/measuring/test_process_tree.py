@@ -130,10 +130,10 @@ def test_two_parts_of_a_data_file_that_two_children_map_add_up(tmp_path: Path) -
 def test_a_data_file_counts_fully_if_a_process_that_is_no_child_maps_it_too(tmp_path: Path) -> None:
     data = write_file(tmp_path / "data", 200)
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {MAP_ALL!r}, *sys.argv[1:]])"
-    before = memory_now()
-    with mapped(data), pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(process_tree, "_children", lambda: iter(()))
-        with another_process(script, data, 0, 200):
+        before = memory_now()
+        with mapped(data), another_process(script, data, 0, 200):
             assert_megabytes(memory_now() - before, 200)
 
 
@@ -155,6 +155,17 @@ def test_a_file_in_shared_memory_is_shared_memory() -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_memory_that_a_forked_child_has_from_this_process_does_not_count_for_each(is_shared: bool) -> None:
+    # In a process of its own: children of earlier tests would have a share of its memory, too.
+    script = f"import tests.measuring.test_process_tree as tests; print(*tests.memory_around_a_fork({is_shared}))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    before, during = map(int, ended.stdout.split())
+    # Private memory counts fully for this process, and half of it for the child, which may copy it.
+    private = before - 200 * MEGABYTE if is_shared else before
+    assert during - before == pytest.approx(private / 2, abs=20 * MEGABYTE)
+
+
+def memory_around_a_fork(is_shared: bool) -> tuple[int, int]:
+    """Return the memory of this process with 200 MB, before and while it has a forked child that has read them."""
     kind = mmap.MAP_SHARED if is_shared else mmap.MAP_PRIVATE
     flags = kind | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     (waits, wakes), (is_ready, ready) = os.pipe(), os.pipe()
@@ -173,9 +184,7 @@ def test_memory_that_a_forked_child_has_from_this_process_does_not_count_for_eac
         os.waitpid(child, 0)
     for each in (waits, is_ready, ready):
         os.close(each)
-    # Private memory counts fully for this process, and half of it for the child, which may copy it.
-    private = before - 200 * MEGABYTE if is_shared else before
-    assert during - before == pytest.approx(private / 2, abs=20 * MEGABYTE)
+    return before, during
 
 
 def test_memory_of_children_is_theirs_alone() -> None:

@@ -11,9 +11,9 @@ from scipy import stats
 from etl.measuring.statistics import (
     MIN_ROUNDS,
     Interval,
-    central_mean,
     paired_ratios,
     ratio_interval,
+    ratio_intervals,
     signed_rank_interval,
 )
 
@@ -111,14 +111,55 @@ def test_a_drift_that_meets_both_in_the_same_round_leaves_the_ratio_as_it_is() -
     assert (ratio.low, ratio.estimate, ratio.high) == pytest.approx((0.25, 0.25, 0.25))
 
 
-def test_the_central_mean_leaves_out_a_quarter_at_each_end() -> None:
-    assert central_mean([10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0], by=[8, 7, 6, 5, 4, 3, 2, 1]) == 45.0
-    assert central_mean([1000.0, 2.0, 4.0, 0.0], by=[1000, 2, 4, 0]) == 3.0
+def rounds_of_equal_arms(random: np.random.Generator, rivals: int, count: int) -> dict[int, dict[int, float]]:
+    """Return seconds of arms that differ by noise only, with a speed of the machine that differs between rounds."""
+    speeds = random.lognormal(0.0, 0.2, count)
+    walls = speeds[:, None] * random.lognormal(0.0, 0.03, (count, rivals + 1))
+    return {arm: dict(enumerate(walls[:, arm].tolist())) for arm in range(rivals + 1)}
 
 
-def test_central_means_of_parts_add_up_to_the_central_mean_of_their_sum() -> None:
-    random = np.random.default_rng(0)
-    one, other = random.uniform(0, 1, 11), random.uniform(0, 5, 11)
-    both = one + other
-    by = both.tolist()
-    assert central_mean(one.tolist(), by) + central_mean(other.tolist(), by) == pytest.approx(central_mean(by, by))
+@pytest.mark.parametrize(("rivals", "count"), [(1, 6), (1, 8), (4, 6), (4, 8), (4, 20), (13, 8)])
+def test_all_intervals_of_a_table_hold_together_in_19_of_20(rivals: int, count: int) -> None:
+    random = np.random.default_rng(rivals * count)
+    tables = [ratio_intervals(rounds_of_equal_arms(random, rivals, count), 0) for _ in range(400)]
+    wrong = sum(any(each.excludes_one for each in table.values()) for table in tables)
+    assert wrong / len(tables) < 0.05 + 3 * (0.05 * 0.95 / len(tables)) ** 0.5
+    if rivals > 1 and count >= MIN_ROUNDS + 2:  # intervals for each ratio alone do not hold together
+        alone = [
+            [ratio_interval(paired_ratios(walls[arm], walls[0])) for arm in range(1, rivals + 1)]
+            for walls in (rounds_of_equal_arms(random, rivals, count) for _ in range(200))
+        ]
+        assert sum(any(each.excludes_one for each in table) for table in alone) / len(alone) > 0.08
+
+
+def test_a_ratio_is_that_of_the_means_and_inverts_with_its_interval() -> None:
+    walls = rounds_of_equal_arms(np.random.default_rng(1), 2, 8)
+    walls[2] = {number: 3 * each for number, each in walls[2].items()}
+    forward, backward = ratio_intervals(walls, 0)[2], ratio_intervals({0: walls[0], 2: walls[2]}, 2)[0]
+    means = [np.mean(list(walls[each].values())) for each in (0, 2)]
+    assert forward.estimate == pytest.approx(means[1] / means[0])
+    assert backward.estimate == pytest.approx(1 / forward.estimate)
+    alone = ratio_intervals({0: walls[0], 2: walls[2]}, 0)[2]
+    assert (backward.low, backward.high) == pytest.approx((1 / alone.high, 1 / alone.low))  # type: ignore[operator]
+    assert forward.excludes_one
+
+
+def test_ratios_need_enough_rounds_that_all_arms_have() -> None:
+    walls = rounds_of_equal_arms(np.random.default_rng(2), 2, MIN_ROUNDS)
+    assert {each.count for each in ratio_intervals(walls, 0).values()} == {MIN_ROUNDS}
+    assert all(each.low is not None for each in ratio_intervals(walls, 0).values())
+    del walls[1][3]
+    assert {(each.count, each.low, each.high) for each in ratio_intervals(walls, 0).values()} == {
+        (MIN_ROUNDS - 1, None, None)
+    }
+    assert ratio_intervals({0: walls[0]}, 0) == {}
+    assert ratio_intervals({0: {0: 1.0}, 1: {1: 1.0}}, 0) == {}
+    with pytest.raises(ValueError, match="finite times above 0"):
+        ratio_intervals({0: {0: 1.0}, 1: {0: 0.0}}, 0)
+
+
+def test_arms_that_are_equal_to_the_bit_have_an_interval_without_width() -> None:
+    walls = rounds_of_equal_arms(np.random.default_rng(3), 1, 8)
+    walls[2] = {number: 2 * each for number, each in walls[0].items()}
+    found = ratio_intervals(walls, 0)[2]
+    assert (found.low, found.estimate, found.high) == pytest.approx((2.0, 2.0, 2.0))

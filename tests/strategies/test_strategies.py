@@ -87,7 +87,7 @@ def test_a_name_belongs_to_one_strategy() -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_comparison_goes_by_the_attributes_of_a_strategy_and_not_by_its_name(tmp_path: Path) -> None:
-    workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNLISTED.name))
+    workload = make_workload(tmp_path, strategies=("raw", MISNAMED.name, UNLISTED.name), stages=True)
     workload.write(StoreKind("npy", workload.presave_stage), 1).close()
     raw, misnamed, untold = workload.candidates()
     assert misnamed == Candidate(MISNAMED.name)

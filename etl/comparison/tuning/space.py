@@ -13,7 +13,6 @@ from typing import Any
 
 import presave
 from etl.comparison.candidates import Candidate
-from etl.comparison.samples import Profile
 from etl.comparison.workload import Workload
 from etl.stages import DECODERS
 from etl.stages.pipeline import READ
@@ -25,8 +24,6 @@ PREFETCH_SIZES = (1, 2, 4, 8)
 COMPRESSIONS = {"lzf": "h5py", "zstd": "hdf5plugin", "blosc2": "hdf5plugin"}
 DECODER_PACKAGES = {"pillow": ("PIL",), "turbo": ("simplejpeg", "cv2")}
 FORMAT_PACKAGES = {"torch": "torch", "safetensors": "safetensors"}
-# Combinations that are predicted to take this many times as long as the best one are not tried.
-HOPELESS = 1.3
 # Configurations of larger spaces are not counted one by one.
 MAX_COUNTED = 20_000
 
@@ -43,13 +40,10 @@ class Dimension:
         Names of the settings, such as "compute_threads" and "loading_threads".
     values : tuple of tuple
         Their values, the given ones first.
-    is_predicted : bool
-        True if the prediction knows what they change.
     """
 
     names: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
-    is_predicted: bool = False
 
     def choices(self) -> Iterator[Values]:
         """Yield the values by name, the given ones first."""
@@ -127,15 +121,11 @@ class Space:
                     yield near
 
     def first_choice(
-        self,
-        count: int,
-        seed: int,
-        predict: Callable[[Candidate], float] | None = None,
-        is_allowed: Callable[[Candidate], bool] = lambda _: True,
+        self, count: int, seed: int, is_allowed: Callable[[Candidate], bool] = lambda _: True
     ) -> list[dict[str, Any]]:
         """Return the changes of up to `count` configurations to begin with; the given one is the first.
 
-        Those that are predicted to be fast come next; without a prediction, those with one change. Random ones follow.
+        Those with one change come next, and then random ones.
 
         Parameters
         ----------
@@ -143,52 +133,32 @@ class Space:
             Number of configurations.
         seed : int
             Seed of what is random.
-        predict : callable, optional
-            Predicts the seconds of an epoch.
         is_allowed : callable
             Returns False for candidates that must be left out.
         """
         drawn = random.Random(seed)
-        if predict is None:
-            starts = list(self.neighbours({}))
-            drawn.shuffle(starts)
-        else:
-            starts = self.promising(predict)
-        starts = [each for each in starts if is_allowed(self.candidate(each))]
-        cores = [{}] if predict is None else starts or [{}]
+        starts = [each for each in self.neighbours({}) if is_allowed(self.candidate(each))]
+        drawn.shuffle(starts)
         found = {_key({}): dict[str, Any]()}
         for changes in starts[: max(1, count // 2)]:
             found.setdefault(_key(changes), changes)
-        others = [each for each in self.dimensions if not (each.is_predicted and predict is not None)]
         for _ in range(20 * count):
             if len(found) >= count:
                 break
-            # The best few cores are varied most.
-            core = cores[min(int(drawn.expovariate(0.7)), len(cores) - 1)]
-            values = {**self.given, **core}
-            for dimension in others:
+            values = dict(self.given)
+            for dimension in self.dimensions:
                 values |= drawn.choice(list(dimension.choices()))
             changes = self.changes(values)
             if is_allowed(self.candidate(changes)):
                 found.setdefault(_key(changes), changes)
         return list(found.values())[:count]
 
-    def promising(self, predict: Callable[[Candidate], float]) -> list[dict[str, Any]]:
-        """Return the changes of predicted settings that are not hopeless, those that are predicted fastest first."""
-        predicted = [each for each in self.dimensions if each.is_predicted]
-        cores: dict[tuple[Any, ...], tuple[float, dict[str, Any]]] = {}
-        for choice in self._product(predicted):
-            changes = self._chosen(choice)
-            cores[_key(changes)] = predict(self.candidate(changes)), changes
-        ranked = sorted(cores.values(), key=lambda each: each[0])
-        return [changes for seconds, changes in ranked if seconds <= HOPELESS * ranked[0][0]]
-
 
 def _key(changes: Values) -> tuple[Any, ...]:
     return tuple(sorted(changes.items()))
 
 
-def space_of(workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool) -> Space:
+def space_of(workload: Workload, candidate: Candidate, same_pixels: bool) -> Space:
     """Return what may be varied of `candidate`.
 
     Parameters
@@ -197,14 +167,12 @@ def space_of(workload: Workload, candidate: Candidate, profile: Profile, same_pi
         The work.
     candidate : Candidate
         The strategy, as it was given.
-    profile : Profile
-        Profile of the raw pipeline; its compute threads may be chosen.
     same_pixels : bool
         Keep the decoder, since others may give other pixels.
     """
     if candidate.is_foreign:
         return Space(candidate, _declared(workload, candidate))
-    return Space(candidate, _built_in(workload, candidate, profile, same_pixels))
+    return Space(candidate, _built_in(workload, candidate, same_pixels))
 
 
 def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
@@ -213,41 +181,44 @@ def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
     threads = workload.threads(candidate, False).compute
     settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}
     if workload.settings.simulated_seconds is None:
-        settings.setdefault("compute_threads", (workload.cpus, max(1, workload.cpus // 2), 1))
+        settings.setdefault("compute_threads", _compute_threads(workload))
     # A setting of which no value is known has the value None, which is never passed on.
     present = {"compute_threads": threads, **tried.given, **dict(candidate.settings)}
     for name, values in settings.items():
         yield _single(name, present.get(name), values)
 
 
-def _built_in(workload: Workload, candidate: Candidate, profile: Profile, same_pixels: bool) -> Iterator[Dimension]:
+def _built_in(workload: Workload, candidate: Candidate, same_pixels: bool) -> Iterator[Dimension]:
     """Yield the settings of a strategy of this package."""
-    given = workload.threads(candidate, profile.is_on_device)
+    given = workload.threads(candidate, workload.is_on_device)
     if candidate.is_ahead:
         kinds = [candidate.origin, candidate.origin.with_settings({"workers": "process"})]
         splits = dict.fromkeys(
-            [given, *(split for each in kinds for split in workload.splits(each, profile.is_on_device))]
+            [given, *(split for each in kinds for split in workload.splits(each, workload.is_on_device))]
         )
         yield Dimension(
             ("compute_threads", "loading_threads"),
             tuple((each.compute, each.loading) for each in splits),
-            is_predicted=True,
         )
         yield _single("workers", candidate.kind.ahead, ("thread", "process"))
         yield _single("prefetch_size", workload.prefetch_size(candidate), PREFETCH_SIZES)
     elif workload.settings.simulated_seconds is None:
-        yield _single("compute_threads", given.compute, map(int, profile.compute_seconds), is_predicted=True)
+        yield _single("compute_threads", given.compute, _compute_threads(workload))
     if not same_pixels:
         own = candidate.setting("decoder", workload.settings.decoder)
-        yield _single("decoder", own, usable_decoders(workload), is_predicted=True)
+        yield _single("decoder", own, usable_decoders(workload))
     if candidate.is_presaved:
-        yield _single("stage", candidate.stage, _stages(workload), is_predicted=True)
+        yield _single("stage", candidate.stage, _stages(workload))
         stored = (candidate.format, candidate.setting("compression"))
         yield Dimension(("format", "compression"), tuple(dict.fromkeys((stored, *_formats()))))
 
 
-def _single(name: str, given: Any, values: Iterable[Any], is_predicted: bool = False) -> Dimension:
-    return Dimension((name,), tuple((each,) for each in dict.fromkeys((given, *values))), is_predicted)
+def _single(name: str, given: Any, values: Iterable[Any]) -> Dimension:
+    return Dimension((name,), tuple((each,) for each in dict.fromkeys((given, *values))))
+
+
+def _compute_threads(workload: Workload) -> tuple[int, ...]:
+    return workload.cpus, max(1, workload.cpus // 2), 1
 
 
 def usable_decoders(workload: Workload) -> list[str]:

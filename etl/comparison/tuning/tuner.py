@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from etl.comparison.candidates import Candidate
-from etl.comparison.prediction import predict_wall, stage_seconds
 from etl.comparison.preparation import Preparation, opened_workload
 from etl.comparison.processes import InputError, Processes
 from etl.comparison.progress import ComparisonProgress
@@ -19,7 +18,7 @@ from etl.comparison.publishing import describe_machine, describe_versions
 from etl.comparison.report import THROTTLED_LIMIT
 from etl.comparison.results import EpochScale
 from etl.comparison.sameness import compare_epochs
-from etl.comparison.samples import CheckedEpoch, Profile, TuningSample
+from etl.comparison.samples import CheckedEpoch, TuningSample
 from etl.comparison.settings import Settings, label_of
 from etl.comparison.tuning.cache import Cache
 from etl.comparison.tuning.results import (
@@ -32,7 +31,7 @@ from etl.comparison.tuning.results import (
     with_front,
 )
 from etl.comparison.tuning.search import Measured, Search, choose
-from etl.comparison.tuning.space import space_of, usable_decoders
+from etl.comparison.tuning.space import space_of
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval
@@ -193,7 +192,6 @@ class _Tuner:
             File of the cache for each.
         """
         preparation = Preparation(self._workload, processes, len(self._affinity), self._progress)
-        profile = preparation.take_profile([] if self._settings.same_pixels else usable_decoders(self._workload))
         preparation.try_loaders()
         deadline = self._began + preparation.lost + self._total
         for number, candidate in enumerate(candidates):
@@ -204,9 +202,7 @@ class _Tuner:
                 continue
             began = time.monotonic()
             seconds = (deadline - began) / (len(candidates) - number)
-            tuning = _OneStrategy(
-                self._workload, processes, preparation, profile, candidate, self._limits, self._progress
-            )
+            tuning = _OneStrategy(self._workload, processes, preparation, candidate, self._limits, self._progress)
             try:
                 result = tuning.run(began + seconds)
             except MeasurementError as error:
@@ -244,8 +240,6 @@ class _OneStrategy:
         Takes the measurements.
     preparation : Preparation
         Writes stores, and lets loaders of the user prepare their files.
-    profile : Profile
-        Profile of the raw pipeline.
     candidate : Candidate
         The strategy, as it was given.
     limits : Limits
@@ -264,7 +258,6 @@ class _OneStrategy:
         workload: Workload,
         processes: Processes,
         preparation: Preparation,
-        profile: Profile,
         candidate: Candidate,
         limits: Limits,
         progress: Callable[[str, int, int | None], None],
@@ -272,17 +265,17 @@ class _OneStrategy:
         self._workload = workload
         self._processes = processes
         self._preparation = preparation
-        self._profile = profile
         self._given = candidate
         self._limits = limits
         self._progress = progress
-        self._space = space_of(workload, candidate, profile, workload.settings.same_pixels)
+        self._space = space_of(workload, candidate, workload.settings.same_pixels)
         self._changes: dict[Candidate, dict[str, Any]] = {}
         self._dropped: dict[Candidate, str] = {}
         self._contents: dict[Candidate, CheckedEpoch | None] = {}
         # Duration and batches of the first sample, which is of the given configuration.
         self._first_seconds: float | None = None
         self._first_batches = 1
+        self._first_look: TuningSample | None = None
         self._given_measured = Measured()
         self.was_interrupted = False
 
@@ -291,7 +284,6 @@ class _OneStrategy:
         began = time.monotonic()
         self._select(deadline - began)
         given = self._configured({})
-        self._write([given], math.inf)  # it is measured even if starting has taken all the time
         self._processes.renew()  # its start is no part of the first sample
         search = Search(
             given,
@@ -305,10 +297,9 @@ class _OneStrategy:
             is_allowed=self._is_allowed,
         )
         count = search.measure_given()
-        predict = None if self._given.is_foreign else self._predict
         if self._given.is_presaved:
-            self._write(self._worth_writing(), began + WRITING_SHARE * (deadline - began))
-        changes = self._space.first_choice(count, self._seed, predict, self._is_allowed)
+            self._write(self._with_other_stores(), began + WRITING_SHARE * (deadline - began))
+        changes = self._space.first_choice(count, self._seed, self._is_allowed)
         finalists = search.halve([self._configured(each) for each in changes])
         finalists = search.look_around(finalists, self._near)
         finalists = [each for each in finalists if self._is_same(each, given)]
@@ -352,18 +343,31 @@ class _OneStrategy:
         return candidate
 
     def _select(self, seconds: float) -> None:
-        """Select so many records that an epoch takes about `EPOCH_SECONDS`, and get what it reads."""
+        """Select so many records that an epoch takes about `EPOCH_SECONDS`, and get what the given configuration reads.
+
+        That of a strategy of this package is tried on few records first.
+        """
         workload, size = self._workload, self._workload.step_records
+        if not self._given.is_foreign:
+            self._get(MIN_EPOCH_BATCHES * size)
+            self._first_look = self._processes.tune(self._configured({}), MIN_EPOCH_BATCHES)
+            workload.is_on_device = self._first_look.device not in ("cpu", "none")
         wanted = max(MIN_EPOCH_BATCHES, round(EPOCH_SECONDS / self._batch_seconds()))
-        if self._given.is_presaved:  # its records are decoded first
-            a_batch = size * stage_seconds(self._profile, None) / workload.cpus
+        if self._given.is_presaved:
+            written = self._preparation.writing[self._configured({}).store]
+            a_batch = size * written.seconds / written.records
             wanted = min(wanted, max(MIN_EPOCH_BATCHES, round(WRITING_SHARE / 2 * seconds / a_batch)))
-        count = min(len(workload.source), wanted * size)
-        if count != len(workload.records):
+        self._get(wanted * size)
+
+    def _get(self, records: int) -> None:
+        """Select this many records, and get what the given configuration reads of them."""
+        count = min(len(self._workload.source), records)
+        if count != len(self._workload.records):
             self._preparation.remove_stores()
-            workload.select(count)
+            self._workload.select(count)
         if self._given.is_foreign:
             self._preparation.prepare(self._given.origin)
+        self._write([self._configured({})], math.inf)
 
     def _take(self, candidate: Candidate, batches: int) -> TuningSample:
         """Take a sample. What is wrong with another than the given configuration is no error of the input."""
@@ -386,8 +390,8 @@ class _OneStrategy:
         if self._given.is_foreign:
             tried = self._workload.tried[self._given.origin]
             return tried.seconds_per_batch + tried.compute_seconds
-        batches = len(self._workload.source) / self._workload.step_records
-        return self._predict(self._configured({})) / max(1.0, batches)
+        assert self._first_look is not None  # noqa: S101 - for the type checker
+        return self._first_look.seconds_per_batch
 
     def _first_and_last_batches(self) -> tuple[int, int]:
         last = -(-len(self._workload.records) // self._workload.step_records)
@@ -396,19 +400,11 @@ class _OneStrategy:
         first = max(MIN_FIRST_BATCHES, round(FIRST_SECONDS / self._batch_seconds()))
         return min(first, last), last
 
-    def _predict(self, candidate: Candidate) -> float:
-        threads = self._workload.threads(candidate, self._profile.is_on_device)
-        return predict_wall(self._workload, candidate, threads, self._profile)
-
-    def _worth_writing(self) -> list[Candidate]:
-        """Return candidates whose stores are worth writing, the most promising first.
-
-        They are those of the best predictions, and those in other formats, which nothing predicts, for the best one.
-        """
-        promising = self._space.promising(self._predict)
-        first = [self._configured(each) for each in promising]
-        formats = [each for each in self._space.neighbours(promising[0]) if "format" in each or "compression" in each]
-        return [*first[:1], *map(self._configured, formats), *first[1:]]
+    def _with_other_stores(self) -> list[Candidate]:
+        """Return configurations that differ from the given one in its store only: other formats come first."""
+        near = list(self._space.neighbours({}))
+        formats = [each for each in near if "format" in each or "compression" in each]
+        return [*map(self._configured, formats), *(self._configured(each) for each in near if "stage" in each)]
 
     def _write(self, candidates: list[Candidate], deadline: float) -> None:
         """Write the stores of `candidates` in their order, none after the deadline."""
@@ -462,9 +458,9 @@ class _OneStrategy:
 
     def _checked(self, candidate: Candidate, given: Candidate) -> CheckedEpoch | None:
         if candidate not in self._contents:
-            threads = self._workload.threads(given, self._profile.is_on_device).compute
+            threads = self._workload.threads(given, self._workload.is_on_device).compute
             try:
-                self._contents[candidate] = self._processes.check(candidate, threads, trains=False)
+                self._contents[candidate] = self._processes.check(candidate, threads, trains=False, again="whole")
             except (MeasurementError, InputError):
                 self._contents[candidate] = None
         return self._contents[candidate]

@@ -7,20 +7,11 @@ from pathlib import Path
 import pytest
 
 from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.report import SplitProfile, StageProfile
-from etl.comparison.samples import Profile, TriedLoader
+from etl.comparison.samples import TriedLoader
 from etl.comparison.settings import Settings
 from etl.comparison.tuning.space import Dimension, Space, space_of
 from etl.comparison.workload import Workload
 
-PROFILE = Profile(
-    stages=[StageProfile("read", 1e-5, 100.0), StageProfile("double", 1e-3, 100.0)],
-    compute_seconds={"2": 0.02, "1": 0.03},
-    splits=[SplitProfile(1, 1, 900.0, 1.1, 1.1), SplitProfile(2, 2, 1500.0, 1.5, 1.5)],
-    copy_bytes_per_second=1e9,
-    device="cpu",
-    model="mlp",
-)
 TRIED = TriedLoader(
     0.1,
     0.01,
@@ -29,6 +20,7 @@ TRIED = TriedLoader(
     True,
     10,
     4,
+    0,
     True,
     0.02,
     "cpu",
@@ -55,7 +47,7 @@ def names_of(space: Space) -> list[tuple[str, ...]]:
 
 def test_each_strategy_varies_what_it_has(table: Path) -> None:
     workload = workload_of(table, "raw", "async-raw", "presaved", "async-presaved")
-    raw, ahead, saved, saved_ahead = [space_of(workload, each, PROFILE, False) for each in workload.candidates()]
+    raw, ahead, saved, saved_ahead = [space_of(workload, each, False) for each in workload.candidates()]
     assert names_of(raw) == [("compute_threads",)]
     assert names_of(ahead) == [("compute_threads", "loading_threads"), ("workers",), ("prefetch_size",)]
     assert names_of(saved) == [("compute_threads",), ("format", "compression")]
@@ -66,7 +58,7 @@ def test_each_strategy_varies_what_it_has(table: Path) -> None:
 
 def test_all_splits_are_tried_with_shared_cpus_among_them(table: Path) -> None:
     workload = workload_of(table, "async-raw")
-    space = space_of(workload, workload.candidates()[0], PROFILE, False)
+    space = space_of(workload, workload.candidates()[0], False)
     candidates = [space.candidate(each) for each in space.neighbours({})]
     threads = {workload.threads(each, False) for each in candidates}
     assert {Threads(1, 1), Threads(2, 2)} <= threads | {workload.threads(space.candidate({}), False)}
@@ -74,8 +66,8 @@ def test_all_splits_are_tried_with_shared_cpus_among_them(table: Path) -> None:
 
 def test_decoders_are_varied_unless_pixels_must_be_the_same(photographs: Path) -> None:
     workload = Workload(Settings(source=str(photographs), strategies=("raw",)), photographs / "work", 2)
-    assert ("decoder",) in names_of(space_of(workload, workload.candidates()[0], PROFILE, False))
-    assert ("decoder",) not in names_of(space_of(workload, workload.candidates()[0], PROFILE, True))
+    assert ("decoder",) in names_of(space_of(workload, workload.candidates()[0], False))
+    assert ("decoder",) not in names_of(space_of(workload, workload.candidates()[0], True))
 
 
 @pytest.fixture
@@ -93,7 +85,7 @@ def loader_space(table: Path, settings: tuple[tuple[str, object], ...] = ()) -> 
     workload = workload_of(table, "mine=my_loaders:load")
     candidate = Candidate("my_loaders:load", label="mine", settings=settings)
     workload.tried[candidate.origin] = TRIED
-    return space_of(workload, candidate, PROFILE, False)
+    return space_of(workload, candidate, False)
 
 
 def test_a_loader_of_the_user_varies_what_it_declares_and_the_compute_threads_beside_it(table: Path) -> None:
@@ -126,25 +118,8 @@ def test_neighbours_differ_in_one_setting(table: Path) -> None:
         assert len(differing) == 1
 
 
-def test_what_is_predicted_to_be_slow_is_not_tried() -> None:
-    dimensions = [
-        Dimension(("compute_threads",), tuple((number,) for number in range(1, 9)), is_predicted=True),
-        Dimension(("prefetch_size",), ((1,), (2,), (4,))),
-    ]
-    space = Space(Candidate("async-raw"), dimensions)
-
-    def predict(candidate: Candidate) -> float:
-        return 1.0 + 0.2 * abs(int(candidate.setting("compute_threads")) - 5)
-
-    chosen = space.first_choice(50, 0, predict)
-    assert chosen[0] == {}
-    assert chosen[1]["compute_threads"] == 5
-    assert {each.get("compute_threads", 1) for each in chosen[1:]} == {4, 5, 6}
-    assert {each.get("prefetch_size", 1) for each in chosen} == {1, 2, 4}
-
-
 def test_what_is_not_allowed_is_not_tried() -> None:
     dimensions = [Dimension(("format",), (("npy",), ("hdf5",), ("torch",)))]
     space = Space(Candidate("presaved", "npy", "resize"), dimensions)
-    chosen = space.first_choice(10, 0, None, lambda each: each.format != "torch")
+    chosen = space.first_choice(10, 0, lambda each: each.format != "torch")
     assert {each.get("format", "npy") for each in chosen} == {"npy", "hdf5"}

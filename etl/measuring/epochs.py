@@ -1,33 +1,57 @@
-"""Epochs of one way to load, each with the page cache in the state that the comparison asks for.
-
-The environment of another library's loader needs no more than numpy, psutil and xxhash for this module.
-"""
+"""Epochs of one way to load, each with the page cache in the state that the experiment asks for."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.comparison.steps import Compute
-from etl.measuring.meeting import Meeting
-from etl.measuring.page_cache import (
-    drop_from_page_cache,
-    pages_outside,
-    read_into_page_cache,
-    release_pages,
-    reports_pages,
-)
-from etl.strategies.foreign import close_loader
+from .clock import Step
+from .meeting import Meeting
+from .page_cache import drop_from_page_cache, pages_outside, read_into_page_cache, release_pages, reports_pages
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Files are read into the page cache up to this often: the kernel may drop some of their pages meanwhile.
 READS = 3
+
+
+class Compute(Protocol):
+    """Compute for each batch, in the process that loads."""
+
+    @property
+    def weights(self) -> str | None:
+        """Digest of the initial weights; None if they are unknown."""
+
+    @property
+    def device(self) -> str:
+        """Device of compute, such as "cpu"; "none" if compute is simulated."""
+
+    @property
+    def step(self) -> Step:
+        """The function that the clock calls with each batch."""
+
+    @property
+    def no_op(self) -> Step:
+        """A step of the same kind that does nothing."""
+
+    @property
+    def transfers(self) -> Sequence[float] | None:
+        """Seconds that each step of the last epoch waited for the copy of its batch to the device.
+
+        Empty if there is nothing to copy; None if that is unknown.
+        """
+
+    @property
+    def score(self) -> float | None:
+        """Number that equal compute has in common: the loss of the last batch, or the mean square of its outputs.
+
+        None before the first batch, or if there is neither.
+        """
 
 
 @dataclass(frozen=True)
@@ -44,14 +68,8 @@ class Loading:
         Files that an epoch reads.
     is_cold : bool
         True if every epoch reads its files from the disk.
-    compute_seconds : float
-        Compute alone is timed for at least this long.
-    batches : int or None
-        Batches that are taken of each epoch; None for all.
     can_rewind : bool
-        True if an epoch can be abandoned and begun again, with `set_epoch`. Other loaders load whole epochs.
-    short_warm_up : bool
-        Warm up with a few batches, not with a whole epoch. It must be the same for all that are compared.
+        True if it has `set_epoch`, so that all epochs of a sample have the same records in the same order.
     records : int or None
         Records that an epoch has; None if that is unknown, or if only some of its batches are taken.
     is_ahead : bool
@@ -66,10 +84,7 @@ class Loading:
     make_compute: Callable[[Any], Compute]
     files: list[Path]
     is_cold: bool
-    compute_seconds: float
-    batches: int | None = None
     can_rewind: bool = False
-    short_warm_up: bool = False
     records: int | None = None
     is_ahead: bool = False
     mapped_nbytes: int = 0
@@ -83,10 +98,13 @@ class Epochs:
     ----------
     loading : Loading
         The way to load.
+    batches : int or None
+        Batches that are taken of each epoch; None for all.
     """
 
-    def __init__(self, loading: Loading) -> None:
+    def __init__(self, loading: Loading, batches: int | None = None) -> None:
         self._loading = loading
+        self._batches = batches
         self.loader = loading.make()
 
     def __enter__(self) -> Self:
@@ -97,9 +115,7 @@ class Epochs:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the next epoch, as far as it is measured."""
-        if self._loading.batches is None:
-            return iter(self.loader)
-        return first_batches(self.loader, self._loading.batches)
+        return iter(self.loader) if self._batches is None else first_batches(self.loader, self._batches)
 
     def rewind(self) -> None:
         """Return to the beginning of epoch 0, if the loader can."""
@@ -155,8 +171,10 @@ class Epochs:
         """Close the loader, or drop it if it has no `close`."""
         loader, self.loader = self.loader, ()
         close_loader(loader)
+        is_left = weakref.ref(loader) if self._loading.can_rewind else lambda: True
         del loader
-        gc.collect()  # a loader in a reference cycle may end its workers only now
+        if is_left():
+            gc.collect()  # a loader in a reference cycle may end its workers only now
 
 
 def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
@@ -172,12 +190,8 @@ def first_batches(loader: Iterable[Any], count: int) -> Iterator[Any]:
         close_loader(batches)
 
 
-@contextmanager
-def partial_epoch(epochs: Epochs) -> Iterator[Iterator[Any]]:
-    """Yield the batches of an epoch that may be abandoned before its end; then return to epoch 0."""
-    batches: Any = iter(epochs)
-    try:
-        yield batches
-    finally:
-        close_loader(batches)
-        epochs.rewind()
+def close_loader(loader: object) -> None:
+    """Close a loader, or an epoch of one, if it has `close`."""
+    close = getattr(loader, "close", None)
+    if callable(close):
+        close()

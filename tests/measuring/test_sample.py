@@ -1,0 +1,97 @@
+"""A sample is what a loader does from its first batch on, whatever it does between epochs and after the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etl.comparison.steps import Simulated
+from etl.measuring.clock import DeviceStep
+from etl.measuring.epochs import Loading
+from etl.measuring.sample import WARM_UP_STEPS, Recipe, Sample, first_copies, take_sample
+
+BATCHES = 6
+MADE, EPOCH, STEP, CLOSED = "made", "epoch", "step", "closed"
+
+
+class Loader:
+    """A loader that notes what is done with it."""
+
+    def __init__(self, seen: list[str], shapes: Any = ((4, 2),)) -> None:
+        self._seen = seen
+        self._shapes = shapes
+        seen.append(MADE)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self._seen.append(EPOCH)
+        return (np.zeros(self._shapes[number % len(self._shapes)]) for number in range(BATCHES))
+
+    def close(self) -> None:
+        """Note it."""
+        self._seen.append(CLOSED)
+
+
+def sample_of(seen: list[str], is_cold: bool = False, shapes: Any = ((4, 2),), **recipe: Any) -> Sample:
+    class Noted(Simulated):
+        def __call__(self, batch: Any) -> None:
+            seen.append(STEP)
+            super().__call__(batch)
+
+    loading = Loading(lambda: Loader(seen, shapes), lambda batch: Noted(0.0, True), [], is_cold=is_cold, is_ahead=True)
+    return take_sample(loading, Recipe(**recipe))
+
+
+FIRST_LOOK = [MADE, EPOCH, CLOSED, *[STEP] * WARM_UP_STEPS]
+
+
+def test_nothing_of_the_timed_loader_runs_before_its_epoch() -> None:
+    seen: list[str] = []
+    sample = sample_of(seen)
+    assert seen[: len(FIRST_LOOK) + 3 + BATCHES] == [*FIRST_LOOK, MADE, EPOCH, *[STEP] * BATCHES, CLOSED]
+    assert sample.etl_alone is None
+    assert (sample.epoch.batches, sample.epoch.samples) == (BATCHES, 4 * BATCHES)
+
+
+def test_loading_alone_has_a_loader_of_its_own() -> None:
+    seen: list[str] = []
+    assert sample_of(seen, etl_alone=True).etl_alone is not None
+    assert seen[len(FIRST_LOOK) :][:6] == [MADE, EPOCH, CLOSED, MADE, EPOCH, STEP]
+
+
+def test_short_epochs_are_repeated_without_a_pause_and_their_times_are_means() -> None:
+    seen: list[str] = []
+    sample = sample_of(seen, epochs=3)
+    assert seen[len(FIRST_LOOK) :][: 2 + 3 * (BATCHES + 1)] == [MADE, *[EPOCH, *[STEP] * BATCHES] * 3, CLOSED]
+    assert (sample.epoch.batches, sample.epoch.samples, len(sample.stalls)) == (BATCHES, 4 * BATCHES, 3 * BATCHES)
+
+
+def test_a_cold_epoch_has_a_loader_that_is_made_when_its_files_are_out_of_memory() -> None:
+    seen: list[str] = []
+    sample_of(seen, is_cold=True)
+    assert seen[len(FIRST_LOOK) :][:4] == [MADE, CLOSED, MADE, EPOCH]
+
+
+def test_some_batches_of_an_epoch_and_the_start_up_among_them() -> None:
+    sample = sample_of([], batches=5, start_up=2)
+    assert (sample.epoch.batches, sample.epoch.start_up) == (5, 2)
+    assert sample_of([], start_up=9).epoch.start_up == BATCHES - 1
+
+
+@pytest.mark.parametrize(("shapes", "copies"), [(((4, 2),), 1), (((4, 2), (4, 3)), BATCHES)])
+def test_batches_of_one_layout_are_represented_by_one_and_others_by_many(shapes: Any, copies: int) -> None:
+    loading = Loading(lambda: Loader([], shapes), lambda batch: Simulated(0.0, True), [], is_cold=False)
+    assert len(first_copies(loading)) == copies
+    assert len(first_copies(loading, has_one_layout=True)) == 1
+
+
+def test_a_loader_without_batches_is_an_error() -> None:
+    loading = Loading(list, lambda batch: Simulated(0.0, True), [], is_cold=False)
+    with pytest.raises(ValueError, match="no batches"):
+        take_sample(loading, Recipe())
+
+
+def test_the_simulated_device_is_one_that_is_waited_for() -> None:
+    assert isinstance(Simulated(0.0, True), DeviceStep)
