@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sqlite3
 import tarfile
@@ -46,8 +45,10 @@ class Shared:
 
     def __del__(self) -> None:
         for value in vars(self).values():
-            with contextlib.suppress(sqlite3.ProgrammingError):  # of another thread
+            try:  # noqa: SIM105 - at the end of the interpreter, contextlib may be gone
                 getattr(value, "close", list)()
+            except sqlite3.ProgrammingError:  # of another thread
+                pass
 
 
 class Position(Shared):

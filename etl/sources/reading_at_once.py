@@ -15,7 +15,7 @@ from etl.sources.record import RecordSequence, source_name
 from presave.thread_safety import unopened
 
 MAX_RECORDS = 16
-# How long all threads read at once, unless a record takes longer.
+# How long all threads read at once, and one alone if a record differed then, unless a record takes longer.
 SECONDS = 1.0
 # After this time, a record hangs: the epoch will name it.
 MAX_SECONDS = 10.0
@@ -28,8 +28,8 @@ Reading = dict[str, np.ndarray] | Exception
 def check_threads(source: RecordSequence, threads: int) -> None:
     """Raise `ValueError` if a record is found that `threads` threads cannot read at once.
 
-    Evenly spaced records are read one after the other, and then by all threads at once. Fields that differ from one
-    reading to the next, as random transforms do, are not compared.
+    Evenly spaced records are read one after the other, and then by all threads at once. A field is not compared if one
+    thread, too, finds it different from one reading to the next, as after a random transform.
     """
     check = _Check(source, threads)
     # A thread of its own, because a record may hang.
@@ -61,18 +61,39 @@ class _Check:
         self._indices = np.unique(np.linspace(0, len(source) - 1, MAX_RECORDS).astype(int)).tolist()
         self._threads = threads
         self._expected: dict[int, dict[str, np.ndarray]] = {}
+        self._random_fields: set[str] = set()
+        self._suspect: tuple[int, str] | None = None
         self._calls = 0
 
     def run(self) -> None:
-        """Read one after the other, then at once."""
+        """Read one after the other, then at once, until no field is suspected in vain."""
         for index in self._indices:
-            once, again = self._read(index), self._read(index, self._count_call)
-            if not isinstance(once, Exception) and not isinstance(again, Exception):
-                self._expected[index] = {
-                    name: value
-                    for name, value in once.items()
-                    if name in again and first_difference({name: value}, {name: again[name]}) is None
-                }
+            reading = self._read(index)
+            if not isinstance(reading, Exception):
+                self._expected[index] = reading
+                self._find_random_fields(index, self._count_call)
+        while not self.is_over:
+            self._suspect = None
+            self._read_at_once()
+            if self.is_over or self.found is not None or self._suspect is None:
+                return
+            index, field = self._suspect
+            ends = time.monotonic() + SECONDS
+            while field not in self._random_fields and not self.is_over:
+                if time.monotonic() > ends:
+                    self.found = f"record {index} differs in {field!r}"
+                    return
+                self._find_random_fields(index)
+
+    def _find_random_fields(self, index: int, at_call: Callable[..., None] | None = None) -> None:
+        """Read a record with no other thread beside it, and note fields that differ."""
+        expected, again = self._expected[index], self._read(index, at_call)
+        if not isinstance(again, Exception):
+            for name in expected.keys() & again.keys():
+                if first_difference({name: expected[name]}, {name: again[name]}) is not None:
+                    self._random_fields.add(name)
+
+    def _read_at_once(self) -> None:
         readers = [threading.Thread(target=self._read_all, args=(each,), daemon=True) for each in range(self._threads)]
         started = []
         try:
@@ -98,11 +119,20 @@ class _Check:
         ends = time.monotonic() + SECONDS
         while indices and time.monotonic() < ends:
             for index in indices[first:] + indices[:first]:
-                difference = _difference(self._expected[index], self._read(index, pause))
-                if difference:
-                    self.found = f"record {index} {difference}"
-                if self.found or self.is_over or time.monotonic() > ends:
+                self._compare(index, self._read(index, pause))
+                if self.found or self._suspect or self.is_over or time.monotonic() > ends:
                     return
+
+    def _compare(self, index: int, reading: Reading) -> None:
+        if isinstance(reading, Exception):
+            self.found = f"record {index} fails ({type(reading).__name__}: {reading})"
+            return
+        expected, found = (
+            {name: value for name, value in each.items() if name not in self._random_fields}
+            for each in (self._expected[index], reading)
+        )
+        if field := first_difference(expected, found):
+            self._suspect = index, field
 
     def _read(self, index: int, at_call: Callable[..., None] | None = None) -> Reading:
         """Return copies of the arrays of a record, or its error; `at_call` is called before and after each call."""
@@ -118,10 +148,3 @@ class _Check:
 
     def _count_call(self, *_: object) -> None:
         self._calls += 1
-
-
-def _difference(expected: dict[str, np.ndarray], reading: Reading) -> str:
-    if isinstance(reading, Exception):
-        return f"fails ({type(reading).__name__}: {reading})"
-    field = first_difference(expected, {name: reading[name] for name in expected if name in reading})
-    return "" if field is None else f"differs in {field!r}"

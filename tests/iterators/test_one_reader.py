@@ -129,15 +129,29 @@ def test_threads_that_were_asked_for_and_do_not_collide_read(make: type[Shared],
         assert [check(iter(iterator)) for _ in range(2)] == [COUNT] * 2
 
 
-def test_random_transforms_are_no_collision(tmp_path: Path) -> None:
-    class Augmented(OpenZip):
+@pytest.mark.parametrize("probability", [0.02, 0.5, 0.9])
+def test_random_transforms_are_no_collision(probability: float, tmp_path: Path) -> None:
+    """Many readings of a record are equal by chance: of 16 records read twice, few or none differ."""
+
+    class Flipped(OpenZip):
         def read(self, index: int) -> np.ndarray:
-            return super().read(index) + np.random.default_rng().integers(0, 200, dtype=np.uint8)
+            return super().read(index) + np.uint8(np.random.default_rng().random() < probability)
 
     state = np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
-    with over(Augmented(tmp_path), threads=2) as iterator:
+    with over(Flipped(tmp_path), threads=2) as iterator:
         assert sum(len(batch) for batch in iterator) == COUNT
     assert np.random.get_state()[1].tolist() == state  # type: ignore[index,union-attr]  # noqa: NPY002
+
+
+def test_fields_beside_a_random_one_are_compared(tmp_path: Path) -> None:
+    class Relabelled(Buffer):
+        def __getitem__(self, index: int) -> Any:
+            features, _ = super().__getitem__(index)
+            return features, int(np.random.default_rng().integers(2))
+
+    iterator = over(Relabelled(tmp_path), threads=2)
+    with pytest.raises(ValueError, match=r"2 threads cannot read Relabelled at once: record \d+ differs in 'features'"):
+        list(iterator)
 
 
 class Meeting(OpenZip):
