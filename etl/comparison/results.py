@@ -407,7 +407,7 @@ def noise_of(measured: Measurements) -> Noise:
 
 
 def audits_of(samples: Mapping[int, AuditedSample]) -> list[Audit]:
-    """Return the audit of each runtime setting of a strategy, from its last process."""
+    """Return the audit of each runtime setting of a strategy, from the last process that has one."""
     found = {audit.setting: audit for _, sample in sorted(samples.items()) for audit in sample.runtime}
     return list(found.values())
 

@@ -249,6 +249,6 @@ class LoadingSample(JsonValues):
 
 @dataclass(frozen=True)
 class AuditedSample(Sample):
-    """A sample with an audit of each runtime setting of its process."""
+    """A sample with an audit of each runtime setting of its process; with none, unless it also loads alone."""
 
     runtime: list[Audit] = field(default_factory=list)
