@@ -1,7 +1,9 @@
-"""Count how often `etl compare` finds a difference between equal strategies: `python -m benchmarks.coverage SOURCE`.
+"""Count how often an interval of `etl compare` excludes the true ratio: `python -m benchmarks.coverage SOURCE`.
 
-It compares `raw` with `raw` under other names, again and again. Its intervals of 95% hold together: in at most one
-comparison of twenty, any of them should exclude a ratio of 1. An interrupted study continues when it is run again.
+It compares `raw` with `raw` under other names, again and again: the true ratio is 1. With `--delayed`, it compares a
+loader with the same one that takes a tenth longer for each batch: the true ratio is 1.1. Intervals of 95% hold
+together: in at most one comparison of twenty, any of them should exclude it. An interrupted study continues when it is
+run again.
 
 `--simulate` counts the same for noise from a random generator, and for other methods of making the intervals.
 """
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,9 +38,19 @@ from benchmarks.measuring.statistics import (
     ratio_intervals,
 )
 from benchmarks.measuring.values import JsonValues
+from etl import Batch, Pipeline, RawIterator
+from etl.sources.record import RecordSequence
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
-STRATEGIES = "raw,a=raw,b=raw"
+EQUAL = ("--strategies", "raw,a=raw,b=raw")
+# Compute takes no time, so that the ratio of loading is that of an epoch.
+DELAYED = (
+    "--strategies",
+    "plain=benchmarks.coverage:plain,delayed=benchmarks.coverage:delayed",
+    "--compute",
+    "simulated:0ms",
+)
+DELAYED_RATIO = 1.1
 # A normal distribution has 95% of its mass within this many standard deviations of its mean.
 DEVIATIONS = 1.96
 SIMULATED_TABLES = 1000
@@ -77,10 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.simulate:
         simulate(wide_console())
         return 0
-    path = options.samples or FOLDER / f"{Path(options.source).name}.json"
+    truth = DELAYED_RATIO if options.delayed else 1.0
+    name = Path(options.source).name
+    path = options.samples or FOLDER / f"{name}{'-delayed' if options.delayed else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    compare_arguments = [str(Path(options.source).absolute()), "--strategies", STRATEGIES]
+    compare_arguments = [str(Path(options.source).absolute()), *(DELAYED if options.delayed else EQUAL)]
     for name in ("rounds", "records", "batch_size", "size", "budget"):
         compare_arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     try:
@@ -97,12 +111,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("Interrupted; the same command continues from here.", highlight=False)
         return 130
-    wide_console().print(describe(study.runs), highlight=False, soft_wrap=True)
+    wide_console().print(describe(study.runs, truth), highlight=False, soft_wrap=True)
     return 0
 
 
+def plain(source: RecordSequence, pipeline: Pipeline, batch_size: int) -> Iterator[Batch]:
+    """Load as `raw` does."""
+    yield from RawIterator(source, pipeline, batch_size)
+
+
+def delayed(source: RecordSequence, pipeline: Pipeline, batch_size: int) -> Iterator[Batch]:
+    """Load as `plain` does, and take `DELAYED_RATIO` of its time for each batch."""
+    began = time.perf_counter()
+    for batch in plain(source, pipeline, batch_size):
+        until = began + DELAYED_RATIO * (time.perf_counter() - began)
+        while time.perf_counter() < until:
+            pass
+        yield batch
+        began = time.perf_counter()
+
+
 def compare_once(arguments: Sequence[str]) -> Run:
-    """Compare a strategy with itself, once.
+    """Make one comparison.
 
     Raises
     ------
@@ -153,25 +183,37 @@ def keep(path: Path, study: Study) -> None:
     unfinished.replace(path)
 
 
-def describe(runs: Sequence[Run]) -> str:
-    """Return how many comparisons were wrong, the bounds of that proportion, and how wide the intervals were."""
+def describe(runs: Sequence[Run], truth: float = 1.0) -> str:
+    """Return how many comparisons were wrong, the bounds of that proportion, and how wide the intervals were.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The comparisons.
+    truth : float
+        The true ratio.
+    """
     tables = [each.intervals for each in runs]
     tables = [each for each in tables if each and each[0].low is not None]
     if not tables:
         return f"No interval: it takes {MIN_ROUNDS} rounds."
-    wrong = sum(any(each.excludes_one for each in table) for table in tables)
+    wrong = sum(any(_excludes(each, truth) for each in table) for table in tables)
     low, high = wilson(wrong, len(tables))
     intervals = [each for table in tables for each in table]
     halves = [math.sqrt(each.width) - 1 for each in intervals]
-    off = [abs(each.estimate - 1) for each in intervals]
+    off = [abs(each.estimate / truth - 1) for each in intervals]
     seconds = statistics.median(each.seconds for each in runs)
     rounds = statistics.median(each.count for each in intervals)
     return (
-        f"{wrong} of {len(tables)} comparisons have an interval of {CONFIDENCE:.0%} that excludes 1: "
+        f"{wrong} of {len(tables)} comparisons have an interval of {CONFIDENCE:.0%} that excludes {truth:g}: "
         f"{wrong / len(tables):.1%}, between {low:.1%} and {high:.1%}.\n"
-        f"Median half-width {statistics.median(halves):.1%}; median distance of the estimate from 1 "
+        f"Median half-width {statistics.median(halves):.1%}; median distance of the estimate from it "
         f"{statistics.median(off):.1%}, largest {max(off):.1%}; {rounds:g} rounds in {seconds:.0f} s each."
     )
+
+
+def _excludes(interval: Interval, truth: float) -> bool:
+    return interval.low is not None and interval.high is not None and not interval.low <= truth <= interval.high
 
 
 def simulate(console: Console, tables: int = SIMULATED_TABLES) -> None:
@@ -247,6 +289,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("source", nargs="?", default=".", help="such as a folder of photographs")
     parser.add_argument("--simulate", action="store_true", help="simulate noise; nothing is measured")
+    parser.add_argument("--delayed", action="store_true", help="one loader takes a tenth longer than the other")
     parser.add_argument("--runs", type=int, default=100, metavar="N", help="default: 100")
     parser.add_argument(
         "--rounds", type=int, default=USUAL_ROUNDS, metavar="N", help=f"rounds of each (default: {USUAL_ROUNDS})"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy import stats
 
+import etl
+from benchmarks import coverage
 from benchmarks.console import wide_console
-from benchmarks.coverage import Run, Study, describe, keep, main, simulate, wilson
+from benchmarks.coverage import DELAYED_RATIO, Run, Study, describe, keep, main, simulate, wilson
 from etl.demonstration import digits
 
 
@@ -34,6 +38,32 @@ def test_comparisons_with_an_interval_that_excludes_1_are_counted_and_those_with
     assert describe(runs[3:]) == "No interval: it takes 6 rounds."
 
 
+def test_a_ratio_that_is_known_is_looked_for_in_the_intervals() -> None:
+    runs = [Run({"plain": run_of(1.0).walls["a"], "delayed": run_of(ratio).walls["b"]}, 30.0) for ratio in (1.1, 1.0)]
+    assert describe(runs, DELAYED_RATIO).startswith("1 of 2 comparisons have an interval of 95% that excludes 1.1: 50")
+
+
+def test_the_delayed_loader_takes_as_much_longer_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves as it is read: the wait ends with the first reading at or after the moment."""
+    clock = itertools.count(step=0.001)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+
+    def load(*_: Any) -> Iterator[str]:
+        for name in ("one", "two"):
+            for _ in range(1000):
+                next(clock)
+            yield name
+
+    monkeypatch.setattr(coverage, "plain", load)
+    batches = coverage.delayed([], etl.Pipeline([]), 16)
+    took = []
+    for name in ("one", "two"):
+        began = next(clock)
+        assert next(batches) == name
+        took.append(next(clock) - began)
+    assert took == pytest.approx([DELAYED_RATIO * 1.0] * 2, abs=0.01)
+
+
 def test_noise_is_simulated_for_each_way_of_making_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     simulate(wide_console(), tables=20)
     printed = capsys.readouterr().out
@@ -53,6 +83,7 @@ def test_a_study_continues_where_it_stopped_and_takes_no_runs_of_another(
     assert main([str(source), *QUICK, "--runs", "1", "--samples", str(samples)]) == 0
     (first,) = json.loads(samples.read_text())["runs"]
     assert {name: len(walls) for name, walls in first["walls"].items()} == {"raw": 1, "a": 1, "b": 1}
+    assert main([str(source), *QUICK, "--delayed", "--runs", "1", "--samples", str(tmp_path / "delayed.json")]) == 0
     assert "No interval: it takes 6 rounds." in capsys.readouterr().out
     study = Study.from_json(json.loads(samples.read_text()))
     keep(samples, Study(study.arguments, [*study.runs, KEPT]))
