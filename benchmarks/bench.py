@@ -215,7 +215,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--profile",
         choices=tuple(SUITES),
         default="quick",
-        help="quick, the default: the axes that the README names, in minutes; full: every suite, in hours",
+        help="quick, the default: four strategies and the batch size, in minutes; full: every suite, in hours",
     )
     parser.add_argument("commits", nargs="?", default="HEAD^!", help="as `asv run` takes them (default: HEAD^!)")
     return parser.parse_args(arguments)

@@ -161,7 +161,7 @@ class Cell:
 
 BASE = Cell()
 # Presaved batches are loaded before anything waits for them. So settings of loading ahead have an effect only if every
-# batch is decoded. Batches are small: an epoch of profile "quick" has 16, twice as many as are ever loaded ahead.
+# batch is decoded. Batches are small: an epoch has many times as many as are ever loaded ahead.
 DECODING = Cell(strategy="async-raw", batch_size=8)
 
 
@@ -226,8 +226,6 @@ class Profile:
         Whether every combination of `GRID_AXES` is measured in addition to one axis at a time.
     strategies, axes : tuple of str
         The strategies that are compared, and the axes that are varied.
-    values : mapping of str to list
-        The values that are measured of an axis, if not all, by its name.
     functions : mapping of str to str
         The "package.module:function" of each loader of the user that is compared with the strategies, by its name.
     setting_rounds : int
@@ -242,7 +240,6 @@ class Profile:
     grid: bool
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     axes: tuple[str, ...] = tuple(AXES)
-    values: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     setting_rounds: int = 0
 
@@ -331,4 +328,4 @@ def values_in(profile: Profile, axis: str) -> tuple[str | int, ...]:
         return (*profile.strategies, *profile.functions)
     if axis not in profile.axes:
         return (getattr(AXES[axis].base, axis),)
-    return tuple(profile.values.get(axis, AXES[axis].values))
+    return AXES[axis].values

@@ -6,8 +6,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,19 +126,16 @@ def _files_below(folder: str) -> Iterable[Path]:
     return (path for path in Path(folder).rglob("*") if path.is_file())
 
 
-@contextmanager
-def open_loader(cell: Cell, data: Data) -> Iterator[Iterable[Any]]:
-    """Open the loader of the user that is the cell's strategy: an iterable of batches, one epoch an iteration."""
+def open_loader(cell: Cell, data: Data) -> Iterable[Any]:
+    """Return the loader of the user that is the cell's strategy: an iterable of batches, one epoch an iteration.
+
+    It is to be closed, if it has `close`.
+    """
     loader = data.loaders[cell.strategy]
     if loader.failure:
         raise RuntimeError(f"the data of {cell.strategy!r} were not prepared:\n{loader.failure}")
-    opened = etl.strategies.open_loader(find_function(loader.function), make_task(cell, data))
-    try:
-        yield opened
-    finally:
-        close = getattr(opened, "close", None)  # as `etl.strategies.close_loader`, which older commits lack
-        if callable(close):
-            close()
+    opened: Iterable[Any] = etl.strategies.open_loader(find_function(loader.function), make_task(cell, data))
+    return opened
 
 
 def make_task(cell: Cell, data: Data) -> etl.Task:

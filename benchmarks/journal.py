@@ -36,9 +36,9 @@ class CellMetrics(JsonValues):
     Attributes
     ----------
     etl : float
-        Seconds to load an epoch while nothing else is done, the median.
+        Seconds to load an epoch while nothing else is done.
     epoch : EpochMetrics
-        The epoch with compute that has the median wall time: its parts add up, as separate medians would not.
+        The means of the epochs with compute.
     compute_alone : float
         Seconds of the steps of an epoch on a batch in memory, while nothing loads.
     p99_stall : float

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import joblib
 import numpy as np
@@ -18,15 +16,15 @@ import etl
 from benchmarks.cells import COLD, Cell, Profile
 from benchmarks.foreign import open_loader
 from benchmarks.journal import CELLS, CellMetrics, open_journal
-from benchmarks.measuring.arrays import BatchDigest, Layout, copy_of, layout_of, merge_layouts
-from benchmarks.measuring.clock import EpochTimes, Step, run_epoch, seconds_of_step
+from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
+from benchmarks.measuring.clock import Split, Step, run_epoch
+from benchmarks.measuring.epochs import Epochs, Loading
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
-from benchmarks.measuring.meeting import Meeting
-from benchmarks.measuring.page_cache import drop_from_page_cache
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
 from benchmarks.measuring.rounds import Rounds
+from benchmarks.measuring.sample import Recipe, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
@@ -37,7 +35,7 @@ from benchmarks.workload import Compute, Data, compute_threads, files_of, make_i
 CPUS_VARIABLE = "FAIR_ETL_CPUS"
 # On one thread of a CPU equal work gives equal scores, to the bit. Several threads, and a GPU, add in another order.
 SCORE_TOLERANCE = 1e-2
-MAX_REPEATS = 20
+MAX_EPOCHS = 20
 
 
 @dataclass(frozen=True)
@@ -207,11 +205,10 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
 
 def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellMetrics:
-    """Return all metrics of a cell, from one run.
+    """Return all metrics of a cell, from one process.
 
-    The first epoch is not timed: it warms caches, takes the digest of all batches and watches memory. Then come epochs
-    of loading alone, and epochs of loading with compute, for `min_seconds` each, and at last the steps of one epoch on
-    a batch in memory.
+    The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
+    `min_seconds`. Then a sample is taken as in a comparison.
 
     Parameters
     ----------
@@ -222,34 +219,36 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
     rank : Rank, optional
         This rank of several, which begin all epochs together.
     """
-    meeting = None if rank is None else rank.meet()
+    data, meeting = conditions.data, None if rank is None else rank.meet()
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
-        _open(cell, conditions.data, rank) as iterator,
+        etl.runtime.GcPolicy(cell.garbage_collection),
     ):
-        compute = Compute(cell, conditions.data, None if rank is None else partial(distributed, rank))
-        with etl.runtime.GcPolicy(cell.garbage_collection):
-            content = EpochContent()
-            with PeakMemory() as memory:
-                run_epoch(iterator, content.noting(compute.step))
-                score = compute.score
-            cold = files_of(cell, conditions.data) if cell.page_cache == COLD else []
-
-            def epoch(step: Step | None) -> EpochTimes:
-                drop_from_page_cache(cold)
-                return run_epoch(iterator, step)
-
-            loading = _repeat(conditions.min_seconds, lambda: epoch(None), meeting)
-            both = _repeat(conditions.min_seconds, lambda: epoch(compute.step), meeting)
-            # The rest of this epoch is abandoned, so that nothing loads. All ranks take equally many steps.
-            batch, steps = copy_of(next(iter(iterator))), both[0].batches
-            compute_alone = steps * seconds_of_step(compute.step, [batch], 0.0, steps)
+        compute = Compute(cell, data, None if rank is None else partial(distributed, rank))
+        loading = Loading(
+            partial(_open, cell, data, rank),
+            lambda _: compute,
+            [] if cell.is_foreign else files_of(cell, data),
+            is_cold=cell.page_cache == COLD,
+            can_rewind=not cell.is_foreign,
+            is_ahead=cell.is_async or cell.is_foreign,
+            meeting=meeting,
+        )
+        content = EpochContent()
+        with PeakMemory() as memory, Epochs(loading) as epochs:
+            first = run_epoch(epochs, content.noting(compute.step))
+            score = compute.score
+        count = float(min(MAX_EPOCHS, math.ceil(conditions.min_seconds / first.wall.total)))
+        epoch_count = max(1, round(count if meeting is None else max(meeting.gather(count))))
+        recipe = Recipe(epochs=epoch_count, etl_alone=True, compute_seconds=conditions.min_seconds)
+        sample = take_sample(loading, recipe)
+    stalls = np.reshape(sample.stalls, (epoch_count, -1))
     return CellMetrics(
-        etl=statistics.median(times.wall.total for times in loading),
-        epoch=sorted(both, key=lambda times: times.wall.total)[len(both) // 2].metrics,
-        compute_alone=compute_alone,
-        p99_stall=float(np.quantile(np.concatenate([times.stalls[len(times.stalls) > 1 :] for times in both]), 0.99)),
+        etl=cast(Split, sample.etl_alone).total,
+        epoch=sample.epoch,
+        compute_alone=sample.compute_alone * sample.epoch.batches,
+        p99_stall=float(np.quantile(stalls[:, stalls.shape[1] > 1 :], 0.99)),
         peak_memory=memory.nbytes,
         digest=content.digest.hexdigest(),
         score=score,
@@ -282,15 +281,3 @@ def _open(cell: Cell, data: Data, rank: Rank | None) -> Any:
         return open_loader(cell, data)
     iterator = make_iterator(cell, data)
     return iterator if rank is None else iterator.shard(rank.number, rank.world_size)
-
-
-def _repeat(seconds: float, run: Callable[[], EpochTimes], meeting: Meeting | None) -> list[EpochTimes]:
-    """Run epochs for some seconds; several ranks run equally many, and begin each together."""
-    ended = time.perf_counter() + seconds
-    times: list[EpochTimes] = []
-    while len(times) < MAX_REPEATS:
-        goes_on = not times or time.perf_counter() < ended
-        if not (goes_on if meeting is None else any(meeting.gather(float(goes_on)))):
-            break
-        times.append(run())
-    return times

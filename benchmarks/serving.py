@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from rich.table import Table
 import etl
 from benchmarks.cells import chosen_profile
 from benchmarks.console import print_table, wide_console
-from benchmarks.measuring.statistics import MIN_ROUNDS, ratio_interval
+from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_intervals
 from benchmarks.suite import as_samples, explained
 
 if TYPE_CHECKING:
@@ -432,7 +432,7 @@ if PROFILE.grid:  # not in profile "quick", whose suites are about loading
 
 
 def describe(found: Found) -> Table:
-    """Return the table of medians over the rounds."""
+    """Return the table: means over the rounds of answers a second, and medians of the latencies."""
     table = Table(title=f"{found.model}: {found.clients} clients, one record a request")
     for heading in (
         "server",
@@ -441,15 +441,15 @@ def describe(found: Found) -> Table:
         *(f"{rate:.0f}/s: p50, p99 ms" for rate in found.rates.values()),
     ):
         table.add_column(heading, justify="left" if heading == "server" else "right")
-    reference = found.throughputs[REFERENCE]
+    ratios = ratio_intervals({name: dict(enumerate(each)) for name, each in found.throughputs.items()}, REFERENCE)
     for name, rounds in found.throughputs.items():
-        ratio = ratio_interval([each / other for each, other in zip(rounds, reference, strict=True)])
+        ratio = ratios.get(name, Interval(1.0, None, None, len(rounds)))
         spread = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
         latencies = [
             ", ".join(f"{median(column):.1f}" for column in zip(*pairs, strict=True))
             for pairs in found.quantiles[name].values()
         ]
-        table.add_row(name, f"{median(rounds):.0f}", f"{ratio.estimate:.2f}{spread}", *latencies)
+        table.add_row(name, f"{fmean(rounds):.0f}", f"{ratio.estimate:.2f}{spread}", *latencies)
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -398,7 +398,14 @@ class Compute:
         Moves a batch to the device and does forward, backward and a step of gradient descent; in inference forward
         only. On a device other than the CPU it returns before that is done, with at most one step in flight, like a
         training loop that reads its loss every few steps.
+    no_op : Step
+        A step of the same kind that does nothing.
+    device : str
+        Where it computes.
     """
+
+    weights: str | None = None
+    transfers: Sequence[float] | None = None
 
     def __init__(self, cell: Cell, data: Data, distributed: Callable[[Any], Any] | None = None) -> None:
         import torch
@@ -420,8 +427,12 @@ class Compute:
         self._result: Any = None
         run = self._train if self._trains else self._infer
         self.step: Step = run
+        self.no_op: Step = _do_nothing
         if cell.backend != "cpu":
-            self.step = OneInFlight(run, lambda: torch.cuda.Event(enable_timing=True))
+            self.step, self.no_op = (
+                OneInFlight(each, lambda: torch.cuda.Event(enable_timing=True)) for each in (run, _do_nothing)
+            )
+        self.device = cell.backend
 
     @property
     def score(self) -> float:
@@ -445,6 +456,10 @@ class Compute:
         # Earlier commits have batches of features and labels only.
         mask = getattr(batch, "features_mask", None)
         return self._model(batch.features) if mask is None else self._model(batch.features, mask=mask)
+
+
+def _do_nothing(batch: Any) -> None:
+    pass
 
 
 def _optimizer(name: str, parameters: Any) -> Any:

@@ -137,7 +137,7 @@ def _describe_run(results: PeerResults) -> str:
     return (
         f"Measured on {results.started_at[:10]} with `{results.command}` at commit {results.commit} on "
         f"{results.threads} CPUs{processor}: {results.records:,} photographs, batch {results.batch_size}, "
-        f"medians of {rounds} rounds{tuned}."
+        f"means of {rounds} rounds{tuned}."
     )
 
 

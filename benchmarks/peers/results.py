@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring.statistics import Interval, paired_ratios, ratio_interval
+from benchmarks.measuring.statistics import Interval, ratio_intervals
 from benchmarks.measuring.values import JsonValues, to_json
 from benchmarks.peers.lines import count_lines
 from benchmarks.peers.rows import OURS, Row
@@ -90,18 +90,18 @@ class RawRow(JsonValues):
 
     @property
     def images_per_second(self) -> float:
-        """Images per second of loading alone: the median of the rounds."""
-        return self.records / statistics.median(self.etl_alone_seconds.values())
+        """Images per second of loading alone, on average over the rounds."""
+        return self.records / statistics.fmean(self.etl_alone_seconds.values())
 
     @property
     def waiting_per_second(self) -> float:
-        """Images per second with the simulated device: the median of the rounds."""
-        return self.records / statistics.median(each.wall_seconds for each in self.rounds)
+        """Images per second with the simulated device, on average over the rounds."""
+        return self.records / statistics.fmean(each.wall_seconds for each in self.rounds)
 
     @property
     def cpu_seconds_per_1000(self) -> float:
-        """CPU time per 1,000 images: the median of the rounds."""
-        return 1000 * statistics.median(each.cpu_seconds for each in self.rounds) / self.records
+        """CPU time per 1,000 images, on average over the rounds."""
+        return 1000 * statistics.fmean(each.cpu_seconds for each in self.rounds) / self.records
 
     @property
     def etl_alone_seconds(self) -> dict[int, float]:
@@ -159,20 +159,21 @@ class PeerResults(JsonValues):
     def ratio(self, row: RawRow) -> Interval | None:
         """Return images/s of `row` over those of this project's loader, either both as documented or both tuned.
 
-        They are paired within rounds. None for this project's loader, and if there is no common round.
+        The intervals of all rows that are as documented hold together, and so do those of all that are tuned. None for
+        this project's loader, and if there is no common round.
         """
         # If no other settings were better for this project's loader, it is as documented when it is tuned, too.
         mine = [each for each in self.rows if each.name == OURS and each.is_tuned in (row.is_tuned, False)]
         if not mine or row.name == OURS:
             return None
-        return loading_ratio(row, max(mine, key=lambda each: each.is_tuned))
-
-
-def loading_ratio(theirs: RawRow, ours: RawRow) -> Interval | None:
-    """Return the ratio of images/s of loading alone, paired within rounds; None if they have no common round."""
-    ratios = paired_ratios(ours.etl_alone_seconds, theirs.etl_alone_seconds)
-    scale = theirs.records / ours.records
-    return ratio_interval([ratio * scale for ratio in ratios]) if ratios else None
+        chosen = [max(mine, key=lambda each: each.is_tuned)]
+        chosen += [each for each in self.rows if each.name != OURS and each.is_tuned == row.is_tuned]
+        seconds = {
+            each.name: {number: taken / each.records for number, taken in each.etl_alone_seconds.items()}
+            for each in chosen
+        }
+        found = ratio_intervals(seconds, OURS).get(row.name)
+        return None if found is None else found.inverse
 
 
 def tuned_name(row: Row) -> str:

@@ -29,9 +29,9 @@ COLUMNS = (
     "to prepare s",
 )
 CAPTION = (
-    "images/s: loading alone, median over rounds. of ours: images/s over those of fair-etl in the same round, both as "
-    "documented or both tuned, the Hodges-Lehmann estimate over rounds with the interval of the signed-rank test, "
-    f"which needs {MIN_ROUNDS} rounds. waiting: images/s with a simulated device that takes 50 ms a batch and no CPU. "
+    "images/s: loading alone, mean over rounds. of ours: images/s over those of fair-etl, both as documented or both "
+    "tuned, with intervals from paired rounds that hold together in 19 of 20 tables; it takes "
+    f"{MIN_ROUNDS} rounds. waiting: images/s with a simulated device that takes 50 ms a batch and no CPU. "
     "images: how far they are those of the reference, the first loader. CPU and peak memory (with mapped pages of "
     "data files): of the loader and its workers. lines: of user code to load + to prepare, without imports and what "
     "several loaders share."

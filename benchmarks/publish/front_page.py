@@ -20,12 +20,10 @@ from asv.console import log
 from asv.publishing import OutputPublisher
 
 from benchmarks.cells import Profile, chosen_profile
-from benchmarks.measuring.statistics import Interval, ratio_interval
-from benchmarks.publish.table import SUITE, WALL, results_of, samples_of
+from benchmarks.publish.table import SUITE, WALL, results_of, samples_of, wall_ratios
 
 FOLDER = Path(__file__).parent
 METRICS = ("wall", "compute", "stall", "utilisation")
-BASE = "raw"
 # Changes that are listed.
 CHANGES = 8
 # asv's results have packages among their parameters. These are about the machine.
@@ -57,24 +55,17 @@ class Epoch:
 
     @property
     def wall(self) -> float:
-        """Median of the wall time."""
-        return statistics.median(self.samples["wall"])
+        """Mean of the wall time."""
+        return statistics.fmean(self.samples["wall"])
 
     @property
     def parts(self) -> dict[str, float]:
-        """Medians of compute alone, interference, stall, and the rest, in seconds; they add up to the wall time."""
-        wall, compute, stall = (statistics.median(self.samples[each]) for each in ("wall", "compute", "stall"))
+        """Means of compute alone, interference, stall, and the rest, in seconds; they add up to the wall time."""
+        wall, compute, stall = (statistics.fmean(self.samples[each]) for each in ("wall", "compute", "stall"))
         used = self.samples.get("utilisation")
-        alone = min(compute, wall * statistics.median(used)) if used else compute
+        alone = min(compute, wall * statistics.fmean(used)) if used else compute
         rest = max(0.0, wall - compute - stall)
         return {"compute": alone, "interference": compute - alone, "stall": stall, "rest": rest}
-
-    def ratio(self, base: Epoch) -> Interval:
-        """Return the wall time over that of `base`, paired within rounds; of medians if a round lacks one of them."""
-        walls, others = self.samples["wall"], base.samples["wall"]
-        if len(walls) != len(others):
-            return ratio_interval([self.wall / base.wall])
-        return ratio_interval([one / other for one, other in zip(walls, others, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -248,7 +239,7 @@ def render(history: History, profile: Profile, benchmarks: Mapping[str, Any], pr
     if not history.commits:
         return template.render(project=project, profile=profile, newest=None)
     newest, previous = history.commits[-1], history.commits[-2] if len(history.commits) > 1 else None
-    base = newest.epochs.get(BASE)
+    ratios = wall_ratios({name: epoch.samples["wall"] for name, epoch in newest.epochs.items()})
     longest = max(each.wall for each in newest.epochs.values())
     params = newest.result.params
     return template.render(
@@ -262,7 +253,7 @@ def render(history: History, profile: Profile, benchmarks: Mapping[str, Any], pr
                 "wall": epoch.wall,
                 "parts": {part: seconds / longest for part, seconds in epoch.parts.items()},
                 "seconds": epoch.parts,
-                "ratio": None if base is None or name == BASE else epoch.ratio(base),
+                "ratio": ratios.get(name),
             }
             for name, epoch in newest.epochs.items()
         ],

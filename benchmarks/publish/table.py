@@ -18,13 +18,14 @@ from rich.table import Table
 
 from benchmarks.cells import Cell, Profile, chosen_profile
 from benchmarks.console import print_table, say, tables, wide_console
+from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_intervals
 
 SUITE = "end_to_end.Strategy"
 WALL = f"{SUITE}.track_wall"
 PRESAVING = "end_to_end.PresavingByFormat"
 METRICS = ("etl", "compute", "wall", "stall")
-# Pairs whose wall times are divided: the gain of presaving, and of prefetching with and without it.
-RATIOS = (("presaved", "raw"), ("async-raw", "raw"), ("async-presaved", "presaved"))
+# The strategy that the others are compared with.
+BASE = "raw"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySa
 
 
 def show(measured: StrategySamples, commit: str, profile: Profile, console: Console) -> None:
-    """Print medians over rounds, ratios of wall times paired within a round, and the cost of presaving.
+    """Print means over rounds, ratios of wall times, and the cost of presaving.
 
     Parameters
     ----------
@@ -105,22 +106,22 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
     console : Console
         The console to print on.
     """
-    medians = {
-        strategy: {metric: statistics.median(values) for metric, values in metrics.items()}
+    means = {
+        strategy: {metric: statistics.fmean(values) for metric, values in metrics.items()}
         for strategy, metrics in measured.samples.items()
     }
     rounds = len(next(iter(measured.samples.values()))["wall"])
-    longest = max(metrics["wall"] for metrics in medians.values())
+    longest = max(metrics["wall"] for metrics in means.values())
     table = Table(
         title=f"One epoch of {profile.samples:,} photographs at {profile.image_size} x {profile.image_size}, "
-        f"commit {commit[:8]}, median of {_rounds(rounds)}",
+        f"commit {commit[:8]}, mean of {_rounds(rounds)}",
         caption="ms; ETL: loading alone; wall = compute █ + stall ░ + the loop itself",
     )
     table.add_column("strategy")
     for column in ("ETL", "compute", "wall", "stall", "samples/s"):
         table.add_column(column, justify="right")
     table.add_column("")
-    for strategy, metrics in medians.items():
+    for strategy, metrics in means.items():
         table.add_row(
             strategy,
             *(f"{metrics[metric] * 1e3:,.1f}" for metric in METRICS),
@@ -128,11 +129,29 @@ def show(measured: StrategySamples, commit: str, profile: Profile, console: Cons
             _bar(metrics, longest),
         )
     print_table(table, console)
-    for strategy, base in (*RATIOS, *((name, "raw") for name in profile.functions)):
-        if strategy in medians and base in medians:
-            say(_ratio(measured, strategy, base), console)
+    ratios = wall_ratios({strategy: metrics["wall"] for strategy, metrics in measured.samples.items()})
+    for strategy, ratio in ratios.items():
+        spread = f"{_rounds(rounds)}, and an interval takes {MIN_ROUNDS}"
+        if ratio.low is not None:
+            spread = f"95% interval {ratio.low:.2f} to {ratio.high:.2f}"
+        say(f"wall time {strategy} / {BASE}: {ratio.estimate:.2f} ({spread})", console)
     if measured.presaving is not None:
-        say(_presaving_cost(*measured.presaving, medians), console)
+        say(_presaving_cost(*measured.presaving, means), console)
+
+
+def wall_ratios(walls: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    """Return the ratio of each strategy's wall time to that of `BASE`, with intervals that hold together.
+
+    Parameters
+    ----------
+    walls : mapping of str to sequence of float
+        Seconds of each strategy, one value a round. If one lacks rounds, there are no pairs, and so no intervals.
+    """
+    if BASE not in walls:
+        return {}
+    if len({len(each) for each in walls.values()}) > 1:
+        walls = {name: [statistics.fmean(each)] for name, each in walls.items()}
+    return ratio_intervals({name: dict(enumerate(each)) for name, each in walls.items()}, BASE)
 
 
 def _rounds(count: int) -> str:
@@ -174,20 +193,11 @@ def _bar(metrics: Mapping[str, float], longest: float) -> Any:
     return tables.Bar([("█", "green", metrics["compute"] / longest), ("░", "red", metrics["stall"] / longest)])
 
 
-def _ratio(measured: StrategySamples, strategy: str, base: str) -> str:
-    pairs = zip(measured.samples[strategy]["wall"], measured.samples[base]["wall"], strict=True)
-    ratios = [above / below for above, below in pairs]
-    return (
-        f"wall time {strategy} / {base}: {statistics.median(ratios):.2f}, "
-        f"from {min(ratios):.2f} to {max(ratios):.2f} over {_rounds(len(ratios))}"
-    )
-
-
-def _presaving_cost(seconds: float, nbytes: float, medians: Mapping[str, Mapping[str, float]]) -> str:
+def _presaving_cost(seconds: float, nbytes: float, means: Mapping[str, Mapping[str, float]]) -> str:
     cost = f"presaving took {seconds:.2f} s and {nbytes / 1e6:.1f} MB once"
-    if not {"raw", "presaved"} <= medians.keys():
+    if not {"raw", "presaved"} <= means.keys():
         return cost
-    gain = medians["raw"]["wall"] - medians["presaved"]["wall"]
+    gain = means["raw"]["wall"] - means["presaved"]["wall"]
     if gain <= 0:
         return f"{cost}, and gained nothing"
     return f"{cost}, which pays off after {seconds / gain:.1f} epochs"

@@ -45,6 +45,12 @@ class Interval:
         return math.inf if self.low is None or self.high is None else self.high / self.low
 
     @property
+    def inverse(self) -> Interval:
+        """The ratio the other way round."""
+        low, high = (None if each is None else 1 / each for each in (self.high, self.low))
+        return Interval(1 / self.estimate, low, high, self.count)
+
+    @property
     def excludes_one(self) -> bool:
         """True if the interval shows a difference."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high

@@ -222,11 +222,10 @@ def test_what_prepares_a_loader_is_run_once_and_its_cost_is_known(data: Data, re
 
 
 @pytest.mark.slow
-def test_a_loader_is_asked_for_the_batches_of_its_cell_and_closed(data: Data) -> None:
-    with open_loader(Cell("stored", batch_size=8), data) as loader:
-        assert [len(batch["label"]) for batch in loader] == [8, 8, 4]
-    with open_loader(Cell("generated", batch_size=16), data) as loader:
-        first, second = ([leaves_in(batch)[1].tolist() for batch in loader] for _ in range(2))
+def test_a_loader_is_asked_for_the_batches_of_its_cell(data: Data) -> None:
+    assert [len(batch["label"]) for batch in open_loader(Cell("stored", batch_size=8), data)] == [8, 8, 4]
+    loader = open_loader(Cell("generated", batch_size=16), data)
+    first, second = ([leaves_in(batch)[1].tolist() for batch in loader] for _ in range(2))
     assert [len(batch) for batch in first] == [16, 4]
     assert first != second
     assert sorted(chain(*first)) == sorted(chain(*second))

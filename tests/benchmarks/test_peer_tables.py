@@ -63,9 +63,9 @@ def results(*rows: RawRow) -> PeerResults:
 
 
 SAMPLE = results(
-    row(OURS, [1.0, 1.1, 1.0, 1.2, 1.0, 1.0]),
+    row(OURS, [1.0, 1.1, 0.9, 1.2, 0.8, 1.0]),
     row(OURS, [0.5] * 6, tuned=True, prefetch_size=6),
-    row("SPDL, simplejpeg", [2.0, 2.2, 2.0, 2.4, 2.0, 2.0]),
+    row("SPDL, simplejpeg", [2.0, 2.2, 1.8, 2.4, 1.6, 2.0]),
     row("SPDL, simplejpeg", [0.25] * 6, tuned=True, workers=3, buffer_size=2),
 )
 
