@@ -240,15 +240,14 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
             first = run_epoch(epochs, content.noting(compute.step))
             score = compute.score
         count = float(min(MAX_EPOCHS, math.ceil(conditions.min_seconds / first.wall.total)))
-        epoch_count = max(1, round(count if meeting is None else max(meeting.gather(count))))
-        recipe = Recipe(epochs=epoch_count, etl_alone=True, compute_seconds=conditions.min_seconds)
+        epoch_count = round(count if meeting is None else max(meeting.gather(count)))
+        recipe = Recipe(epochs=max(1, epoch_count), etl_alone=True, compute_seconds=conditions.min_seconds)
         sample = take_sample(loading, recipe)
-    stalls = np.reshape(sample.stalls, (epoch_count, -1))
     return CellMetrics(
         etl=cast(Split, sample.etl_alone).total,
         epoch=sample.epoch,
         compute_alone=sample.compute_alone * sample.epoch.batches,
-        p99_stall=float(np.quantile(stalls[:, stalls.shape[1] > 1 :], 0.99)),
+        p99_stall=float(np.quantile(sample.later_stalls, 0.99)),
         peak_memory=memory.nbytes,
         digest=content.digest.hexdigest(),
         score=score,

@@ -72,7 +72,7 @@ def make_sample(**metrics: Any) -> AuditedSample:
     sample = AuditedSample(
         epoch=replace(epoch, **of_epoch),
         etl_alone=loading,
-        stalls=[0.01] * 10,
+        stalls=[[0.01] * 10],
         compute_alone=0.01,
         harness=0.0,
         cpu_seconds=0.2,

@@ -278,7 +278,7 @@ def losses_of(samples: Mapping[int, Sample], scale: EpochScale) -> Losses:
 
 def stall_tails_of(samples: Mapping[int, Sample]) -> StallTails:
     """Return the stalls before single batches, of all rounds; the first of an epoch counts only if it is alone."""
-    stalls = np.concatenate([each.stalls[1:] or each.stalls for each in samples.values()])
+    stalls = np.array([stall for each in samples.values() for stall in each.later_stalls])
     median, p99 = np.quantile(stalls, (0.5, 0.99))
     return StallTails(float(median), float(p99), float(stalls.max()))
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
-import numpy as np
-
 from .arrays import access_of, copy_of, layout_of
 from .clock import EpochMetrics, EpochTimes, Split, Step, run_epoch, seconds_of_step
 from .epochs import Compute, Epochs, Loading, close_loader
@@ -119,8 +117,8 @@ class Sample(JsonValues):
         Times of the epoch.
     etl_alone : Split or None
         Times of an epoch of loading alone; None if it was not measured.
-    stalls : list of float
-        Seconds of the stall before each batch, of all epochs.
+    stalls : list of list of float
+        Seconds of the stall before each batch, by epoch.
     compute_alone, harness : float
         Seconds per batch of a step on a batch in memory with nothing else running, and of the measuring loop itself.
     cpu_seconds : float
@@ -157,11 +155,13 @@ class Sample(JsonValues):
         What loading did while the training loop waited, without the first batch; None if that is unknown.
     transfer : Split or None
         The part of its steps in which they waited for the copy of their batch to the device. None if that is unknown.
+    walls : list of float
+        Wall seconds of each epoch.
     """
 
     epoch: EpochMetrics
     etl_alone: Split | None
-    stalls: list[float]
+    stalls: list[list[float]]
     compute_alone: float
     harness: float
     cpu_seconds: float
@@ -183,6 +183,12 @@ class Sample(JsonValues):
     loading_waits: WaitTimes | None = None
     transfer: Split | None = None
     throttled: float = 0.0
+    walls: list[float] = field(default_factory=list)
+
+    @property
+    def later_stalls(self) -> list[float]:
+        """Stalls of all epochs but before their first batches, unless these are alone."""
+        return [stall for each in self.stalls for stall in each[1:] or each]
 
     @property
     def storage(self) -> Split | None:
@@ -252,7 +258,7 @@ def take_sample(loading: Loading, recipe: Recipe) -> Sample:
     return Sample(
         epoch=EpochMetrics.mean([each.metrics for each in timed]),
         etl_alone=None if etl_alone is None else etl_alone.wall,
-        stalls=np.concatenate([each.stalls for each in timed]).tolist(),
+        stalls=[each.stalls.tolist() for each in timed],
         compute_alone=compute_alone,
         harness=_harness_seconds(resident[0], compute.no_op),
         cpu_seconds=noise.own_seconds / len(timed),
@@ -273,6 +279,7 @@ def take_sample(loading: Loading, recipe: Recipe) -> Sample:
         etl_cpu_seconds=etl_cpu,
         loading_waits=waits.times(computing.names),
         transfer=_transfer(compute, last.start_up),
+        walls=[each.wall.total for each in timed],
     )
 
 

@@ -205,11 +205,11 @@ def test_noise_has_the_lowest_and_the_highest_cpu_frequency() -> None:
 
 
 def test_stalls_of_all_rounds_are_pooled_without_the_first_of_each_epoch() -> None:
-    rounds = {0: make_sample(stalls=[9.0, 0.1, 0.2]), 1: make_sample(stalls=[9.0, 0.3, 0.4])}
+    rounds = {0: make_sample(stalls=[[9.0, 0.1], [9.0, 0.2]]), 1: make_sample(stalls=[[9.0, 0.3, 0.4]])}
     tails = stall_tails_of(rounds)
     assert (tails.median, tails.largest) == pytest.approx((0.25, 0.4))
     assert 0.39 < tails.p99 < 0.4
-    assert stall_tails_of({0: make_sample(stalls=[9.0])}).largest == 9.0  # there is no other
+    assert stall_tails_of({0: make_sample(stalls=[[9.0]])}).largest == 9.0  # there is no other
 
 
 def test_utilisation_is_compute_alone_over_wall() -> None:
