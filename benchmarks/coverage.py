@@ -27,6 +27,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import etl
+import presave
 from benchmarks.console import print_table, say_failure, wide_console
 from benchmarks.measuring.statistics import (
     CONFIDENCE,
@@ -38,8 +40,6 @@ from benchmarks.measuring.statistics import (
     ratio_intervals,
 )
 from benchmarks.measuring.values import JsonValues
-from etl import Batch, Pipeline, RawIterator
-from etl.sources.record import RecordSequence
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "coverage"
 EQUAL = ("--strategies", "raw,a=raw,b=raw")
@@ -115,12 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def plain(source: RecordSequence, pipeline: Pipeline, batch_size: int) -> Iterator[Batch]:
+def plain(source: presave.RecordSequence, pipeline: etl.Pipeline, batch_size: int) -> Iterator[etl.Batch]:
     """Load as `raw` does."""
-    yield from RawIterator(source, pipeline, batch_size)
+    yield from etl.RawIterator(source, pipeline, batch_size)
 
 
-def delayed(source: RecordSequence, pipeline: Pipeline, batch_size: int) -> Iterator[Batch]:
+def delayed(source: presave.RecordSequence, pipeline: etl.Pipeline, batch_size: int) -> Iterator[etl.Batch]:
     """Load as `plain` does, and take `DELAYED_RATIO` of its time for each batch."""
     began = time.perf_counter()
     for batch in plain(source, pipeline, batch_size):

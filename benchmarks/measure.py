@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -204,11 +205,9 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     return {}, one_answer(answer)
 
 
-def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellMetrics:
-    """Return all metrics of a cell, from one process.
-
-    The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
-    `min_seconds`. Then a sample is taken as in a comparison.
+@contextmanager
+def loading_of(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> Iterator[tuple[Loading, Compute]]:
+    """Yield how a cell loads and its compute, with its runtime settings in force.
 
     Parameters
     ----------
@@ -219,28 +218,37 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
     rank : Rank, optional
         This rank of several, which begin all epochs together.
     """
-    data, meeting = conditions.data, None if rank is None else rank.meet()
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),
         etl.runtime.GcPolicy(cell.garbage_collection),
     ):
-        compute = Compute(cell, data, None if rank is None else partial(distributed, rank))
+        compute = Compute(cell, conditions.data, None if rank is None else partial(distributed, rank))
         loading = Loading(
-            partial(_open, cell, data, rank),
+            partial(_open, cell, conditions.data, rank),
             lambda _: compute,
-            [] if cell.is_foreign else files_of(cell, data),
+            [] if cell.is_foreign else files_of(cell, conditions.data),
             is_cold=cell.page_cache == COLD,
             can_rewind=not cell.is_foreign,
             is_ahead=cell.is_async or cell.is_foreign,
-            meeting=meeting,
+            meeting=None if rank is None else rank.meet(),
         )
+        yield loading, compute
+
+
+def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellMetrics:
+    """Return all metrics of a cell, from one process.
+
+    The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
+    `min_seconds`. Then a sample is taken as in a comparison. The parameters are those of `loading_of`.
+    """
+    with loading_of(cell, conditions, rank) as (loading, compute):
         content = EpochContent()
         with PeakMemory() as memory, Epochs(loading) as epochs:
             first = run_epoch(epochs, content.noting(compute.step))
             score = compute.score
         count = float(min(MAX_EPOCHS, math.ceil(conditions.min_seconds / first.wall.total)))
-        epoch_count = round(count if meeting is None else max(meeting.gather(count)))
+        epoch_count = round(count if loading.meeting is None else max(loading.meeting.gather(count)))
         recipe = Recipe(epochs=max(1, epoch_count), etl_alone=True, compute_seconds=conditions.min_seconds)
         sample = take_sample(loading, recipe)
     return CellMetrics(

@@ -1,4 +1,4 @@
-"""Measure what makes samples of one strategy differ: `python -m benchmarks.variances SOURCE`.
+"""Measure what makes samples of one strategy differ: `python -m benchmarks.variances`.
 
 Several servers are started, several processes forked from each, and several epochs run in each process, as a comparison
 does with one process a server. Two equal arms take turns, so that their ratio has components, too. From these and from
@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +23,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.console import print_table, say, say_failure, wide_console
-from etl.comparison.preparation import opened_workload
-from etl.comparison.processes import Processes
-from etl.comparison.schedule import COMPUTE_SECONDS
-from etl.comparison.settings import Settings
-from etl.comparison.workload import Workload
-from etl.measuring.processes import MeasurementError
-from etl.measuring.values import JsonValues
+from benchmarks.measure import Conditions, cpus_of_cells, loading_of
+from benchmarks.measuring.layout import draw_environment, draw_hash_seed
+from benchmarks.measuring.processes import FreshServers, MeasurementError
+from benchmarks.measuring.sample import Recipe, take_sample
+from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
+from benchmarks.measuring.values import JsonValues
+from benchmarks.servers import import_everything, start_server
+from benchmarks.workload import make_data
 
 FOLDER = Path(__file__).parents[1] / ".asv" / "variances"
 LEVELS = ("server", "process", "epoch")
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the servers that are missing, and print the components; return 2 if that fails."""
     options = parse(arguments)
     errors = Console(stderr=True)
-    path = options.samples or FOLDER / f"{Path(options.source).name}-{options.strategy}.json"
+    path = options.samples or FOLDER / f"{options.strategy}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Servers are kept in {path}.", highlight=False, soft_wrap=True)
     asked = {name: str(value) for name, value in vars(options).items() if name not in ("servers", "samples")}
@@ -73,16 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if study.options != asked:
         say_failure(ValueError(f"{path} was measured with {study.options}; name another file"), errors)
         return 2
-    settings = Settings(options.source, (options.strategy,), records=options.records, batch_size=options.batch_size)
+    cell = Cell(options.strategy)
+    profile = Profile(
+        "variances", options.photographs, options.image_size, rounds=1, seconds_per_figure=0.0, grid=False
+    )
     try:
-        with opened_workload(settings) as (workload, affinity), Processes(workload, affinity) as processes:
-            workload.select(options.records)
+        with tempfile.TemporaryDirectory() as folder:
+            conditions = Conditions(make_data(profile, Path(folder), [cell]), 0.0, cpus_of_cells())
             for number in range(len(study.servers), options.servers):
                 errors.print(f"server {number + 1} of {options.servers}", highlight=False)
-                measured = measure_server(workload, processes, options.processes, options.epochs)
+                measured = measure_server(cell, conditions, options.processes, options.epochs)
                 study = replace(study, servers=[*study.servers, measured])
                 path.write_text(json.dumps(study.to_json()) + "\n")
-    except (MeasurementError, ValueError) as error:
+    except MeasurementError as error:
         say_failure(error, errors)
         return 2
     except KeyboardInterrupt:
@@ -92,31 +99,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_server(workload: Workload, processes: Processes, count: int, epochs: int) -> ServerTimes:
+def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) -> ServerTimes:
     """Start a server, and measure processes of two equal arms in turn.
 
     Parameters
     ----------
-    workload : Workload
-        The work, with one strategy.
-    processes : Processes
-        Takes the samples.
+    cell : Cell
+        What is measured.
+    conditions : Conditions
+        Conditions of all processes.
     count : int
         Processes of each arm.
     epochs : int
         Epochs of each process.
     """
-    (candidate,) = workload.candidates()
-    began = time.monotonic()
-    processes.renew()
-    processes.tune(candidate, 1)  # a server is ready when it answers
-    ready = time.monotonic()
-    recipe = replace(workload.recipe(candidate), epochs=epochs, compute_seconds=COMPUTE_SECONDS)
+    request = {"conditions": conditions.to_json(), "strategy": cell.strategy, "epochs": epochs}
+    environment = draw_environment()
     walls: list[list[list[float]]] = [[], []]
-    for number in range(2 * count):  # A, B, B, A
-        walls[number % 4 in (1, 2)].append(processes.measure(candidate, recipe).walls)
-    timed = sum(map(sum, walls[0] + walls[1]))
-    return ServerTimes(walls, ready - began, (time.monotonic() - ready - timed) / (2 * count))
+    with FreshServers(
+        lambda: start_server(
+            "a cell", "variances:prepare", request, hash_seed=draw_hash_seed(), environment=environment
+        )
+    ) as server:
+        server.renew()
+        began = time.monotonic()
+        for number in range(2 * count):  # A, B, B, A
+            walls[number % 4 in (1, 2)].append(list(server.sample(str(cell), {"number": number})["walls"]))
+        taken = time.monotonic() - began
+        timed = sum(map(sum, walls[0] + walls[1]))
+        return ServerTimes(walls, server.start_seconds, (taken - timed) / (2 * count))
+
+
+def prepare(request: Request) -> tuple[Answer, OpenSession]:
+    """Import everything. A session is a process; its answer has the wall seconds of its epochs."""
+    conditions, cell = Conditions.from_json(request["conditions"]), Cell(request["strategy"])
+    os.sched_setaffinity(0, conditions.cpus)
+    import_everything()
+
+    def answer(asked: Request) -> Answer:  # noqa: ARG001 - all are alike
+        with loading_of(cell, conditions) as (loading, _):
+            return {"walls": take_sample(loading, Recipe(epochs=request["epochs"])).walls}
+
+    return {}, one_answer(answer)
 
 
 def components(values: np.ndarray) -> list[float]:
@@ -189,9 +213,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.variances", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("source", help="such as a folder of photographs")
-    parser.add_argument("--strategy", default="raw", help="default: raw")
-    for name, default in (("servers", 10), ("processes", 4), ("epochs", 4), ("records", 320), ("batch-size", 32)):
+    parser.add_argument("--strategy", choices=tuple(STRATEGIES), default="raw", help="default: raw")
+    for name, default in (("servers", 10), ("processes", 4), ("epochs", 4), ("photographs", 320), ("image-size", 128)):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default: {default}")
     parser.add_argument("--samples", type=Path, metavar="FILE", help="the file of servers (default: below .asv)")
     options = parser.parse_args(arguments)

@@ -112,7 +112,7 @@ def test_a_loader_has_two_rows_which_are_compared_like_with_like() -> None:
 def test_the_text_names_the_run_the_tuned_settings_and_what_is_missing() -> None:
     text = " ".join(render([SAMPLE]).split())
     assert "`python -m benchmarks.peers --tune-budget 60s` at commit 0123456789abcdef on 2 CPUs (a processor)" in text
-    assert "medians of 6 rounds, each loader tuned for 60 s." in text
+    assert "means of 6 rounds, each loader tuned for 60 s." in text
     assert f"Tuned settings: {OURS}: `prefetch_size=6`; SPDL, simplejpeg: `workers=3, buffer_size=2`." in text
     assert "Images, against this project's: reference: fair-etl; close (0.002): SPDL, simplejpeg." in text
     assert "Not in the table: FFCV, JPEG (no wheel)." in text
