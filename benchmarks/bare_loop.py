@@ -74,12 +74,6 @@ def take_turns(
 
     Parameters
     ----------
-    loader : iterable of batches
-        Each iteration is an epoch.
-    rounds : int
-        In each, both loops run in random order.
-    epochs : int
-        Epochs of each loop in a round.
     progress : callable
         Called with what is going on.
     """

@@ -126,10 +126,6 @@ def watch(command: Sequence[str], doing: str, progress: Callable[[], str | None]
 
     Parameters
     ----------
-    command : sequence of str
-        The command.
-    doing : str
-        What it does until it prints a line.
     progress : callable
         Returns a line to print, or None. It may have an attribute `doing`.
     console : Console

@@ -313,10 +313,6 @@ def cell_at(axis: str, value: str | int, strategy: str | None = None) -> Cell:
     ----------
     axis : str
         Key of `AXES`.
-    value : str or int
-        The value there.
-    strategy : str, optional
-        Another strategy than that of the base point.
     """
     base = AXES[axis].base if strategy is None else replace(AXES[axis].base, strategy=strategy)
     return replace(base, **{axis: value})  # type: ignore[arg-type]

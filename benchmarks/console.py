@@ -25,30 +25,12 @@ def wide_console() -> Console:
 
 
 def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequence[str] = ()) -> None:
-    """Print `table` as `etl compare` prints its own: columns that do not fit go into a further table beneath.
-
-    Parameters
-    ----------
-    table, console
-        The table, and the console to print it on.
-    keys : int
-        Columns, counted from the left, that name a row and are repeated in every table.
-    first : sequence of str
-        Headings of the columns that go into the first table.
-    """
+    """Print `table` as `etl compare` prints its own: columns that do not fit go into a further table beneath."""
     tables.print_table(table, console, keys=keys, first=first)
 
 
 def say(text: str, console: Console, style: str = "") -> None:
-    """Print `text` wrapped at words; in a pipe or a file on one line, however long, so that it can be searched for.
-
-    Parameters
-    ----------
-    text, console
-        The text, and the console to print it on.
-    style : str
-        As rich takes it.
-    """
+    """Print `text` wrapped at words; in a pipe or a file on one line, however long, so that it can be searched for."""
     text = tables.encodable(text, console.encoding)
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
@@ -67,15 +49,7 @@ def progress_bar(title: str, console: Console) -> Iterator[Progress]:
 
 
 def comma_separated(known: Collection[str], kind: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a `type` for argparse that reads names separated by commas.
-
-    Parameters
-    ----------
-    known : collection of str
-        The names that are accepted.
-    kind : str
-        What they are names of, for the error message.
-    """
+    """Return a `type` for argparse that reads names separated by commas."""
 
     def read(text: str) -> tuple[str, ...]:
         names = tuple(dict.fromkeys(text.split(",")))

@@ -184,15 +184,7 @@ def keep(path: Path, study: Study) -> None:
 
 
 def describe(runs: Sequence[Run], truth: float = 1.0) -> str:
-    """Return how many comparisons were wrong, the bounds of that proportion, and how wide the intervals were.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        The comparisons.
-    truth : float
-        The true ratio.
-    """
+    """Return how many comparisons were wrong, the bounds of that proportion, and how wide the intervals were."""
     tables = [each.intervals for each in runs]
     tables = [each for each in tables if each and each[0].low is not None]
     if not tables:
@@ -217,15 +209,7 @@ def _excludes(interval: Interval, truth: float) -> bool:
 
 
 def simulate(console: Console, tables: int = SIMULATED_TABLES) -> None:
-    """Print in how many tables of equal arms all intervals hold, and their median half-width, by way of making them.
-
-    Parameters
-    ----------
-    console : Console
-        The console to print on.
-    tables : int
-        Tables of each kind.
-    """
+    """Print in how many tables of equal arms all intervals hold, and their median half-width, by way of making them."""
     found = Table(title=f"{tables:,} tables of equal arms each: all intervals of 95% hold (median half-width)")
     for column in ("noise", "rivals", "rounds", *METHODS):
         found.add_column(column, justify="right")

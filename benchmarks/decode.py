@@ -89,12 +89,8 @@ def make_epoch(source: etl.ImageFolder, decoder: str, threads: int) -> Operation
 
     Parameters
     ----------
-    source : ImageFolder
-        The photographs.
     decoder : str
         A key of `DECODERS`.
-    threads : int
-        Threads that load.
     """
     pipeline = etl.image_pipeline(IMAGE_SIZE, decoder)
     raw = etl.RawIterator(source, pipeline, BATCH_SIZE, shuffle=True, seed=SEED)
@@ -115,8 +111,6 @@ def in_threads(work: Callable[[int], object], count: int, threads: int) -> None:
     ----------
     work : callable
         Called with one index.
-    count, threads : int
-        The numbers of indices and of threads.
     """
 
     def take(first: int) -> None:

@@ -138,8 +138,6 @@ class EndToEnd(ABC):
         ----------
         cache : dict
             What `setup_cache` returned.
-        values : tuple
-            Values of the suite's axes.
         metric : callable
             Returns the metric.
         whole_epochs : bool

@@ -23,11 +23,6 @@ from benchmarks.workload import SEED, Data, Loader, make_pipeline, open_source, 
 def check_functions(functions: Mapping[str, str]) -> None:
     """Import the loaders of the user in a process of their own.
 
-    Parameters
-    ----------
-    functions : mapping of str to str
-        Their functions, by strategy.
-
     Raises
     ------
     ValueError
@@ -77,19 +72,7 @@ def find_function(name: str) -> Callable[..., Any]:
 
 
 def prepare_loaders(functions: Mapping[str, str], data: Data, folder: Path, cpus: Sequence[int]) -> None:
-    """Run what prepares the loaders of the user, once, and add the loaders to `data` with its cost.
-
-    Parameters
-    ----------
-    functions : mapping of str to str
-        Their functions, by strategy.
-    data : Data
-        The photographs.
-    folder : path
-        For the files of the loaders, each in a folder of its own.
-    cpus : sequence of int
-        The CPUs, by number, that may be used.
-    """
+    """Run what prepares the loaders of the user, once, and add the loaders to `data` with its cost."""
     for name, function in functions.items():
         loader = data.loaders[name] = Loader(function, str(folder / f"loader-{name}"))
         Path(loader.folder).mkdir()

@@ -121,12 +121,8 @@ def measure_operations(folder: Path, rows: int, rounds: int) -> Timings:
 
     Parameters
     ----------
-    folder : path
-        For the stores.
     rows : int
         Records, a multiple of `BATCH`.
-    rounds : int
-        Interleaved rounds.
     """
     images = np.random.default_rng(SEED).integers(0, 256, (rows, SIDE, SIDE, 3), np.uint8)
     records = [{"features": image, "label": number} for number, image in enumerate(images)]
@@ -221,10 +217,6 @@ def show(results: Timings, rows: int, console: Console) -> None:
     ----------
     results : dict
         Seconds of each operation.
-    rows : int
-        Records that were read.
-    console : Console
-        The console to print on.
     """
     rounds = len(results["memcpy"])
     table = Table(

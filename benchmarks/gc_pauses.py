@@ -80,8 +80,6 @@ def pause(shape: str, objects: int) -> dict[str, Any]:
     ----------
     shape : str
         A key of `SHAPES`.
-    objects : int
-        Objects on the heap.
 
     Returns
     -------

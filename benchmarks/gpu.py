@@ -89,8 +89,6 @@ def measure(dtype: str, options: argparse.Namespace) -> etl.Report:
     ----------
     dtype : str
         Dtype of features and weights.
-    options : Namespace
-        The options of the command line.
     """
     return etl.compare(
         find_photographs(options.photographs),
@@ -105,15 +103,7 @@ def measure(dtype: str, options: argparse.Namespace) -> etl.Report:
 
 
 def table(report: etl.Report, title: str) -> Table:
-    """Return a table of one comparison.
-
-    Parameters
-    ----------
-    report : Report
-        The comparison.
-    title : str
-        Title of the table.
-    """
+    """Return a table of one comparison."""
     made = Table(title=title)
     made.add_column("strategy")
     for heading in ("images/s", "ratio", "95% interval", "utilisation", "stall, s", "copies, s", "device MB"):
@@ -146,8 +136,6 @@ def save(reports: Mapping[str, etl.Report], device: str) -> Path:
     ----------
     reports : dict of str to Report
         Reports by dtype.
-    device : str
-        Name of the device.
     """
     file = RESULTS / f"gpu-{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
     written = {"device": device, "reports": {dtype: report.as_dict() for dtype, report in reports.items()}}
@@ -157,11 +145,6 @@ def save(reports: Mapping[str, etl.Report], device: str) -> Path:
 
 def find_device(allow_cpu: bool) -> str:
     """Return the name of the device that computes.
-
-    Parameters
-    ----------
-    allow_cpu : bool
-        Accept the CPU.
 
     Raises
     ------

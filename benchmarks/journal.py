@@ -101,17 +101,7 @@ class Journal(Generic[Variant, Sample]):
         self.taken = taken or {}
 
     def note(self, variant: Variant, number: int, sample: Sample) -> None:
-        """Add a sample.
-
-        Parameters
-        ----------
-        variant : Variant
-            What was measured.
-        number : int
-            Number of the round.
-        sample : Sample
-            The sample.
-        """
+        """Add a sample."""
         self._write(_line(variant, number, sample))
 
     def note_failure(self, variant: Variant) -> None:
@@ -135,17 +125,6 @@ def open_journal(
     """Open the journal of these variants, with the samples of complete rounds in it.
 
     Journals of another commit, profile or machine, or of other code that measures, are other files.
-
-    Parameters
-    ----------
-    kind : Kind
-        The kind of the journal.
-    variants : sequence of Variant
-        What is measured.
-    profile : Profile
-        The profile, with the number of rounds.
-    conditions : JSON values
-        What samples depend on besides.
     """
     folder = os.environ.get(JOURNAL_VARIABLE)
     if folder is None:
@@ -188,8 +167,6 @@ def remove_ended(folder: Path, since: float) -> None:
 
     Parameters
     ----------
-    folder : Path
-        Where the journals are.
     since : float
         Time of `time.time`: older journals are those of other runs, and stay.
     """

@@ -68,15 +68,6 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     Every round has a server of its own, with another memory layout: its samples are one independent repetition. The
     complete rounds of an interrupted call are not measured again, if there is a journal.
 
-    Parameters
-    ----------
-    cells : iterable of Cell
-        The cells, in any order: each round shuffles them.
-    data : Data
-        The photographs and stores that they read.
-    profile : Profile
-        Decides the number of rounds, and the duration of each part of a measurement.
-
     Raises
     ------
     DifferentWork
@@ -207,17 +198,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
 @contextmanager
 def loading_of(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> Iterator[tuple[Loading, Compute]]:
-    """Yield how a cell loads and its compute, with its runtime settings in force.
-
-    Parameters
-    ----------
-    cell : Cell
-        The cell.
-    conditions : Conditions
-        Conditions of this process.
-    rank : Rank, optional
-        This rank of several, which begin all epochs together.
-    """
+    """Yield how a cell loads and its compute, with its runtime settings in force."""
     with (
         etl.runtime.HeapPolicy(cell.heap),
         etl.runtime.ThreadPolicy(compute_threads(cell, len(conditions.cpus))),

@@ -121,12 +121,6 @@ def make_iterator(
 
     Parameters
     ----------
-    photographs : path
-        Their folder.
-    count : int
-        Threads or processes.
-    batch_size : int
-        Records in a batch.
     workers : str
         One of `WORKERS`.
     """
@@ -145,14 +139,6 @@ def measure_overlap(
 
     Parameters
     ----------
-    photographs : path
-        Their folder.
-    wanted : tuple of float
-        Ratios of ETL to compute.
-    rounds : int
-        Samples of each.
-    count : int
-        Threads or processes.
     workers : str
         One of `WORKERS`.
     """
@@ -236,17 +222,7 @@ def measure_example() -> Iterator[tuple[float, float]]:
 
 
 def measure_beside_compute(photographs: Path, rounds: int, threads: int) -> Timings:
-    """Measure training on the cores that also load: its wall time over the least possible, and its overlap.
-
-    Parameters
-    ----------
-    photographs : path
-        Their folder.
-    rounds : int
-        Samples.
-    threads : int
-        Threads that load; also the number of cores.
-    """
+    """Measure training on the cores that also load: its wall time over the least possible, and its overlap."""
     import torch
 
     results: Timings = {"wall over limit": [], "overlap": []}

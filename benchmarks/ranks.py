@@ -33,16 +33,8 @@ def measure_on_ranks(
 
     Parameters
     ----------
-    count : int
-        Number of ranks.
     start : callable
         Returns a new server for a rank, called with its CPUs.
-    cpus : sequence of int
-        The CPUs of all ranks together.
-    name : str
-        What is measured, for errors.
-    cell : JSON values
-        The cell.
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         meeting = Path(folder) / "meeting"

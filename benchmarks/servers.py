@@ -41,8 +41,6 @@ def start_server(
         As `Server` takes them.
     prepare : str
         The `module:function` of a `measuring.server.Prepare` in this folder.
-    interpreter : str
-        Python, with numpy, psutil and xxhash.
     packages : path or None
         The folder with the packages to be measured; None measures the installed ones.
     """

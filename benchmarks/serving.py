@@ -163,19 +163,7 @@ SERVERS_OF_TORCH = ("lock", "model per thread")
 
 @contextlib.contextmanager
 def clients(count: int, connect: Connect, check: Check, work: Callable[[Answer], None]) -> Iterator[None]:
-    """Call `work(answer)` in each of `count` threads, from the start of the block, whose end waits for them.
-
-    Parameters
-    ----------
-    count : int
-        Number of threads.
-    connect : callable
-        Makes what a client calls.
-    check : Check
-        Asks each server once before the block.
-    work : callable
-        What a client does with what it calls.
-    """
+    """Call `work(answer)` in each of `count` threads, from the start of the block, whose end waits for them."""
     begin = threading.Barrier(count + 1)
 
     def client() -> None:
@@ -201,19 +189,7 @@ def clients(count: int, connect: Connect, check: Check, work: Callable[[Answer],
 
 
 def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: Check) -> Load:
-    """Let clients ask again as soon as they are answered.
-
-    Parameters
-    ----------
-    connect : callable
-        Makes what a client calls.
-    count : int
-        Number of client threads.
-    seconds : float
-        How long they ask.
-    check : Check
-        The requests, and whether answers are right.
-    """
+    """Let clients ask again as soon as they are answered."""
     latencies: list[float] = []
     ends: list[float] = []
 
@@ -233,23 +209,7 @@ def as_fast_as_answered(connect: Connect, count: int, seconds: float, check: Che
 
 
 def at_a_rate(connect: Connect, count: int, seconds: float, check: Check, rate: float, seed: int) -> Load:
-    """Let requests arrive at random moments, `rate` of them a second on average.
-
-    Parameters
-    ----------
-    connect : callable
-        Makes what a client calls.
-    count : int
-        Number of client threads, which take requests in the order in which they arrive.
-    seconds : float
-        How long requests arrive.
-    check : Check
-        The requests, and whether answers are right.
-    rate : float
-        Arrivals a second.
-    seed : int
-        Decides the moments.
-    """
+    """Let requests arrive at random moments, `rate` of them a second on average."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, int(rate * seconds)))
     arrived: queue.SimpleQueue[tuple[float, int] | None] = queue.SimpleQueue()
     latencies: list[float] = []
@@ -277,8 +237,6 @@ class Check:
 
     Parameters
     ----------
-    model : torch.nn.Module
-        Gives the right answers.
     shape : tuple of int
         Shape of a record.
     """
@@ -337,14 +295,8 @@ def measure(
     ----------
     model_name : str
         A key of `SHAPES`.
-    clients : int
-        Client threads.
     workers : int
         Threads of `etl.ParallelInference`.
-    rounds : int
-        Measurements of each load, of each server.
-    seconds : float
-        Duration of a load.
     shares : sequence of float
         Arrival rates, as shares of what one model behind a lock answers at most.
     say : callable

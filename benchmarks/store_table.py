@@ -65,19 +65,7 @@ class Loading:
 
 
 def show_store_table(photographs: Photographs, rounds: int, folder: Path, console: Console) -> dict[str, list[Sample]]:
-    """Measure all formats and stages, print the table, and return the samples.
-
-    Parameters
-    ----------
-    photographs : Photographs
-        The photographs that are stored.
-    rounds : int
-        Interleaved rounds.
-    folder : path
-        For the stores.
-    console : Console
-        The console to print on.
-    """
+    """Measure all formats and stages, print the table, and return the samples."""
     loading = Loading(photographs)
     with loading.raw() as iterator:
         expected = _digest(iterator)

@@ -20,18 +20,7 @@ Suite = TypeVar("Suite", bound="type[Any]")
 
 
 def in_rounds(operations: Mapping[str, Operation], rounds: int, passes: int = 1) -> Timings:
-    """Time operations in interleaved rounds, so that a change of the machine's speed affects all of them.
-
-    Parameters
-    ----------
-    operations : mapping of str to callable
-        The operations, by name. Every pass shuffles them.
-    rounds : int
-        Samples of each.
-    passes : int
-        Timings for each sample. The sample is the fastest of them: an operation always does the same work, and other
-        processes can only slow it down.
-    """
+    """Time operations in interleaved rounds, so that a change of the machine's speed affects all of them."""
     timed = Rounds(operations, lambda name, _: _seconds(operations[name]), seed=SEED)
     timed.run(rounds * passes)
     return {
@@ -41,15 +30,7 @@ def in_rounds(operations: Mapping[str, Operation], rounds: int, passes: int = 1)
 
 
 def ratios(timings: Timings, numerator: str, denominator: str) -> list[float]:
-    """Divide one operation's timings by another's, round by round.
-
-    Parameters
-    ----------
-    timings : dict
-        The timings of both.
-    numerator, denominator : str
-        Names of operations.
-    """
+    """Divide one operation's timings by another's, round by round."""
     return [one / other for one, other in zip(timings[numerator], timings[denominator], strict=True)]
 
 

@@ -182,17 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outcome:
-    """Tune a workload, measure its grid, and compare the choice with the best of it.
-
-    Parameters
-    ----------
-    name : str
-        Name of the workload.
-    workload : Workload
-        The workload.
-    options : Namespace
-        The options of the command line.
-    """
+    """Tune a workload, measure its grid, and compare the choice with the best of it."""
     source = _source(workload.source)
     started = time.monotonic()
     tuning = etl.tune(source, {"tuned": workload.strategy}, budget=options.budget, tuning_cache="", **workload.settings)
@@ -231,21 +221,7 @@ def measure(name: str, workload: Workload, options: argparse.Namespace) -> Outco
 def _compare(
     source: str, workload: Workload, configured: Mapping[str, Mapping[str, Any]], rounds: int, seconds: float
 ) -> Any:
-    """Return the report of all configurations of the workload's strategy, which takes about `seconds`.
-
-    Parameters
-    ----------
-    source : str
-        What is loaded.
-    workload : Workload
-        The workload.
-    configured : dict of str to dict
-        Settings by name of the configuration.
-    rounds : int
-        Rounds in which they take turns.
-    seconds : float
-        Time budget.
-    """
+    """Return the report of all configurations of the workload's strategy, which takes about `seconds`."""
     return etl.compare(
         source,
         dict.fromkeys(configured, workload.strategy),

@@ -100,19 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure_server(cell: Cell, conditions: Conditions, count: int, epochs: int) -> ServerTimes:
-    """Start a server, and measure processes of two equal arms in turn.
-
-    Parameters
-    ----------
-    cell : Cell
-        What is measured.
-    conditions : Conditions
-        Conditions of all processes.
-    count : int
-        Processes of each arm.
-    epochs : int
-        Epochs of each process.
-    """
+    """Start a server, and measure processes of two equal arms in turn."""
     request = {"conditions": conditions.to_json(), "strategy": cell.strategy, "epochs": epochs}
     environment = draw_environment()
     walls: list[list[list[float]]] = [[], []]
@@ -168,8 +156,6 @@ def repetitions(variances: Sequence[float], costs: Sequence[float]) -> list[floa
 
     Parameters
     ----------
-    variances : sequence of float
-        Of servers, processes and epochs.
     costs : sequence of float
         Seconds that one more of each takes.
     """

@@ -75,8 +75,6 @@ def judge_all(
 
     Parameters
     ----------
-    pairs : mapping of key to Pairs
-        The times of each metric.
     equivalence_margin, confidence : float
         As `judge` takes them.
     """
@@ -97,14 +95,8 @@ def judge(
 
     Parameters
     ----------
-    log_ratios : sequence of float
-        log(B / A) of pairs of processes.
     a, b : float
         Medians, in seconds.
-    equivalence_margin : float
-        The largest relative change that counts as none.
-    confidence : float
-        Of the interval.
     """
     low, middle, high = signed_rank_interval(log_ratios, confidence)
     edge = math.log1p(equivalence_margin)

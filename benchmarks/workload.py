@@ -136,15 +136,6 @@ def make_data(profile: Profile, folder: Path, cells: Iterable[Cell] = ()) -> Dat
 
     The data are made once for the machine and are the same files for every commit. The commit under test writes the
     stores.
-
-    Parameters
-    ----------
-    profile : Profile
-        Decides how much data there are, and of what size.
-    folder : path
-        For the stores.
-    cells : iterable of Cell
-        The cells whose data and stores are made.
     """
     photographs = find_photographs(profile.samples)
     source = etl.ImageFolder(photographs)
@@ -268,12 +259,6 @@ def write_store(
 
     Parameters
     ----------
-    path : path
-        The store.
-    source : sequence of records
-        The encoded records.
-    pipeline : Pipeline
-        All stages.
     format_name : str
         A key of `FORMATS`.
     stage : str
@@ -335,10 +320,6 @@ def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = No
 
     Parameters
     ----------
-    cell : Cell
-        The strategy and its settings.
-    data : Data
-        The photographs and their stores.
     wrap : callable, optional
         Returns a loader to use in place of the iterator's own.
     """
@@ -385,10 +366,6 @@ class Compute:
 
     Parameters
     ----------
-    cell : Cell
-        The cell.
-    data : Data
-        The photographs.
     distributed : callable, optional
         Returns a model that averages its gradients with other ranks, called with the model that is trained.
 

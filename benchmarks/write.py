@@ -101,10 +101,6 @@ def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, 
 
     Parameters
     ----------
-    writers : iterable of str
-        The writers.
-    rounds : int
-        Interleaved rounds.
     sample : callable
         Takes a writer and a number of jobs, and returns the metrics.
     """
@@ -114,15 +110,7 @@ def measure_writers(writers: Iterable[str], rounds: int, sample: Callable[[str, 
 
 
 def ratios(results: WriterSamples, numerator: tuple[str, int], denominator: tuple[str, int]) -> list[float]:
-    """Divide the seconds of one writer by those of another, round by round.
-
-    Parameters
-    ----------
-    results : dict
-        The samples of both.
-    numerator, denominator : (str, int)
-        A writer and its number of jobs.
-    """
+    """Divide the seconds of one writer by those of another, round by round."""
     pairs = zip(results[numerator], results[denominator], strict=True)
     return [above["seconds"] / below["seconds"] for above, below in pairs]
 
@@ -153,19 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
 def show_writers(
     photographs: Photographs, rounds: int, folder: str, peers: str | None
 ) -> dict[str, list[WriteMetrics]]:
-    """Measure all writers, each sample in a fresh process, print seconds and ratios, and return the samples.
-
-    Parameters
-    ----------
-    photographs : Photographs
-        The photographs that are written.
-    rounds : int
-        Interleaved rounds.
-    folder : str
-        Where they are written to.
-    peers : str or None
-        An interpreter with the writers that are not installed here.
-    """
+    """Measure all writers, each sample in a fresh process, print seconds and ratios, and return the samples."""
     pythons = dict.fromkeys(WRITERS_HERE, sys.executable)
     if peers is not None:
         found = (writer for writer in WRITERS if writer not in pythons)

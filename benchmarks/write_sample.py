@@ -95,12 +95,6 @@ def take_sample(writer: str, jobs: int, photographs: Photographs, folder: str) -
     ----------
     writer : str
         One of `WRITERS`.
-    jobs : int
-        Threads or processes that write.
-    photographs : Photographs
-        The photographs.
-    folder : str
-        The folder in which the new one is made.
 
     Returns
     -------

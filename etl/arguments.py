@@ -17,17 +17,6 @@ POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 def whole_number(name: str, value: Any, least: int, below: int | None = None) -> int:
     """Return `value`, of any integer type but bool, as an int.
 
-    Parameters
-    ----------
-    name : str
-        The name of the argument, quoted in the error.
-    value : int-like
-        The value of the argument.
-    least : int
-        The smallest valid number.
-    below : int, optional
-        A power of two; the number must be smaller.
-
     Raises
     ------
     ValueError

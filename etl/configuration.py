@@ -342,8 +342,6 @@ class Configuration:
 
         Parameters
         ----------
-        function : callable
-            The loader, or what prepares its files.
         source : path, sequence of records or None
             See `open_source`.
         folder : Path or None

@@ -120,10 +120,6 @@ def path_from_file(given: Any, folder: Path, is_name: Callable[[str], bool] = la
 
     Parameters
     ----------
-    given : str
-        The path in the file.
-    folder : Path
-        Folder of the file.
     is_name : callable, optional
         Returns True for text that is a name unless something on disk is called so. Names are returned as they are.
     """

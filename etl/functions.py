@@ -84,8 +84,6 @@ def pickle_function(function: Callable[..., Any], path: Path) -> str:
 
     Parameters
     ----------
-    function : callable
-        A function or class; those of a script, a notebook or another function are allowed.
     path : Path
         The file. Its name, without the suffix, is what errors of `find_function` call the function.
 

@@ -74,19 +74,6 @@ def print_table(table: Table, console: Console, *, keys: int = 1, first: Sequenc
     """Print `table`, spreading its columns over several tables if the console is too narrow for all.
 
     Numbers and short texts are never cut or wrapped. Bars shrink, and long texts wrap at words, before a column moves.
-
-    Parameters
-    ----------
-    table : Table
-        Right-justified columns hold numbers, the others text or bars. The title is printed above the first table, the
-        caption beneath it.
-    console : Console
-        Its width decides how many columns fit.
-    keys : int
-        The number of columns, from the left, that name a row. They are repeated in every table.
-    first : sequence of str
-        Headers of the columns that go into the first table before any other, the most important first. Within a table,
-        columns keep their order.
     """
     columns = [_measured(column, table.show_header, console) for column in table.columns]
     order = sorted(range(keys, len(columns)), key=lambda index: _rank(table.columns[index], first))

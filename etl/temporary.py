@@ -63,11 +63,6 @@ def temporary_folder(name: str) -> Iterator[Path]:
     """Yield a new temporary folder, which is removed at the end, also if a signal asks this process to end.
 
     Folders that killed processes of this user have left behind are removed first.
-
-    Parameters
-    ----------
-    name : str
-        What it is for; part of its name.
     """
     try:
         with ending_in_order(), _locked_folder(f"{PREFIX}{name}-") as folder:

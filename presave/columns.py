@@ -56,17 +56,7 @@ class Column:
 
 
 def shard_columns(schema: Schema, records: int, elements: Mapping[str, int]) -> list[Column]:
-    """Return the columns of a shard.
-
-    Parameters
-    ----------
-    schema : dict of str to Field
-        The fields of a record.
-    records : int
-        Number of records in the shard.
-    elements : mapping of str to int
-        For each ragged field, the number of elements that all its values in the shard have together.
-    """
+    """Return the columns of a shard."""
     columns = []
     for field in schema.values():
         if not field.is_ragged:

@@ -103,8 +103,6 @@ def compile_loop(function: Callable[..., Any], signature: Any) -> Callable[..., 
 
     Parameters
     ----------
-    function : callable
-        A loop in the subset of Python that numba supports.
     signature : numba type
         The types of its arguments. It is compiled for no others, which would happen when it is called.
     """

@@ -60,8 +60,6 @@ def _copy_rows(
         Index of each shard's first record.
     addresses : int64 array of shape (shards,)
         Address of each shard's first row, or 0 if it is not known.
-    nbytes : int
-        Size of a row.
     out : uint8 array of shape (records * nbytes,)
         Gets the bytes of the rows.
     slot : int

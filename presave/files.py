@@ -31,10 +31,6 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, mode: int
 
     Parameters
     ----------
-    path : Path
-        The file to create or replace.
-    data : bytes
-        Its whole content.
     durable : bool
         If true, the content is flushed to the disk first, so that this holds even if the machine crashes.
     mode : int, optional

@@ -24,13 +24,6 @@ class FolderLock:
     The kernel releases its lock when the process ends. If a process on this machine was killed, its file is replaced;
     if it ran elsewhere, nothing here can know, and its file has to be deleted.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    descriptor : int
-        A descriptor of the folder. Closing it releases the kernel's lock.
-
     Raises
     ------
     BlockingIOError

@@ -145,8 +145,6 @@ def wait_while_busy(workers: Sequence[Worker], seconds: Callable[[], float], don
 
     Parameters
     ----------
-    workers : sequence of Worker
-        The threads.
     seconds : callable
         Returns the seconds within which one of them must end or get something done.
     done : callable

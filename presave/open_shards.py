@@ -23,17 +23,6 @@ Columns = Mapping[str, ColumnReader]
 class OpenShards:
     """The shards of a store, each opened when it is first read. Several threads may use it at once.
 
-    Parameters
-    ----------
-    path : Path
-        The store's folder.
-    manifest : Manifest
-        The store's manifest.
-    format : Format
-        The storage format that the manifest names.
-    trusted : bool
-        If true, the files may be links.
-
     Attributes
     ----------
     first_records : int64 array of shape (shards + 1,)
@@ -91,8 +80,6 @@ class OpenShards:
 
         Parameters
         ----------
-        column : str
-            Column of a fixed field.
         indices : int64 array of shape (records,)
             Records to copy, all of which exist.
         out : array of shape (records, *row shape)

@@ -161,18 +161,6 @@ def write_spans(
 
     Parameters
     ----------
-    writer : SpanWriter
-        Writes each span.
-    partial : PartialStore
-        The folder in which the shards are written.
-    spans : list of range
-        The records of each shard.
-    jobs : int
-        Number of spans that are written at once; -1 for one per CPU.
-    record_nbytes : int
-        Size of a typical record, for a check of the disk's free space.
-    examined : mapping of int to int
-        Digests of the records that this write has read already, by index.
     progress : callable, optional
         Called with a `Progress` after each shard.
 
@@ -367,14 +355,8 @@ def _write_elsewhere(
 
     Parameters
     ----------
-    file : _WriterFile
-        The pickled writer.
     prepare : sequence of callable
         Called before the records are read; the process may have written others.
-    number : int
-        Number of the shard.
-    span : range
-        The records.
     """
     # An earlier worker may have written the shard and been killed before it returned the result.
     earlier = load_span_result(file.path.parent, number)

@@ -87,8 +87,6 @@ class PartialStore:
 
     Parameters
     ----------
-    target : Path
-        Final place of the store.
     plan : mapping of str to JSON value
         Everything that decides the bytes of the store.
     identity : mapping of str to JSON value
@@ -289,15 +287,6 @@ class ShardFolder:
     `commit` moves the files into the partial store, all of them or none. A killed worker leaves its folder behind, and
     these folders count the attempts.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the partial store.
-    number : int
-        Number of the span.
-    span : range
-        Records of the span, for error messages.
-
     Raises
     ------
     StoreError
@@ -351,18 +340,6 @@ class ShardFolder:
         ----------
         paths : list of Path
             Files of the shard; empty if all records were skipped.
-        records : int
-            Number of records in the shard.
-        elements : dict of str to int
-            For each ragged field, the number of elements in the shard.
-        skipped : tuple of Skipped
-            Records of the span that were skipped.
-        content : str, optional
-            Identifies the records of the shard.
-        first : tuple of int and int, optional
-            Index and digest of the first record in the shard.
-        origins : list of str, optional
-            What each record of the span was read from.
 
         Notes
         -----

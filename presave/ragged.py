@@ -61,16 +61,8 @@ def find_ranges(
 
     Parameters
     ----------
-    field : Field
-        A ragged field.
-    columns : mapping of str to ColumnReader
-        The columns of the shard.
     rows : int64 array of shape (rows,)
         Rows in the shard.
-    elements : int
-        Number of elements of the field in the whole shard.
-    shard_name : str
-        Names the shard in error messages.
 
     Raises
     ------
@@ -100,12 +92,6 @@ def gather_values(field: Field, parts: Sequence[ShardValues], records: int, out:
 
     Parameters
     ----------
-    field : Field
-        The ragged field.
-    parts : sequence of ShardValues
-        The values, shard by shard.
-    records : int
-        Number of values in all parts.
     out : array of shape (elements,), optional
         The buffer, with room for all elements; by default a new one.
 

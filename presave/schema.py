@@ -98,13 +98,9 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
 
     Parameters
     ----------
-    record : mapping of str to array or number
-        The record to look at.
     ragged : collection of str
         Names of fields whose shape varies between records. The name `x` also covers the fields `x.0`, `x.1` and so on,
         unless they are scalars.
-    index : int
-        Index of the record, for error messages.
 
     Raises
     ------
@@ -151,15 +147,6 @@ def infer_schema(record: Record, ragged: Collection[str] = (), index: int = 0) -
 
 def validate_record(record: Record, schema: Schema, index: int) -> dict[str, np.ndarray]:
     """Check a record against the schema and return its arrays.
-
-    Parameters
-    ----------
-    record : mapping of str to array or number
-        The record to check.
-    schema : dict of str to Field
-        The fields that the record must have, inferred from the first record.
-    index : int
-        Index of the record, for error messages.
 
     Returns
     -------

@@ -1,8 +1,9 @@
-"""Docstrings read as STYLE asks: they begin with a verb or a noun phrase, and list more than two parameters."""
+"""Docstrings begin with a verb or a noun phrase; those of public names list their parameters, if there are several."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +14,27 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(path for package in ("presave", "etl", "benchmarks") for path in (ROOT / package).rglob("*.py"))
 # A question or a fragment, not a sentence that says what is done.
 FRAGMENTS = {"What", "Who", "Whose", "Whether", "Of", "Those", "Where", "That", "Which", "Why", "How", "As"}
-# More parameters than this are listed, each with its type and meaning.
+# More parameters of a public name than this are listed, each with its type and meaning.
 MAX_UNLISTED = 2
+PUBLIC = {
+    name
+    for package in ("etl", "presave")
+    for path in (ROOT / package).rglob("__init__.py")
+    for name in importlib.import_module(".".join(path.parent.relative_to(ROOT).parts)).__dict__.get("__all__", ())
+}
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def documented(path: Path) -> Iterator[tuple[Documented, str]]:
-    """Yield every node of `path` that has a docstring, with it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, Documented):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                yield node, docstring
+def documented(node: ast.AST, is_public: bool = False) -> Iterator[tuple[Documented, str, bool]]:
+    """Yield every node below `node` that has a docstring, with it, and whether users see its name."""
+    if isinstance(node, Documented):
+        name = getattr(node, "name", "")
+        is_public = not name.startswith("_") and (is_public or name in PUBLIC)
+        if docstring := ast.get_docstring(node):
+            yield node, docstring, is_public
+    for each in ast.iter_child_nodes(node):
+        yield from documented(each, is_public)
 
 
 def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
@@ -35,11 +44,11 @@ def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 
 def undocumented(node: Documented, docstring: str) -> list[str]:
-    """Return the parameters that a public function or class has to list in a section, and does not.
+    """Return the parameters that a function or class has to list in a section, and does not.
 
     An implementation may refer to the interface that lists them: "see `Loader`".
     """
-    if isinstance(node, ast.Module) or node.name.startswith("_") or re.search(r"[Ss]ee `", docstring):
+    if isinstance(node, ast.Module) or re.search(r"[Ss]ee `", docstring):
         return []
     if isinstance(node, ast.ClassDef):
         made = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
@@ -57,11 +66,11 @@ def undocumented(node: Documented, docstring: str) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_docstrings_begin_with_a_verb_or_a_noun_and_list_their_parameters(path: Path) -> None:
     faults = []
-    for node, docstring in documented(path):
+    for node, docstring, is_public in documented(ast.parse(path.read_text())):
         place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '')}"
         if docstring.split()[0].strip(",.:") in FRAGMENTS:
             faults.append(f"{place} begins with {docstring.split()[0]!r}")
-        missing = undocumented(node, docstring)
+        missing = undocumented(node, docstring) if is_public else []
         if missing:
             faults.append(f"{place} has no Parameters section with {', '.join(missing)}")
     assert not faults, "\n".join(faults)

@@ -68,19 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_missing(study: Study, commit: Commit, seconds: float, console: Console) -> None:
-    """Make the comparisons that are missing.
-
-    Parameters
-    ----------
-    study : Study
-        Keeps the comparisons.
-    commit : Commit
-        The commit that is compared with itself and its copies.
-    seconds : float
-        Time for each comparison.
-    console : Console
-        Shows the progress and the time that is left.
-    """
+    """Make the comparisons that are missing."""
     missing = study.missing
     for done, (slower, number) in enumerate(missing):
         took = [each.seconds for each in study.comparisons] or [seconds]

@@ -50,17 +50,7 @@ class Comparison:
 
 
 class Study:
-    """The comparisons to make and those that were made, which are kept in a file.
-
-    Parameters
-    ----------
-    path : path
-        The file with a line of JSON for each comparison.
-    same : int
-        Comparisons of the commit with itself.
-    slowed : int
-        Comparisons with each slowed copy.
-    """
+    """The comparisons to make and those that were made, which are kept in a file."""
 
     def __init__(self, path: Path, same: int, slowed: int) -> None:
         self.path = path
@@ -89,17 +79,7 @@ class Study:
 
 
 def show(study: Study, equivalence_margin: float, console: Console) -> None:
-    """Print how often, and of what size, a change was found in each metric of each copy; then the study as a whole.
-
-    Parameters
-    ----------
-    study : Study
-        The study.
-    equivalence_margin : float
-        The equivalence margin of its verdicts.
-    console : Console
-        The console to print on.
-    """
+    """Print how often, and of what size, a change was found in each metric of each copy; then the study as a whole."""
     print_table(_metrics(study), console, keys=2)
     print_table(_whole(study), console)
     for line in conclusions(study, equivalence_margin):
@@ -127,12 +107,8 @@ def detections(comparisons: Sequence[Comparison], key: Key | None, outcomes: Seq
 
     Parameters
     ----------
-    comparisons : sequence of Comparison
-        The comparisons to search.
     key : (str, str) or None
         Strategy and metric; None is any.
-    outcomes : sequence of Outcome
-        The outcomes to count.
     """
     return sum(
         any(each.outcome in outcomes for name, each in comparison.verdicts.items() if key in (None, name))
@@ -146,15 +122,6 @@ def expected_ratio(study: Study, key: Key, slower: float) -> float | None:
     It is the ratio that the copy's clock causes, plus `slower` times the share of the metric that is spent in loading,
     which the copy that is slower by 100% shows. It is None if these two copies were not measured. It is also None if
     loading is hidden behind compute, since then the metric does not grow in proportion.
-
-    Parameters
-    ----------
-    study : Study
-        The study.
-    key : (str, str)
-        Strategy and metric.
-    slower : float
-        The share by which the copy loads more slowly.
     """
     if slower == SAME:
         return 1.0

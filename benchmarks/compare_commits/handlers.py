@@ -115,8 +115,6 @@ class SlowLoader:
 
     Parameters
     ----------
-    loader : Loader
-        The loader of an iterator, of the commit that is measured.
     share : float
         Time to add, as a share of the time that `loader` takes.
     """

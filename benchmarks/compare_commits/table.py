@@ -21,21 +21,7 @@ NAMES = {"etl": "ETL alone", "wall": "wall"}
 def show(
     a: Commit, b: Commit, verdicts: Mapping[Key, Verdict], equivalence_margin: float, seconds: float, console: Console
 ) -> None:
-    """Print each metric of both commits, the change, its interval and the verdict.
-
-    Parameters
-    ----------
-    a, b : Commit
-        The commits.
-    verdicts : mapping of key to Verdict
-        By strategy and metric.
-    equivalence_margin : float
-        The equivalence margin of the verdicts.
-    seconds : float
-        Time that the comparison took.
-    console : Console
-        The console to print on.
-    """
+    """Print each metric of both commits, the change, its interval and the verdict."""
     table = Table(title=f"B = {b} against A = {a}")
     for name in ("strategy", "metric"):
         table.add_column(name)

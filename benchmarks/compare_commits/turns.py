@@ -42,8 +42,6 @@ def take_turns(
 
     Parameters
     ----------
-    a, b : Commit
-        The commits.
     seconds : float
         Time to measure for. At least `MIN_ROUNDS` pairs of processes are measured, unless a busy machine needs more
         than `MAX_SECONDS` for them.
@@ -107,12 +105,8 @@ def open_arm(commit: Commit, strategies: Sequence[str], hash_seed: int) -> Itera
 
     Parameters
     ----------
-    commit : Commit
-        The commit.
     strategies : sequence of str
         Keys of `WORKS`, whose stores it writes.
-    hash_seed : int
-        PYTHONHASHSEED of the server.
     """
     with (
         tempfile.TemporaryDirectory() as stores,

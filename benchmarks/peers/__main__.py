@@ -90,14 +90,8 @@ def settings_of(
 
     Parameters
     ----------
-    rows : sequence of Row
-        The rows of one task.
-    pythons : mapping of str to str
-        The interpreter of each row, by name.
     photographs : path
         What `make_inputs` returned.
-    options : Namespace
-        The options of the command line.
     """
     return Settings(
         source=str(photographs),
@@ -146,12 +140,8 @@ def find_interpreters(
 
     Parameters
     ----------
-    rows : sequence of Row
-        The rows.
     given : mapping of str to str
         Interpreters to use instead of environments, by peer; the one under `ALL` is for all other peers.
-    errors : Console
-        Shows the progress.
     """
     interpreters: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -174,10 +164,6 @@ def _progress(task: str, status: Status, errors: Console) -> Callable[[Compariso
 
     Parameters
     ----------
-    task : str
-        The task that is compared.
-    status : Status
-        Shows the step in a terminal.
     errors : Console
         The console of `status`.
     """

@@ -13,8 +13,6 @@ def count_lines(source: str, loader: str) -> list[int]:
 
     Parameters
     ----------
-    source : str
-        Code of the file that defines the loader. It is not run.
     loader : str
         The function, with `loader.prepare = another_function` beside it, or the class, with a static method `prepare`.
     """

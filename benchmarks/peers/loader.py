@@ -84,8 +84,6 @@ class SharedBatches:
 
     Parameters
     ----------
-    workers, batch_size : int
-        As the DataLoader takes them.
     ahead : int
         Batches that a worker may have begun before they are requested. It is `prefetch_factor` for a map-style data
         set. For an iterable data set it is the sum over all workers, since the last worker loads for all once the

@@ -186,12 +186,6 @@ def collect(report: Report, rows: Sequence[Row], missing: Mapping[str, str], tun
 
     Parameters
     ----------
-    report : Report
-        The comparison of the rows.
-    rows : sequence of Row
-        The rows of the task.
-    missing : mapping of str to str
-        The reason for each row that was not compared, by name.
     tune_seconds : float or None
         Time in which each row was tuned; None if none was.
     """
@@ -251,14 +245,8 @@ def save(
 
     Parameters
     ----------
-    results : PeerResults
-        The results.
     folder : path
         The folder, which is made if it is missing.
-    arguments : sequence of str
-        The command line.
-    pythons : mapping of str to str
-        The interpreter of each peer.
     find_versions : callable
         Returns the versions of the packages of a peer that an interpreter has.
     """

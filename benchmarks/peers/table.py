@@ -39,17 +39,7 @@ CAPTION = (
 
 
 def show(results: PeerResults, notes: Sequence[str], console: Console) -> None:
-    """Print the table of a task: the fastest loader first, and last those that could not be measured.
-
-    Parameters
-    ----------
-    results : PeerResults
-        The results.
-    notes : sequence of str
-        Notes of the comparison, which have the reason for each loader that failed in it.
-    console : Console
-        The console to print on.
-    """
+    """Print the table of a task: the fastest loader first, and last those that could not be measured."""
     table = Table(title=TITLES[results.task])
     table.add_column("loader")
     for column in COLUMNS:

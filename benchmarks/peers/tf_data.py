@@ -37,17 +37,7 @@ class Epochs:
 
 
 def make_options(workers: int, autotune: bool, deterministic: bool) -> Any:
-    """Return the options of a data set.
-
-    Parameters
-    ----------
-    workers : int
-        Threads of its pool.
-    autotune : bool
-        Whether it tunes its parallelism and its buffers.
-    deterministic : bool
-        Whether records keep their order; they are shuffled before.
-    """
+    """Return the options of a data set."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = workers
     options.threading.max_intra_op_parallelism = 1

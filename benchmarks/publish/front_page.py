@@ -128,17 +128,7 @@ class Change:
 
 
 def read_history(results_dir: Path, profile: Profile, revisions: Mapping[str, int]) -> History:
-    """Return the commits that were measured in a profile, on the machine that measured last.
-
-    Parameters
-    ----------
-    results_dir : path
-        asv's results.
-    profile : Profile
-        The profile.
-    revisions : mapping of str to int
-        Position of each commit in the history, by hash.
-    """
+    """Return the commits that were measured in a profile, on the machine that measured last."""
     found = [each for each in results_of(results_dir, profile) if each.commit_hash in revisions]
     if not found:
         return History([], [])
@@ -179,15 +169,7 @@ def _readable(name: str, value: str) -> str:
 
 
 def find_changes(before: Any, after: Any, benchmarks: Mapping[str, Any]) -> list[Change]:
-    """Return what changed most between two results, the clearest first.
-
-    Parameters
-    ----------
-    before, after : asv.results.Results
-        The results.
-    benchmarks : mapping of str to dict
-        asv's benchmarks, which have the units.
-    """
+    """Return what changed most between two results, the clearest first."""
     changes = []
     for key in sorted(before.get_all_result_keys() & after.get_all_result_keys()):
         params = after.get_result_params(key)
@@ -219,19 +201,7 @@ def _are_separate(one: Iterable[float], other: Iterable[float]) -> bool:
 
 
 def render(history: History, profile: Profile, benchmarks: Mapping[str, Any], project: str) -> str:
-    """Return the page as HTML.
-
-    Parameters
-    ----------
-    history : History
-        The commits.
-    profile : Profile
-        The profile that they were measured in.
-    benchmarks : mapping of str to dict
-        asv's benchmarks.
-    project : str
-        Name of the project.
-    """
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

@@ -262,10 +262,6 @@ def fetch(package: str, wanted: list[Asset], cache: Path) -> dict[Asset, str]:
     ----------
     package : str
         `name@version`.
-    wanted : list of Asset
-        Its files.
-    cache : path
-        The cache.
 
     Returns
     -------

@@ -67,15 +67,6 @@ def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySa
     """Return the newest samples of a commit among asv's results of all machines, or None.
 
     All strategies of the profile are needed; loaders of the user are left out if they were not measured.
-
-    Parameters
-    ----------
-    results_dir : path
-        asv's results.
-    commit : str
-        Hash of the commit.
-    profile : Profile
-        The profile that the commit was measured in.
     """
     found = [each for each in results_of(results_dir, profile) if each.commit_hash == commit]
     if not found:
@@ -93,19 +84,7 @@ def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySa
 
 
 def show(measured: StrategySamples, commit: str, profile: Profile, console: Console) -> None:
-    """Print means over rounds, ratios of wall times, and the cost of presaving.
-
-    Parameters
-    ----------
-    measured : StrategySamples
-        The samples.
-    commit : str
-        Hash of the commit.
-    profile : Profile
-        The profile that the commit was measured in.
-    console : Console
-        The console to print on.
-    """
+    """Print means over rounds, ratios of wall times, and the cost of presaving."""
     means = {
         strategy: {metric: statistics.fmean(values) for metric, values in metrics.items()}
         for strategy, metrics in measured.samples.items()
@@ -165,17 +144,7 @@ def results_of(results_dir: Path, profile: Profile) -> list[Any]:
 
 
 def samples_of(result: Any, metric: str, parameter: str) -> list[float]:
-    """Return the samples of a strategy, one a round; none if there are none.
-
-    Parameters
-    ----------
-    result : asv.results.Results
-        A result.
-    metric : str
-        Name of the metric.
-    parameter : str
-        The strategy as asv keeps it: its repr.
-    """
+    """Return the samples of a strategy, one a round; none if there are none."""
     (samples,) = result.get_result_samples(f"{SUITE}.track_{metric}", [[parameter]])
     return samples or []
 

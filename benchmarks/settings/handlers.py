@@ -112,15 +112,7 @@ def _check_allocator(name: str) -> None:
 
 
 def warm_up(setting: Setting, data: Data, backend: str) -> None:
-    """Train on one record, so that libraries have allocated the memory that they need once.
-
-    Parameters
-    ----------
-    setting, data
-        As the workloads take them.
-    backend : str
-        The device that computes.
-    """
+    """Train on one record, so that libraries have allocated the memory that they need once."""
     import torch
 
     cell = Cell(batch_size=1, dtype=setting.dtype, backend=backend)
@@ -132,15 +124,7 @@ def warm_up(setting: Setting, data: Data, backend: str) -> None:
 
 @contextmanager
 def training(setting: Setting, data: Data, backend: str) -> Iterator[Epoch]:
-    """Train the small residual network on presaved photographs.
-
-    Parameters
-    ----------
-    setting, data
-        The setting to try, and the photographs.
-    backend : str
-        The device that computes.
-    """
+    """Train the small residual network on presaved photographs."""
     cell = Cell(batch_size=BATCH_SIZE, dtype=setting.dtype, backend=backend)
     with make_iterator(cell, data) as iterator:
         yield _trained(iterator, Compute(cell, data))
@@ -202,10 +186,6 @@ def product(setting: Setting, _: Data, backend: str) -> Iterator[Epoch]:
     ----------
     setting : Setting
         Its dtype is that of the matrices.
-    _ : Data
-        Not needed.
-    backend : str
-        The device that computes.
     """
     import torch
 

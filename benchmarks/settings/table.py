@@ -35,17 +35,7 @@ def judge_settings(measured: Mapping[Key, SettingPairs]) -> dict[Key, Verdict]:
 
 
 def show(measured: Mapping[Key, SettingPairs], seconds: float, console: Console) -> None:
-    """Print each setting, the time of an epoch over the default's, its interval, and the verdict.
-
-    Parameters
-    ----------
-    measured : mapping of key to SettingPairs
-        By axis, workload and value.
-    seconds : float
-        Time that measuring took.
-    console : Console
-        The console to print on.
-    """
+    """Print each setting, the time of an epoch over the default's, its interval, and the verdict."""
     table = Table(title="Runtime settings against the default, in turns")
     for name in ("setting", "workload", "value"):
         table.add_column(name)

@@ -119,10 +119,6 @@ def take_turns(
     ----------
     axes : iterable of str
         Keys of `AXES`, all of whose values are measured on all of their workloads.
-    rounds : int
-        Pairs of processes.
-    seconds : float
-        How long the processes of each pair take turns.
     progress : Progress
         Called after each value.
 

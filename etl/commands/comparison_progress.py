@@ -55,15 +55,7 @@ def show_progress() -> Iterator[_Show]:
 
 
 class _Show:
-    """The progress of a comparison: the elapsed share of its time, and the phase.
-
-    Parameters
-    ----------
-    bar : Progress
-        The progress bar.
-    task : TaskID
-        The task of that bar.
-    """
+    """The progress of a comparison: the elapsed share of its time, and the phase."""
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar = bar

@@ -12,17 +12,7 @@ from etl.configuration import SIZE, Configuration
 
 
 def add_config_argument(parser: argparse.ArgumentParser, told: str, *positionals: argparse.Action) -> None:
-    """Declare `--config`.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        The parser of the command.
-    told : str
-        What the file tells, for the help.
-    *positionals : Action
-        Arguments that may be left out beside it.
-    """
+    """Declare `--config`."""
     parser.add_argument(
         "--config",
         action=_Config,
@@ -66,10 +56,6 @@ def fill_from(configuration: Configuration, arguments: argparse.Namespace, value
 
     Parameters
     ----------
-    configuration : Configuration
-        The configuration. Source, size, split, pipeline and options of the source are taken from it.
-    arguments : argparse.Namespace
-        The command line.
     values : dict
         Further values of the configuration, by argument. A format or compression of None is left to the command line.
 

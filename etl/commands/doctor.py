@@ -114,10 +114,6 @@ def _examine_source(arguments: argparse.Namespace, folder: Path, show_progress: 
 
     Parameters
     ----------
-    arguments : argparse.Namespace
-        The command line.
-    folder : Path
-        A temporary folder.
     show_progress : callable
         Shows progress; see `examine`.
     """

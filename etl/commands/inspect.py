@@ -51,17 +51,7 @@ def describe_store(path: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def show_store(path: Path, manifest: Manifest, more_rows: list[tuple[str, str]]) -> None:
-    """Print a table that describes the store.
-
-    Parameters
-    ----------
-    path : Path
-        The store; it is the title.
-    manifest : Manifest
-        The manifest of the store.
-    more_rows : list of pairs of str
-        Names and values to add at the end.
-    """
+    """Print a table that describes the store."""
     options = "".join(f", {name} {value}" for name, value in manifest.options.items())
     rows = [
         ("records", f"{manifest.records:,}"),

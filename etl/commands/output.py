@@ -116,13 +116,6 @@ def _silence(stream: IO[str]) -> None:
 def deliver(*results: Callable[[], None], show: Callable[[PlainConsole], None]) -> None:
     """Write the results of a command to files, and then show them. A file that fails does not keep the rest from it.
 
-    Parameters
-    ----------
-    *results : callable
-        Each writes a file.
-    show : callable
-        Shows the result on a console.
-
     Raises
     ------
     Exception
@@ -172,8 +165,6 @@ def checked_outputs(arguments: argparse.Namespace, is_open: bool, only_shows: bo
 
     Parameters
     ----------
-    arguments : argparse.Namespace
-        The command line.
     is_open : bool
         True if standard output was open.
     only_shows : bool
@@ -273,10 +264,6 @@ def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None
 
     Parameters
     ----------
-    path : Path or None
-        The file. Without it, a page that is to be opened is written to a new temporary folder, where it stays.
-    opens : bool
-        Open the page.
     render : callable
         Returns the page.
     """
@@ -292,15 +279,7 @@ def save_page(path: Path | None, opens: bool, render: Callable[[], str]) -> None
 
 
 def show_error(text: str, command: str = "etl") -> None:
-    """Print `text` as one line on standard error, shortened if it is very long; a terminal breaks it between words.
-
-    Parameters
-    ----------
-    text : str
-        The error.
-    command : str
-        The command that it is of.
-    """
+    """Print `text` as one line on standard error, shortened if it is very long; a terminal breaks it between words."""
     line = printable(" ".join(text.split()))
     line = f"{command}: {line if len(line) <= MAX_ERROR_LENGTH else line[:MAX_ERROR_LENGTH] + ' ...'}"
     if sys.stderr.isatty():
@@ -312,15 +291,7 @@ def show_error(text: str, command: str = "etl") -> None:
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """Print a warning as one line on standard error; replaces `warnings.showwarning` while a command runs.
-
-    Parameters
-    ----------
-    message : Warning or str
-        The warning.
-    category : type
-        The class of the warning.
-    """
+    """Print a warning as one line on standard error; replaces `warnings.showwarning` while a command runs."""
     show_error(f"{'' if category is UserWarning else f'{category.__name__}: '}{message}")
 
 

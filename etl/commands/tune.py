@@ -130,19 +130,7 @@ def _needs_store(strategy: TunedStrategy) -> bool:
 
 
 def configuration_of(settings: Settings, strategy: TunedStrategy, tuning: Tuning, path: Path) -> Configuration:
-    """Return the best configuration of a strategy.
-
-    Parameters
-    ----------
-    settings : Settings
-        Settings of the comparison.
-    strategy : TunedStrategy
-        The strategy.
-    tuning : Tuning
-        The result that it is part of.
-    path : Path
-        The file that the configuration is for. A store would be beside it, with the same name.
-    """
+    """Return the best configuration of a strategy."""
     values = {name: value for name, value in {**strategy.given, **strategy.chosen}.items() if value is not None}
     decoder = str(values.pop("decoder", settings.decoder))
     ratio = strategy.best.ratio

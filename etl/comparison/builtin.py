@@ -32,21 +32,7 @@ def loading_of(
     watch: Callable[[Loader], Loader] | None = None,
     meeting: Meeting | None = None,
 ) -> Loading:
-    """Return how `candidate` loads.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
-        The way to load.
-    threads : Threads
-        Its CPU split.
-    watch : callable, optional
-        Wraps the loader of the iterator.
-    meeting : Meeting, optional
-        Where ranks meet that load at the same time.
-    """
+    """Return how `candidate` loads."""
 
     def make() -> Iterable[Any]:
         return workload.collated(workload.iterator(candidate, threads, watch))
@@ -73,17 +59,7 @@ def _mapped_nbytes(workload: Workload, candidate: Candidate) -> int:
 
 
 def time_threads(counts: Sequence[int], compute: Compute, batch: Any) -> dict[str, float]:
-    """Return the seconds of a step with each number of compute threads, while nothing else runs.
-
-    Parameters
-    ----------
-    counts : sequence of int
-        Numbers of threads.
-    compute : Compute
-        The compute.
-    batch : batch
-        A batch in memory.
-    """
+    """Return the seconds of a step with each number of compute threads, while nothing else runs."""
     found = {}
     for each in counts:
         with ThreadPolicy(each):
@@ -133,12 +109,8 @@ def write_store(workload: Workload, store: Mapping[str, Any], jobs: int) -> Writ
 
     Parameters
     ----------
-    workload : Workload
-        The work.
     store : dict
         JSON values of its `StoreKind`.
-    jobs : int
-        Worker processes that write.
     """
     files = source_files(workload.settings.source, workload.records)
     if workload.settings.cache == "cold":

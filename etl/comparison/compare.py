@@ -153,8 +153,6 @@ def _check_names(function: Callable[..., Any], settings: Mapping[str, Any], inst
     ----------
     function : callable
         Was called with the settings.
-    settings : dict of str to object
-        The settings.
     instead : dict of str to str or None
         Fields that are no arguments; see `INSTEAD`.
     """

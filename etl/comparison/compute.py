@@ -28,13 +28,6 @@ def modules_of(settings: Settings) -> tuple[str, ...]:
 def make_compute(workload: Workload, batch: Any) -> Compute:
     """Return the compute of `workload`, for batches like `batch`.
 
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    batch : batch
-        A batch of any loader.
-
     Raises
     ------
     ValueError

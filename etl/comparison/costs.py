@@ -129,14 +129,8 @@ def _with_one_thread(measured: Measurements, candidate: Candidate, load: float, 
 
     Parameters
     ----------
-    measured : Measurements
-        The measurements.
-    candidate : Candidate
-        The way to load.
     load : float
         Seconds of loading a batch with its threads.
-    cpu_seconds : float
-        CPU seconds of loading a batch.
     """
     threads = measured.threads(candidate)
     if threads.loading <= 1:

@@ -55,14 +55,8 @@ class Drawing:
 
         Parameters
         ----------
-        left, right : float
-            Ends in percent of the width.
         top, bottom : float
             Ends in pixels.
-        kind : str
-            CSS class.
-        tooltip : str
-            Text that is shown on hovering.
         """
         if right > left:
             if right - left < 0.5:
@@ -81,12 +75,8 @@ class Drawing:
 
         Parameters
         ----------
-        from_x, to_x : float
-            Ends in percent of the width.
         from_y, to_y : float
             Ends in pixels.
-        kind : str
-            CSS class.
         """
         ends = {"x1": f"{from_x:.3f}%", "y1": f"{from_y:g}", "x2": f"{to_x:.3f}%", "y2": f"{to_y:g}"}
         self._add("line", kind, ends)
@@ -100,10 +90,6 @@ class Drawing:
             Centre, in percent of the width and in pixels.
         radius : float
             Radius in pixels.
-        kind : str
-            CSS class.
-        tooltip : str
-            Text that is shown on hovering.
         """
         self._add("circle", kind, {"cx": f"{x:.3f}%", "cy": f"{y:g}", "r": f"{radius:g}"}, tooltip)
 
@@ -116,10 +102,6 @@ class Drawing:
             Centre, in percent of the width and in pixels.
         shape : str
             Name of the shape.
-        kind : str
-            CSS class.
-        tooltip : str
-            Text that is shown on hovering.
         """
         path = ElementTree.SubElement(self._at(x, y), "path", {"class": kind, "d": SHAPES[shape]})
         if tooltip:
@@ -140,10 +122,6 @@ class Drawing:
         ----------
         x, y : float
             Position of the baseline, in percent of the width and in pixels.
-        words : str
-            The text.
-        kind : str
-            CSS class.
         anchor : {"start", "middle", "end"}
             Part of the text that is at `x`.
         shift : float
@@ -157,14 +135,8 @@ class Drawing:
 
         Parameters
         ----------
-        left, right : float
-            Ends of the space, in percent of the width.
         y : float
             Baseline in pixels.
-        texts : tuple of str
-            Alternatives, longest first.
-        kind : str
-            CSS class.
         """
         shown: dict[str, list[str]] = {}
         for layout, pixels in LAYOUTS.items():
@@ -187,8 +159,6 @@ class Drawing:
             Horizontal distance of the other end, in pixels.
         to_y : float
             Height of the other end, in pixels.
-        kind : str
-            CSS class.
         """
         ends = {"x1": "0", "y1": "0", "x2": f"{shift:g}", "y2": f"{to_y - y:g}"}
         ElementTree.SubElement(self._at(x, y), "line", {"class": kind, **ends})
@@ -250,15 +220,6 @@ def draw_grid(drawing: Drawing, places: Iterable[float], kind: str = "grid") -> 
     """Draw thin vertical lines that reach down to the next row, however high the text beside the drawing is.
 
     They are longer than any row, and page.css clips them.
-
-    Parameters
-    ----------
-    drawing : Drawing
-        Drawing of the row.
-    places : iterable of float
-        Positions in percent of the width.
-    kind : str
-        CSS class.
     """
     for place in places:
         drawing.line(place, 0, place, 1000, kind)
@@ -426,8 +387,6 @@ def place_names(points: list[tuple[float, float]], texts: list[str], top: float,
     ----------
     points : list of (float, float)
         Positions in percent of the width and in pixels.
-    texts : list of str
-        One name per point. Long names are shortened.
     top, bottom : float
         Space for names, in pixels.
     """

@@ -13,19 +13,7 @@ from etl.measuring.structure import record_count
 
 
 def may_hold(batches: int, records: int, batch_size: int, workers: int) -> bool:
-    """Return True if `batches` can hold `records`, with or without the incomplete batch that each worker may end with.
-
-    Parameters
-    ----------
-    batches : int
-        Batches of an epoch.
-    records : int
-        Records of the epoch.
-    batch_size : int
-        Records of a complete batch.
-    workers : int
-        The most workers that may have made the batches.
-    """
+    """Return True if `batches` can hold `records`: each worker may end with an incomplete batch, or not."""
     return records // batch_size - (workers - 1) <= batches <= -(-records // batch_size) + workers - 1
 
 

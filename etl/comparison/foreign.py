@@ -148,15 +148,7 @@ class ForeignLoader(JsonValues):
 def task_of(
     loader: ForeignLoader, source: Callable[[], Any] | None = None, pipeline: Callable[[], Any] | None = None
 ) -> Task:
-    """Return the task of `loader`.
-
-    Parameters
-    ----------
-    loader : ForeignLoader
-        The loader.
-    source, pipeline : callable, optional
-        Return the source and the pipeline. They are missing in the environment of another library.
-    """
+    """Return the task of `loader`."""
 
     def path() -> str:
         if loader.path is None:
@@ -210,16 +202,8 @@ def answer(
 
     Parameters
     ----------
-    loader : ForeignLoader
-        The loader.
-    task : Task
-        Its task.
     make_compute : callable or None
         Returns the comparison's own compute for batches like one; None where that cannot run.
-    action : str
-        The action.
-    arguments : dict
-        Its arguments.
     """
     function = find_function(loader.function, STRATEGIES_OPTION)
     declared_settings(function)  # an error says what is wrong with them
@@ -282,15 +266,6 @@ def with_declared(tried: TriedLoader, function: Callable[..., Any], task: Task) 
     """Return `tried` with the settings that `function` declares beside those of its DataLoader, which they replace.
 
     A function that declares "workers" passes them on, so `num_workers` of its DataLoader is not varied as well.
-
-    Parameters
-    ----------
-    tried : TriedLoader
-        The try, with the settings of the DataLoader.
-    function : callable
-        The loader.
-    task : Task
-        Its task.
     """
     declared = declared_settings(function)
     replaced = {*declared, "num_workers"} if "workers" in declared else {*declared}

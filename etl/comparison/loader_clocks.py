@@ -24,11 +24,6 @@ class StageClock:
     When the loader sets the record or the stage, the clock begins to count the time for the new stage. Collating counts
     for the last stage.
 
-    Parameters
-    ----------
-    stages : tuple of str
-        Names of the stages, reading first.
-
     Attributes
     ----------
     records : int

@@ -46,12 +46,8 @@ def try_loader(loading: Loading, limit: int | None, step_records: int, seconds: 
 
     Parameters
     ----------
-    loading : Loading
-        The way to load.
     limit : int or None
         Batches that are an epoch; None for all that the loader has.
-    step_records : int
-        Records of a batch, of all ranks together.
     seconds : float
         Loading ends after this time, or with the first epoch; sooner if the loader tells the length of its epochs.
     """
@@ -143,16 +139,8 @@ def check_epoch(
 
     Parameters
     ----------
-    loading : Loading
-        The way to load.
     limit : int or None
         Batches that are an epoch; None for all that the loader has.
-    trains : bool
-        Train on the first batches.
-    arrays_file : str
-        File for the signatures and labels of the records.
-    again : {"", "begun", "whole"}
-        Begin another epoch, to see that there is one; or run all of it, to see whether its order is another.
     time_threads : callable, optional
         Called with the compute and a batch at the end; returns the seconds of a step by number of threads.
     """
@@ -247,10 +235,6 @@ def _ended(epochs: Epochs, loading: Loading, waits: list[float]) -> Generator[An
 
     Parameters
     ----------
-    epochs : Epochs
-        The epochs.
-    loading : Loading
-        The way to load.
     waits : list of float
         Gets the seconds that each batch was waited for.
     """

@@ -54,8 +54,6 @@ def run_comparison(settings: Settings, progress: Callable[[ComparisonProgress], 
 
     Parameters
     ----------
-    settings : Settings
-        Settings of the comparison.
     progress : callable, optional
         Called with the progress after every step.
 

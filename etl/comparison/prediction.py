@@ -11,17 +11,7 @@ Slowdowns = tuple[float, float]
 
 
 def slowdowns(workload: Workload, profile: Profile, threads: Threads) -> Slowdowns | None:
-    """Return the factors by which loading and compute slow each other down; None if they alternate.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    profile : Profile
-        Profile of the raw pipeline.
-    threads : Threads
-        The CPU split.
-    """
+    """Return the factors by which loading and compute slow each other down; None if they alternate."""
     split = profile.split(threads)
     if split is not None:
         return split.loading_slowdown, split.compute_slowdown
@@ -34,8 +24,6 @@ def wall_seconds(batches: float, load: float, compute: float, factors: Slowdowns
 
     Parameters
     ----------
-    batches : float
-        Batches of the epoch.
     load, compute : float
         Seconds per batch of loading alone and of compute alone.
     factors : (float, float) or None
@@ -54,8 +42,6 @@ def overlapped_seconds(load: float, compute: float, loading_slowdown: float, com
     ----------
     load, compute : float
         Seconds per batch of each alone.
-    loading_slowdown, compute_slowdown : float
-        Factors by which each takes longer while the other is running. Once one is done, the other is as fast as alone.
     """
     slow_load, slow_compute = load * loading_slowdown, compute * compute_slowdown
     if slow_load >= slow_compute:

@@ -51,12 +51,6 @@ class Preparation:
 
     Parameters
     ----------
-    workload : Workload
-        The work.
-    processes : Processes
-        Takes the measurements.
-    cpus : int
-        CPUs to write stores with.
     progress : callable
         Called with a phase, the steps that are done, and all steps.
 

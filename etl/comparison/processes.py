@@ -83,8 +83,6 @@ class Processes:
     ----------
     workload : Workload
         The work to measure. Its records and CPU splits may change between measurements.
-    affinity : collection of int
-        CPUs that every process is bound to, or all ranks together.
 
     Notes
     -----
@@ -200,21 +198,7 @@ class Processes:
     def check(
         self, candidate: Candidate, compute_threads: int, trains: bool, again: str = "", counts: Sequence[int] = ()
     ) -> CheckedEpoch:
-        """Return digests of an epoch of `candidate`, and the loss of a few training steps on it.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            The way to load.
-        compute_threads : int
-            Threads of compute, the same for all candidates.
-        trains : bool
-            Train on the first batches.
-        again : {"", "begun", "whole"}
-            What is looked at of a second epoch of a loader of the user.
-        counts : sequence of int
-            Numbers of threads for which compute alone is timed; not with a loader of the user.
-        """
+        """Return digests of an epoch of `candidate`, and the loss of a few training steps on it."""
         arrays_file = str(self._workload.folder / f"check-{next(self._numbers)}")
         arguments: dict[str, Any] = {"compute_threads": compute_threads, "trains": trains, "arrays_file": arrays_file}
         if candidate.is_foreign:
@@ -274,16 +258,8 @@ class Processes:
 
         Parameters
         ----------
-        action : str
-            What it is asked to do.
-        kind : type
-            Class of the answer.
-        candidate : Candidate, optional
-            The way to load.
         limit_seconds : float, optional
             Seconds that the answer may take; by default those for the kind of loader.
-        **arguments
-            Arguments of the action.
         """
         rank = self._rank(0)
         affinity = self._affinity if action in ("write", "first_try") else rank.cpus
@@ -327,16 +303,8 @@ class Processes:
 
         Parameters
         ----------
-        action : str
-            What it is asked to do.
         candidate : Candidate or None
             The way to load, if there is one.
-        affinity : sequence of int
-            Its CPUs.
-        rank : Rank
-            The rank.
-        arguments : dict
-            Arguments of the action.
         """
         request: Request = {
             "action": action,
@@ -432,14 +400,8 @@ class Processes:
 
         Parameters
         ----------
-        interpreter : str
-            Python to start it with.
         prepare : str
             `module:function` that prepares it.
-        request : dict
-            What it is prepared with.
-        environment : dict of str to str
-            Environment variables to set.
         timeout : float
             Seconds that an answer may take.
         """

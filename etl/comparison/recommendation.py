@@ -22,15 +22,6 @@ def recommend(report: Report, ratios: Mapping[tuple[str, str], Interval], source
 
     The simplest strategy is recommended unless another one has been shown to be faster, by more than is negligible; and
     that one unless yet another has, which is not as simple.
-
-    Parameters
-    ----------
-    report : Report
-        The report. Its own recommendation is not read.
-    ratios : dict
-        The wall time of any strategy divided by that of any other one, by their names.
-    source : str
-        The source, as the sentences call it.
     """
     valid = [each for each in report.strategies if not each.disqualified]
     if not valid:

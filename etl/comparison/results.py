@@ -210,8 +210,6 @@ class EpochScale:
             Seconds of a measured epoch.
         samples : int, optional
             Its records; by default those that were selected.
-        start_up : int
-            Batches of its start-up.
         """
         return split.scaled((samples or self.measured) / self._records_a_batch, self.batches, start_up)
 
@@ -301,17 +299,7 @@ def etl_alone_seconds(samples: Mapping[int, Sample | LoadingSample], scale: Epoc
 
 
 def ranks_of(samples: Mapping[int, Sample], check: CheckedEpoch, scale: EpochScale) -> list[RankResult]:
-    """Return the ranks of a strategy; none if there is only one.
-
-    Parameters
-    ----------
-    samples : dict
-        Its samples, by round.
-    check : CheckedEpoch
-        Its untimed epoch.
-    scale : EpochScale
-        Scale of the times.
-    """
+    """Return the ranks of a strategy; none if there is only one."""
 
     def result(rank: int, peak_memory: int) -> RankResult:
         def seconds(get: Callable[[RankSample], Split]) -> float:
@@ -342,15 +330,6 @@ def ratios_of(
 ) -> dict[Candidate, Interval]:
     """Return the ratio of the wall time of each candidate to that of the reference.
 
-    Parameters
-    ----------
-    samples : dict
-        Samples by candidate and round.
-    reference : Candidate
-        The denominator.
-    scale : EpochScale
-        Scale of the wall times.
-
     Returns
     -------
     The ratios by candidate, without the reference. Their intervals hold together.
@@ -369,17 +348,7 @@ def presaving_of(writing: WrittenStore, scale: EpochScale) -> Presaving:
 
 
 def round_metrics(number: int, sample: Sample, place: Place) -> RoundFigures:
-    """Return the metrics of one sample for the report, for the measured records.
-
-    Parameters
-    ----------
-    number : int
-        Its round.
-    sample : Sample
-        The sample.
-    place : Place
-        Its place in the round.
-    """
+    """Return the metrics of one sample for the report, for the measured records."""
     epoch = sample.epoch
     return RoundFigures(
         round=number,

@@ -33,14 +33,6 @@ class ComparisonRounds:
 
     Parameters
     ----------
-    recipes : dict
-        What is measured of each candidate. The first is the reference.
-    loading_only : sequence of Candidate
-        Candidates that only load, and only in the first rounds.
-    processes : Processes
-        Takes the samples.
-    etl_alone_rounds : int
-        Rounds in which loading alone is measured: the first ones.
     seed : int or None
         Seed for the order within each round; drawn by default.
     name : callable

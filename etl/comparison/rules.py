@@ -117,15 +117,7 @@ class Conditions:
 
 
 def check_rules(evidence: Mapping[str, Evidence], conditions: Conditions) -> list[Check]:
-    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off.
-
-    Parameters
-    ----------
-    evidence : dict of str to Evidence
-        Measurements by name of the candidate. The first is the reference.
-    conditions : Conditions
-        Conditions of the comparison.
-    """
+    """Check every rule, in order, and return the results. `held` is None for a rule that was switched off."""
     checkers = {
         "samples": _samples,
         "compute": _compute,

@@ -138,12 +138,6 @@ def compare_epochs(
 
     Parameters
     ----------
-    epoch : EpochContent
-        An epoch of the loader.
-    reference : EpochContent
-        An epoch of the strategy that it is compared with.
-    name_of_reference : str
-        What reasons call the reference.
     source_order : sequence of str, optional
         Digests of the reference's records in the order of the source, if that is known. Without it there is no
         displacement.
@@ -173,17 +167,7 @@ def compare_epochs(
 
 
 def compare_amounts(epoch: EpochContent, reference: EpochContent, name_of_reference: str) -> Sameness:
-    """Return if a part of an epoch is "same amount" work as `reference`: records of the same shapes and dtypes.
-
-    Parameters
-    ----------
-    epoch : EpochContent
-        Some batches of an epoch of the loader.
-    reference : EpochContent
-        An epoch of the strategy that it is compared with.
-    name_of_reference : str
-        What reasons call the reference.
-    """
+    """Return if a part of an epoch is "same amount" work as `reference`: records of the same shapes and dtypes."""
     if _amounts(epoch.layouts) == _amounts(reference.layouts):
         return Sameness("same amount", f"only {len(epoch.digests):,} batches of its epoch were compared")
     return Sameness(None, _layouts_differ(epoch, reference, name_of_reference))
@@ -214,8 +198,6 @@ def is_shuffled(displacement: float, batch_size: int, records: int) -> bool | No
     ----------
     displacement : float
         Mean number of records between where a record came and its place in the source.
-    batch_size, records : int
-        Records of a batch and of the epoch.
     """
     return displacement >= batch_size if records >= MIN_SHUFFLED_BATCHES * batch_size else None
 

@@ -112,17 +112,7 @@ def has_choice(workload: Workload) -> bool:
 
 
 def choose_records(workload: Workload, paces: Mapping[Candidate, Pace], seconds: float) -> int:
-    """Return how many records there is time for, at least as many as are selected.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work, with the records of the first look selected.
-    paces : dict
-        The pace of each strategy.
-    seconds : float
-        Time for the rounds, and for looking at more records.
-    """
+    """Return how many records there is time for, at least as many as are selected."""
     available, selected = available_records(workload), len(workload.records)
     if not has_choice(workload) or selected >= available:
         return selected
@@ -150,32 +140,12 @@ def recipes_of(workload: Workload, paces: Mapping[Candidate, Pace]) -> dict[Cand
 
 
 def seconds_of_round(workload: Workload, recipes: Mapping[Candidate, Recipe], paces: Mapping[Candidate, Pace]) -> float:
-    """Return the seconds that a round is expected to take.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    recipes : dict
-        What is measured of each strategy.
-    paces : dict
-        The pace of each strategy.
-    """
+    """Return the seconds that a round is expected to take."""
     return sum(pace.seconds(recipes[each], workload.epoch_batches(each)) for each, pace in paces.items())
 
 
 def choose_rounds(workload: Workload, seconds_of_round: float, seconds_left: float) -> int:
-    """Return the number of rounds: as many as are usual or were asked for, or if time is short, down to the fewest.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    seconds_of_round : float
-        Seconds that a round is expected to take.
-    seconds_left : float
-        Time for all rounds.
-    """
+    """Return the number of rounds: as many as are usual or were asked for, or if time is short, down to the fewest."""
     settings = workload.settings
     if settings.rounds is not None:
         return settings.rounds
@@ -194,10 +164,6 @@ def describe_schedule(workload: Workload, rounds: int, is_over: bool) -> str:
 
     Parameters
     ----------
-    workload : Workload
-        The work, with the records that were measured.
-    rounds : int
-        Rounds.
     is_over : bool
         True if the comparison took longer than its budget nevertheless.
     """

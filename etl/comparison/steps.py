@@ -46,10 +46,6 @@ class UserStep:
     ----------
     make_step : callable
         Called with what its parameters ask for of `task`; returns `step(batch)`, which may return the loss.
-    task : Task
-        The task.
-    waits : bool
-        Wait for the device after every step.
     rank : Rank
         The rank that it computes for. If the others do so at the same time, `make_step` finds the process group of
         torch.distributed; otherwise its task is that of a single rank.

@@ -18,12 +18,8 @@ class Subset:
 
     Parameters
     ----------
-    source : sequence of records
-        The source.
     count : int
         Records to choose; all if the source has no more.
-    seed : int
-        The same seed chooses the same records.
     """
 
     def __init__(self, source: Any, count: int, seed: int) -> None:
@@ -79,8 +75,6 @@ class _Chosen:
 
     Parameters
     ----------
-    dataset : map-style data set
-        The data set.
     indices : int64 array
         Its records.
     """
@@ -108,11 +102,6 @@ class _Chosen:
 
 class ForeignSource:
     """A path whose records only loaders of the user can read.
-
-    Parameters
-    ----------
-    path : str
-        File or folder.
 
     Attributes
     ----------

@@ -65,14 +65,8 @@ class ModelCompute(ABC):
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The model, with its initial weights. It is moved to the device.
-    backend : Backend
-        Device of compute.
     dtype : str
         Dtype of the weights.
-    waits : bool
-        Wait for the device after every step.
 
     Attributes
     ----------
@@ -113,15 +107,7 @@ class ModelCompute(ABC):
 
 
 class GradientDescent:
-    """Plain stochastic gradient descent, as of torch.optim.SGD, which would first import torch._dynamo for a second.
-
-    Parameters
-    ----------
-    parameters : iterable of torch.nn.Parameter
-        The weights.
-    rate : float
-        The learning rate.
-    """
+    """Plain stochastic gradient descent, as of torch.optim.SGD, which would first import torch._dynamo for a second."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], rate: float) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
@@ -149,8 +135,6 @@ class Training(ModelCompute):
         Labels of any batch. Their dtype chooses the loss: see `default_loss`.
     values : sequence of int, optional
         The labels of the classes; by default, labels are class numbers.
-    is_distributed : bool
-        Average the gradients of all ranks in every step.
     """
 
     def __init__(
@@ -295,15 +279,6 @@ def make_model(settings: Settings, input_shape: tuple[int, ...], outputs: int) -
     The name is that of a built-in model, or "package.module:function". Such a function is called with `input_shape` and
     `outputs`, or without arguments if it takes none, and returns the model.
 
-    Parameters
-    ----------
-    settings : Settings
-        Settings of the comparison.
-    input_shape : tuple of int
-        Shape of a record's features.
-    outputs : int
-        Number of outputs.
-
     Raises
     ------
     ValueError
@@ -344,8 +319,6 @@ def classes_of(workload: Workload, labels: np.ndarray | None) -> Classes:
 
     Parameters
     ----------
-    workload : Workload
-        The work.
     labels : array or None
         The labels of a batch, if it has some.
 

@@ -153,8 +153,6 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
     ----------
     costs : Costs
         Measured costs. The disk was read if `disk_seconds` is above 0.
-    scenario : WhatIf
-        The scenario.
     """
     if scenario.compute_seconds is not None:
         if costs.is_ahead and not costs.is_on_device:  # then all CPUs are free to load, and compute disturbs nothing
@@ -172,15 +170,7 @@ def changed(costs: Costs, scenario: WhatIf) -> Costs:
 
 
 def contention_of(threads: int, seconds: float, one_thread_seconds: float) -> float:
-    """Return the share of loading that does not get faster with more threads.
-
-    Parameters
-    ----------
-    threads : int
-        Threads that load.
-    seconds, one_thread_seconds : float
-        Loading with these, and with one.
-    """
+    """Return the share of loading that does not get faster with more threads."""
     return (threads * seconds / one_thread_seconds - 1) / (threads - 1) if threads > 1 else 0.0
 
 
@@ -203,15 +193,7 @@ def why_never_used(costs: Costs) -> str:
 
 
 def adjusted(costs: Costs, wall_seconds: float) -> Costs:
-    """Return costs with which the model gives the measured wall time of an epoch, if that depends on loading.
-
-    Parameters
-    ----------
-    costs : Costs
-        Costs without an adjustment.
-    wall_seconds : float
-        The measured wall time.
-    """
+    """Return costs with which the model gives the measured wall time of an epoch, if that depends on loading."""
 
     def wall(adjustment: float) -> float:
         return _of_split(replace(costs, adjustment=adjustment), costs.threads, costs.cpus).wall_seconds
@@ -229,15 +211,7 @@ def adjusted(costs: Costs, wall_seconds: float) -> Costs:
 
 
 def extrapolated(costs: Costs, scenario: WhatIf) -> list[str]:
-    """Return how far a scenario is beyond what was measured and validated: one reason each, none if it is not.
-
-    Parameters
-    ----------
-    costs : Costs
-        Measured costs.
-    scenario : WhatIf
-        The scenario.
-    """
+    """Return how far a scenario is beyond what was measured and validated: one reason each, none if it is not."""
     reasons = []
     if scenario.cpus is not None and scenario.cpus > costs.cpus:
         reasons.append(f"more CPUs than the {costs.cpus} of this comparison")

@@ -72,10 +72,6 @@ class Workload:
 
     Parameters
     ----------
-    settings : Settings
-        Settings of the comparison.
-    folder : Path
-        Folder for the stores.
     cpus : int
         CPUs for loading and compute together, of each rank if there are several.
 
@@ -278,10 +274,6 @@ class Workload:
 
         Parameters
         ----------
-        candidate : Candidate
-            The way to load.
-        threads : Threads
-            Its CPU split.
         watch : callable, optional
             Returns a loader that replaces the one of the iterator, for example one that traces it.
         """

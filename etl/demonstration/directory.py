@@ -28,10 +28,6 @@ def make_once(directory: str | Path, description: dict[str, Any], fill: Callable
 
     Parameters
     ----------
-    directory : path
-        Where the data will be.
-    description : dict
-        JSON values that identify the data, and are stored with it.
     fill : callable
         Writes the data into the folder that it is called with.
 

@@ -206,10 +206,6 @@ class Check(ABC):
 
         Parameters
         ----------
-        severity : Severity
-            Weight of the finding.
-        found, evidence, remedy : str
-            The result, the measurements behind it and the change to make.
         saves_seconds : float or None
             Seconds of an epoch that the change saves; None if unknown.
         """
@@ -229,10 +225,6 @@ class Check(ABC):
 
         Parameters
         ----------
-        case : Case
-            The case that was looked at.
-        observation : Observation
-            The observation of that case.
         saves_per_batch : float
             Seconds that the remedy saves per batch.
         found, evidence, remedy : str

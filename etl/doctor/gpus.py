@@ -73,13 +73,7 @@ class Gpus:
 
 
 def look_at_gpus(own: Collection[int]) -> Gpus:
-    """Return the GPUs. This process should not compute on them meanwhile.
-
-    Parameters
-    ----------
-    own : collection of int
-        Ids of processes that belong to this training.
-    """
+    """Return the GPUs. This process should not compute on them meanwhile."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:

@@ -86,8 +86,6 @@ def look_at_heap(run_epoch: Callable[[], None] | None = None, epochs: int = EPOC
     ----------
     run_epoch : callable, optional
         Runs an epoch. It is called `epochs` times before the objects are counted. Without it no leaks are looked for.
-    epochs : int
-        Number of epochs.
     """
     leaks = [] if run_epoch is None else _leaks(run_epoch, epochs)
     counts, sizes = _census()

@@ -184,10 +184,6 @@ def observe_training(
     user_model : torch.nn.Module or None
         The original of the model in `setup`. Its calls are traced, too, since other threads may use it. None if the
         training step is the user's own function.
-    setup : Setup
-        The training.
-    count : int
-        Batches to measure.
     is_rank : bool
         True if there are other ranks, for which a step of the user may wait. A model is trained by this rank alone.
     """
@@ -255,19 +251,7 @@ class _Predictions:
 
 
 def _trace(setup: ModelSetup, batch: Any, calls: Calls, predicted_records: int) -> ModelTrace:
-    """Train on `batch` twice and return the calls inside the model.
-
-    Parameters
-    ----------
-    setup : ModelSetup
-        The training.
-    batch : Batch
-        The batch.
-    calls : dict of str to set of (int, bool)
-        Calls of each module so far.
-    predicted_records : int
-        Records in the last call for a prediction.
-    """
+    """Train on `batch` twice and return the calls inside the model."""
     departures: Counter[str] = Counter()
     depth = DenseDepth(setup.model)
     with _trace_callers(setup.model, calls), _trace_departures(setup.model, departures), depth:

@@ -179,12 +179,6 @@ def make_setup(model: torch.nn.Module, iterator: Iterable[Any], backend: Backend
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The user's model.
-    iterator : iterable of batches
-        What the model is trained on.
-    backend : Backend
-        Device of compute.
     loss : callable or None
         `loss(output, labels)`; None for cross entropy if the labels are integers, otherwise the mean squared error.
 

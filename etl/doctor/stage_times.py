@@ -81,8 +81,6 @@ def time_stages(workload: Workload, backend: Backend | None) -> StageTimes:
 
     Parameters
     ----------
-    workload : Workload
-        The records and their pipeline.
     backend : Backend or None
         The device that batches are copied to; None if a training step of the user copies them itself.
     """

@@ -79,14 +79,8 @@ def time_steps(
 
     Parameters
     ----------
-    setup : Setup
-        The training.
-    count : int
-        Minimum number of batches to measure.
     around : callable
         Returns a context manager; the batches are measured inside it, after the warm-up.
-    seconds : float
-        Minimum time to measure.
 
     Returns
     -------
@@ -131,15 +125,6 @@ def time_compute(setups: Sequence[Setup], batches: Sequence[Any], seconds: float
     """Return the median seconds of a training step on a batch in memory, for each training.
 
     The trainings take turns, and each takes at least three steps.
-
-    Parameters
-    ----------
-    setups : sequence of Setup
-        The trainings to compare.
-    batches : sequence of batches
-        One batch for each training.
-    seconds : float
-        Approximate time to measure each training.
     """
     steps = [setup.make_step() for setup in setups]
     times: list[list[float]] = [[] for _ in setups]
@@ -163,8 +148,6 @@ def try_remedy(setup: Setup, changed: Setup, records: int) -> Trial:
 
     Parameters
     ----------
-    setup, changed : Setup
-        The training without the remedy and with it.
     records : int
         Records in a batch: the trial has the seconds of a batch of this size.
     """

@@ -69,19 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train_each(directory: Path, store_path: Path, backend: etl.Backend, epochs: int) -> dict[str, Trained]:
-    """Train the same model with each strategy.
-
-    Parameters
-    ----------
-    directory : Path
-        The digits.
-    store_path : Path
-        Where to write the presaved digits.
-    backend : etl.Backend
-        Where to train.
-    epochs : int
-        Epochs of each training.
-    """
+    """Train the same model with each strategy."""
     pipeline = etl.digits_pipeline()
     test = etl.RawIterator(etl.Idx.from_folder(directory, "test"), pipeline, batch_size=256)
     trained = {}
@@ -117,17 +105,7 @@ def strategies(directory: Path, store_path: Path, pipeline: etl.Pipeline) -> Ite
 
 
 def accuracy(model: torch.nn.Module, iterator: etl.BatchIterator, backend: etl.Backend) -> float:
-    """Return the share of records that `model` classifies correctly, from 0 to 1.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, which is put into evaluation mode.
-    iterator : etl.BatchIterator
-        The batches of one epoch.
-    backend : etl.Backend
-        Where to compute.
-    """
+    """Return the share of records that `model` classifies correctly, from 0 to 1."""
     model.eval()
     right = total = 0
     with torch.no_grad():

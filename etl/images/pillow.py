@@ -52,9 +52,6 @@ def open_image(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> 
     ----------
     encoded : uint8 array of shape (bytes,)
         Content of the file.
-    at_least : (int, int), optional
-        Smallest height and width. A JPEG file is decoded at the smallest of 1/1, 1/2, 1/4 and 1/8 of its size that is
-        not below these.
 
     Raises
     ------

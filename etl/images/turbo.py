@@ -25,9 +25,6 @@ def decode(encoded: np.ndarray, at_least: tuple[int, int] | None = None) -> np.n
     ----------
     encoded : uint8 array of shape (bytes,)
         Content of the file.
-    at_least : (int, int), optional
-        Smallest height and width. A JPEG file is decoded at the smallest eighth of its size (1/8, 2/8, ...) that is not
-        below these; Pillow has powers of two only.
 
     Returns
     -------

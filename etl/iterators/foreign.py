@@ -50,11 +50,6 @@ class ForeignIterator(BatchIterator):
     of its sampler, batch sampler and data set, as of a DataLoader with a `DistributedSampler`. The first number is the
     `epoch` of one of these, or 0. As with every iterator, a finished epoch increases the number.
 
-    Parameters
-    ----------
-    batches : iterable of batches
-        Yields the batches of one epoch each time it is iterated.
-
     Raises
     ------
     TypeError

@@ -36,14 +36,8 @@ class IndexedIterator(BatchIterator):
 
     Parameters
     ----------
-    sampler : Sampler
-        Chooses the records of each batch.
-    loader : Loader
-        Loads these records.
     dtype : str or None
         The dtype of floating features; None if they keep their own.
-    reuse : bool
-        Reuse the memory of a batch when nothing refers to the batch any more.
     """
 
     async_supported = True

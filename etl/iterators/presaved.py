@@ -102,10 +102,6 @@ def make_padder(
     ----------
     store : presave.Store
         The store, whose ragged fields are padded unless a stage of `pipeline` makes them equal in size.
-    pipeline : Pipeline
-        The stages that are still to be applied.
-    padding : Padding
-        How batches are padded.
     lengths : Lengths or None
         Steps of every record, if known.
     dtype : numpy dtype or None

@@ -61,8 +61,6 @@ class Loader(Protocol):
         ----------
         indices : int64 array of shape (rows,)
             The records of the batch.
-        epoch : int
-            Seeds random stages, together with the iterator's seed.
         cursor : Cursor
             Updated as in `load` if records must be loaded to learn their shapes. Errors are then those of `load`, too.
         """
@@ -81,8 +79,6 @@ class Loader(Protocol):
         ----------
         indices : int64 array of shape (rows,)
             The records to load.
-        epoch : int
-            Seeds random stages, together with the iterator's seed.
         out : mapping of str to array of shape (rows, ...)
             One array for each field.
         cursor : Cursor
@@ -120,22 +116,10 @@ class BatchPlan:
 
     Parameters
     ----------
-    loader : Loader
-        Loads the records.
     indices : int64 array of shape (rows,)
         The records of the batch.
-    epoch : int
-        The epoch that the batch belongs to.
-    pool : BufferPool
-        The memory for the arrays.
-    capacity : int
-        Records that the memory has room for, so that a smaller last batch can reuse the memory of any other.
-    cursor : Cursor
-        Set to each record that has to be loaded to plan the batch.
     repeated : int
         Number of records at the end of the batch that are repeated. `Batch.repeated` marks them.
-    after : Position, optional
-        The position of the iterator after this batch.
     """
 
     def __init__(
@@ -171,8 +155,6 @@ class BatchPlan:
 
         Parameters
         ----------
-        first, last : int
-            The first row, and the row after the last one.
         cursor : Cursor
             See `Loader.load`.
         """
@@ -193,15 +175,7 @@ class BatchPlan:
 
 
 class ReadyBatch:
-    """A finished batch that takes the place of a `BatchPlan`; it has no rows to load.
-
-    Parameters
-    ----------
-    batch : Batch
-        The batch.
-    after : Position or State, optional
-        The position of the iterator after this batch.
-    """
+    """A finished batch that takes the place of a `BatchPlan`; it has no rows to load."""
 
     def __init__(self, batch: Any, after: Any = None) -> None:
         self.batch: Any = batch
@@ -211,13 +185,7 @@ class ReadyBatch:
         self.skipped: dict[int, RecordError] = {}
 
     def load(self, first: int, last: int, cursor: Cursor) -> None:
-        """Load nothing.
-
-        Parameters
-        ----------
-        first, last, cursor
-            Ignored.
-        """
+        """Load nothing."""
 
     def drop_skipped(self) -> None:
         """Drop nothing."""
@@ -229,23 +197,7 @@ AnyPlan = BatchPlan | ReadyBatch
 def plan_epoch(
     sampler: Sampler, loader: Loader, epoch: int, position: int, pool: BufferPool, cursor: Cursor
 ) -> Iterator[BatchPlan]:
-    """Yield a plan for each batch in the rest of an epoch.
-
-    Parameters
-    ----------
-    sampler : Sampler
-        Decides which records are in which batch.
-    loader : Loader
-        Loads the records.
-    epoch : int
-        The epoch.
-    position : int
-        Records of the epoch, over all ranks, that earlier batches held.
-    pool : BufferPool
-        The memory for batches.
-    cursor : Cursor
-        Set to each record that has to be loaded to plan a batch.
-    """
+    """Yield a plan for each batch in the rest of an epoch."""
     for indices, repeated, after in sampler.batches(epoch, position):
         yield BatchPlan(loader, indices, epoch, pool, sampler.batch_size, cursor, repeated, Position(epoch, after))
 

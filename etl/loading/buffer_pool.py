@@ -23,10 +23,6 @@ class BufferPool:
 
     Parameters
     ----------
-    reuse : bool
-        Reuse memory. If False, every array is fresh.
-    max_free : int
-        Unused arrays to keep for each size.
     allocate : callable, optional
         `allocate(nbytes)` returns memory of another kind, such as shared memory, as a uint8 array of shape `(nbytes,)`.
         The memory is freed when nothing refers to it.
@@ -44,8 +40,6 @@ class BufferPool:
 
         Parameters
         ----------
-        count : int
-            Records in the batch.
         capacity : int
             Records that the memory has room for, at least `count`.
         shape : tuple of int

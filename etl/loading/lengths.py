@@ -77,10 +77,6 @@ def store_lengths(store: presave.Store, pipeline: Pipeline, padding: Padding) ->
     ----------
     store : presave.Store
         The store, which has the shape of every record in its manifest or shards.
-    pipeline : Pipeline
-        The stages that are still to be applied.
-    padding : Padding
-        Chooses the fields to pad.
     """
     if _are_changed(pipeline.stages):
         return None
@@ -104,12 +100,8 @@ def bucket_lengths(
     ----------
     lengths : Lengths or None
         Steps of every record, if known.
-    padding : Padding or None
-        How batches are padded.
     bucket_records : int or None
         Records in a window that is sorted by length; see `Sampler`. None if there are no buckets.
-    name : str
-        Name of the data set, for error messages.
 
     Raises
     ------

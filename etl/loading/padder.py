@@ -32,10 +32,6 @@ class Padder:
 
     Parameters
     ----------
-    padding : Padding
-        Fields to pad, padding values, and the length of a batch.
-    ragged : collection of str
-        Fields whose size varies from record to record, according to the data set.
     lengths : Lengths or None
         Steps of every record, if the data set has them.
     dtype : numpy dtype or None

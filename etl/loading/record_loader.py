@@ -35,20 +35,10 @@ class RecordLoader:
 
     Parameters
     ----------
-    source : sequence of records
-        The records.
-    pipeline : Pipeline
-        Stages that each record goes through.
     dtype : numpy dtype or None
         The dtype of floating fields in the batch; None for their own.
-    seed : int
-        Seeds random stages.
     on_error : {"raise", "skip"}
         Raise `RecordError` for a record that fails, or skip it if the record is at fault (see `is_fault_of_record`).
-    padder : Padder, optional
-        Pads records of different lengths.
-    granularity : {"record", "share", "batch"}
-        The smallest chunk that is worth handing to a worker.
     read_rows : callable, optional
         Reads all records of a chunk in one call, instead of one by one (see `StoreRecords.read_rows`).
 

@@ -121,17 +121,6 @@ def name_error(source: Any, pipeline: Pipeline, cursor: Cursor, error: Exception
 
     It is a `RecordError` that names record and stage; for a `MemoryError`, a `MemoryError` that does. An error that is
     not the record's fault is returned unchanged: a missing package, a wrong index, a defect of collating.
-
-    Parameters
-    ----------
-    source : sequence of records
-        The source of the record.
-    pipeline : Pipeline
-        The stages that the record goes through.
-    cursor : Cursor
-        The record and the stage at which the error happened.
-    error : Exception
-        The error.
     """
     if is_shortage(error):
         error = OSError(f"{error}; {SHORTAGE_ADVICE.format(max_open_files())}")

@@ -30,24 +30,12 @@ class Sampler:
 
     Parameters
     ----------
-    records : int
-        Records of the data set.
-    batch_size : int
-        Records that each rank takes in a step.
-    shuffle : bool
-        Shuffle the records, in another order for every epoch.
     seed : int
         Seeds the order, together with the epoch; at least 0 and below 2**64.
-    drop_last : bool
-        Leave out an incomplete last step.
-    rank, world_size : int
-        This rank, and the number of ranks.
     uneven : {"pad", "drop", "allow"}
         Sharing of a last step whose records cannot be divided by `world_size`: "pad" repeats a record from the start of
         the epoch on each rank that is one short, "drop" leaves the remainder out, and "allow" gives later ranks one
         record fewer, and no batch if none is left for them.
-    bucket_records : int, optional
-        Sort windows of this many records by length, so that the records of a step have similar lengths.
     lengths : int64 array of shape (records,), optional
         The lengths to sort by.
 

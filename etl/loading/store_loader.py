@@ -33,10 +33,6 @@ def choose_loader(
 
     Parameters
     ----------
-    store : presave.Store
-        The records.
-    pipeline : Pipeline
-        The stages that are still to be applied.
     dtype, seed, on_error, padder
         See `RecordLoader`.
     """
@@ -61,10 +57,6 @@ def find_normalise(store: presave.Store, pipeline: Pipeline, dtype: np.dtype | N
 
     Parameters
     ----------
-    store : presave.Store
-        The records.
-    pipeline : Pipeline
-        The stages that are still to be applied.
     dtype : numpy dtype or None
         The dtype of floating fields in the batch; None for their own.
     """
@@ -92,8 +84,6 @@ class GatherLoader:
         The records, complete except for `normalise`.
     dtype : numpy dtype or None
         The dtype of floating fields in the batch; None for their own.
-    normalise : Normalise or None
-        Applied to the features while they are gathered.
     """
 
     def __init__(self, store: presave.Store, dtype: np.dtype | None, normalise: Normalise | None) -> None:
@@ -111,13 +101,7 @@ class GatherLoader:
         self._spec = BatchSpec(fields)
 
     def plan(self, indices: np.ndarray, epoch: int, cursor: Cursor) -> BatchSpec:  # noqa: ARG002 - all are the same
-        """Return the arrays for a batch, which are the same for all batches.
-
-        Parameters
-        ----------
-        indices, epoch, cursor
-            Ignored.
-        """
+        """Return the arrays for a batch, which are the same for all batches."""
         return self._spec
 
     def load(

@@ -63,13 +63,6 @@ class Split(JsonValues):
 
         The time after the start-up is proportional to the number of batches; the start-up counts once. If there is
         nothing after it, all of the time is proportional.
-
-        Parameters
-        ----------
-        measured_batches, batches : float
-            Batches; an incomplete one counts as a fraction.
-        start_up : int
-            Batches of the start-up.
         """
         if measured_batches <= start_up or batches <= start_up:
             return self.total * batches / measured_batches
@@ -224,9 +217,6 @@ def run_epoch(
     waits : WaitWatch, optional
         Measures what loading does during the waits, or during so many of them that it takes less than
         `waiting.MAX_COST_SHARE` of the epoch. That time is part of the waits.
-    start_up : int
-        Batches in which the iterable gets to its speed, after which times are split. If there are no more, all but the
-        last.
 
     Raises
     ------
@@ -285,12 +275,6 @@ def seconds_of_step(step: Step, batches: Sequence[Any], seconds: float, min_step
     ----------
     step : callable or DeviceStep
         Called with each batch.
-    batches : sequence of batches
-        All of them are passed through, again and again.
-    seconds : float
-        Minimum duration.
-    min_steps : int
-        Minimum number of steps.
     """
     finish = step.finish if isinstance(step, DeviceStep) else None
     if finish is not None:

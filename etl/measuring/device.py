@@ -36,8 +36,6 @@ class OneInFlight:
         Gives the work on a batch to the device. The batch may be released when it returns.
     make_event : callable
         Returns a new `Event` of the device.
-    waits : bool
-        Wait until each step is done, like a loop that reads its loss after every step.
     put : callable, optional
         Copies a batch to the device, and returns what `step` is called with: by default the batch itself.
 
@@ -117,17 +115,7 @@ def peak_device_memory() -> int | None:
 
 
 class SimulatedDevice:
-    """A `DeviceStep` that takes a fixed time and no CPU, with one step running and none queued.
-
-    Parameters
-    ----------
-    seconds : float
-        Duration of a step.
-    waits : bool
-        Wait until each step is done.
-    meeting : Meeting, optional
-        Where devices of other processes meet that compute together: a step begins when each has been given its own.
-    """
+    """A `DeviceStep` that takes a fixed time and no CPU, with one step running and none queued."""
 
     def __init__(self, seconds: float, waits: bool = False, meeting: Meeting | None = None) -> None:
         self.seconds = seconds

@@ -96,8 +96,6 @@ class Epochs:
 
     Parameters
     ----------
-    loading : Loading
-        The way to load.
     batches : int or None
         Batches that are taken of each epoch; None for all.
     """

@@ -30,8 +30,6 @@ def join_samples(samples: Sequence[AnySample], are_together: bool | None = None)
 
     Parameters
     ----------
-    samples : sequence of Sample
-        The sample of each rank.
     are_together : bool, optional
         True if ranks wait for each other in every step. If that is unknown, it is seen from the times of the steps.
 

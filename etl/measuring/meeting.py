@@ -22,8 +22,6 @@ class Meeting:
     ----------
     path : Path
         A file that `create` has made. It must not have been used before.
-    rank : int
-        Number of this process.
     """
 
     def __init__(self, path: Path, rank: int) -> None:

@@ -220,10 +220,6 @@ def describe_disturbance(
 
     Parameters
     ----------
-    probes : sequence of ProbeSeconds
-        The probes of the sample: before its loader was made, and after it was closed.
-    reference : ProbeSeconds
-        The quickest probes of the comparison so far, of all strategies. How quick a machine is, only it can tell.
     steal, other_processes : float
         Shares during the sample, as of `NoiseWatch`. A CPU quota that is used up is no disturbance: it is there in
         every sample, so that none would count.

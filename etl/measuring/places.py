@@ -38,8 +38,6 @@ def place_in(text: str, newest_first: bool = False) -> str:
 
     Parameters
     ----------
-    text : str
-        A traceback.
     newest_first : bool
         True if the innermost frame comes first, as `faulthandler` writes it.
     """

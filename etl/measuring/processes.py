@@ -54,8 +54,6 @@ class MeasurementError(RuntimeError):
 
     Parameters
     ----------
-    message : str
-        The error in one line.
     text : str
         All details, such as a traceback; by default the message.
     is_input : bool
@@ -89,16 +87,10 @@ class Server:
 
     Parameters
     ----------
-    name : str
-        What is measured; quoted in errors.
     command : sequence of str
         Starts the process, which calls `server.serve`.
-    request : dict
-        JSON values that prepare the server.
     timeout : float
         Seconds that an answer may take.
-    hash_seed : int
-        The value of PYTHONHASHSEED, which decides the order of sets of strings.
     environment : mapping of str to str or None
         Changes to the environment that the server inherits: None removes a variable, a string sets it.
     """
@@ -352,10 +344,6 @@ class FreshServers:
 
         Parameters
         ----------
-        name : str
-            What is measured, for errors.
-        request : dict
-            The request.
         timeout : float, optional
             Seconds that the answer may take; by default those of the server.
         """

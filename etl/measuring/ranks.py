@@ -78,14 +78,6 @@ def join_group(rank: Rank) -> None:
 
 
 def cpus_of_rank(cpus: Sequence[int], rank: int, ranks: int) -> list[int]:
-    """Return those of `cpus` that a rank computes and loads on; one that it shares if there are fewer than ranks.
-
-    Parameters
-    ----------
-    cpus : sequence of int
-        CPUs of all ranks together.
-    rank, ranks : int
-        The rank, and the number of ranks.
-    """
+    """Return those of `cpus` that a rank computes and loads on; one that it shares if there are fewer than ranks."""
     first, end = len(cpus) * rank // ranks, len(cpus) * (rank + 1) // ranks
     return list(cpus[first : max(end, first + 1)])

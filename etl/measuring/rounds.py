@@ -39,12 +39,8 @@ def balanced_order(count: int, number: int, seed: int) -> list[int]:
 
     Parameters
     ----------
-    count : int
-        Number of arms.
     number : int
         Number of the round, from 0.
-    seed : int
-        Decides what is drawn.
     """
     pair, second = divmod(number, 2)
     pairs = max(1, count if count % 2 else count // 2)
@@ -79,15 +75,11 @@ class Rounds(Generic[Variant, Sample]):
 
     Parameters
     ----------
-    variants : iterable of hashable
-        The variants to measure.
     take : callable
         Called with a variant and the number of the round; returns the sample. Raises `MeasurementError` if the variant
         cannot be measured.
     seed : int or None
         Decides the order in each round (`balanced_order`); None draws one.
-    taken : mapping or None
-        Samples of an interrupted run, by variant and round.
     begin : callable or None
         Called with the number of a round in which there is something to measure; returns a context manager around it.
     progress : callable or None

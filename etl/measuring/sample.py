@@ -209,13 +209,6 @@ def take_sample(loading: Loading, recipe: Recipe) -> Sample:
     The batches that compute is warmed up and timed with come from a loader of its own, which is closed before the timed
     one is made. So no epoch is abandoned before the timed one, and no loader that reads ahead gets a start.
 
-    Parameters
-    ----------
-    loading : Loading
-        The way to load.
-    recipe : Recipe
-        What is measured of it.
-
     Raises
     ------
     ValueError

@@ -32,8 +32,6 @@ class ServersAtOnce:
     ----------
     start : callable
         Returns a new server, called with its number.
-    count : int
-        Number of servers.
     """
 
     def __init__(self, start: Callable[[int], Server], count: int) -> None:
@@ -68,10 +66,6 @@ class ServersAtOnce:
 
         Parameters
         ----------
-        name : str
-            What is measured, for errors.
-        request : dict
-            The request.
         timeout : float, optional
             Seconds that the answer may take; by default those of the server.
         """
@@ -82,10 +76,6 @@ class ServersAtOnce:
 
         Parameters
         ----------
-        name : str
-            What is measured, for errors.
-        requests : sequence of dict
-            A request for each.
         timeout : float, optional
             Seconds that the answers may take; by default those of the servers.
 

@@ -86,8 +86,6 @@ def signed_rank_interval(values: Sequence[float], confidence: float) -> tuple[fl
 
     Parameters
     ----------
-    values : sequence of float
-        At least one.
     confidence : float
         Between 0 and 1. The ends are infinite if there are too few values for it.
     """
@@ -125,10 +123,6 @@ def ratio_intervals(
     ----------
     walls : mapping of name to mapping of round to float
         Seconds of each arm, by round. Rounds that an arm lacks are left out.
-    reference : name
-        The denominator.
-    confidence : float
-        Between 0 and 1.
 
     Returns
     -------
@@ -168,8 +162,6 @@ def _worst_deviation(deviations: np.ndarray, confidence: float) -> float:
     ----------
     deviations : float64 array of shape (rounds, means)
         Deviations from the means.
-    confidence : float
-        The confidence.
     """
     count = len(deviations)
     if count <= EXACT_ROUNDS:  # the sign of the first round may stay, since only sizes matter

@@ -48,10 +48,6 @@ def take_blocks(take: Callable[[int], float], number: int, seconds: float, min_b
     ----------
     take : callable
         Takes a turn of A (0) or B (1), and returns its seconds.
-    number : int
-        The number of the pair, which decides which arm begins.
-    seconds : float
-        Duration.
     min_blocks : int
         Blocks to take even if there is no time for them.
     """

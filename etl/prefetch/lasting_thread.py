@@ -72,8 +72,6 @@ class Call:
 
     Parameters
     ----------
-    thread : LastingThread
-        Makes the call.
     target, args, name
         As for `interrupts.Worker`; the thread has the name during the call.
     """

@@ -71,12 +71,6 @@ class Prefetcher:
 
     Parameters
     ----------
-    plans : iterator of BatchPlan or ReadyBatch
-        The batches of the epoch, in order. One thread at a time advances it.
-    prefetch_size : int
-        Most batches, finished or not, to hold besides the one that the caller has.
-    cursor : Cursor
-        Set to what is loaded to plan a batch.
     name_error : callable
         Takes a cursor and an error, and returns one that names what is loaded there.
     """

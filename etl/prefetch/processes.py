@@ -33,8 +33,6 @@ class ProcessPrefetcher(Prefetcher):
     ----------
     plans, prefetch_size, cursor, name_error
         See `Prefetcher`. The arrays of `plans` must be in the pool's memory.
-    pool : WorkerPool
-        The processes.
     """
 
     def __init__(

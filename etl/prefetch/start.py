@@ -47,10 +47,6 @@ def start_process(start_method: str, program: str, arguments: dict[str, Any]) ->
 
     Parameters
     ----------
-    start_method : {"forkserver", "spawn"}
-        Method of starting the process.
-    program : str
-        Python source to run.
     arguments : dict
         The global names of `program`. A further one is `main`, for `import_main`.
 

@@ -18,8 +18,6 @@ class ThreadPrefetcher(Prefetcher):
     ----------
     plans, prefetch_size, cursor, name_error
         See `Prefetcher`.
-    threads : int
-        Number of threads.
     make_thread : callable
         `interrupts.Worker`, or `LastingThread.call`.
     """

@@ -115,14 +115,8 @@ def run(
 
     Parameters
     ----------
-    connection : Connection
-        Receives tasks and sends answers.
-    memory : int
-        Descriptor of the shared memory.
     cursor : tuple of int
         The first three fields of the `Place` of this worker's `SharedCursor` in the shared memory.
-    loader : int
-        Descriptor of the pickled loader.
     parts : list of (int, int)
         See `load_shared`.
     policies : list of (str, str)
@@ -201,17 +195,7 @@ class _Worker:
 
 
 def _refuse(connection: Connection, what: str, error: Exception) -> None:
-    """Tell the parent that this worker cannot do `what`.
-
-    Parameters
-    ----------
-    connection : Connection
-        Receives the answer.
-    what : str
-        A verb and its object.
-    error : Exception
-        The reason.
-    """
+    """Tell the parent that this worker cannot do `what`."""
     refusal = RuntimeError(f"a worker process cannot {what}: {describe(error)}")
     refusal.__cause__ = error
     _send(connection, _failed(refusal, refusal))

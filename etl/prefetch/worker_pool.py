@@ -28,10 +28,6 @@ class WorkerPool:
 
     Parameters
     ----------
-    count : int
-        Number of processes.
-    start_method : {"forkserver", "spawn"}
-        Method of starting them.
     key : tuple
         Identifies the iterator among those with equal `seeds`, such as those of other ranks.
 

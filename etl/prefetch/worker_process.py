@@ -69,14 +69,8 @@ class Worker:
 
     Parameters
     ----------
-    start_method : {"forkserver", "spawn"}
-        Method of starting the process.
-    memory : SharedMemory
-        The memory that batches are in.
     cursor : uint8 array
         A part of `memory` for the `SharedCursor` of this worker.
-    loader : SharedObject
-        Loads the records.
     """
 
     def __init__(self, start_method: str, memory: SharedMemory, cursor: np.ndarray, loader: SharedObject) -> None:

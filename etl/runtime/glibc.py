@@ -60,15 +60,6 @@ def require_glibc(setting: str) -> Any:
 def set_option(libc: Any, parameter: int, value: int) -> None:
     """Call mallopt.
 
-    Parameters
-    ----------
-    libc : ctypes library
-        The C library.
-    parameter : int
-        One of the M_ constants.
-    value : int
-        Its new value.
-
     Raises
     ------
     RuntimeError

@@ -39,11 +39,6 @@ def available_cores(topology: Path = CPU_TOPOLOGY) -> int | None:
     """Return how many physical cores this process may use; None if the system does not say.
 
     Logical CPUs that share a core (SMT, hyper-threading) count once. A quota of the control group limits the number.
-
-    Parameters
-    ----------
-    topology : Path
-        Folder with the topology of each CPU.
     """
     try:
         cores = {
@@ -61,17 +56,7 @@ def affinity_of(count: int) -> list[int]:
 
 
 def cgroup_quota(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "cpu", own: Path = OWN_GROUP) -> float | None:
-    """Return the CPUs that the control groups around this process allow; None if none of them sets a limit.
-
-    Parameters
-    ----------
-    root_2 : Path
-        Root of the control groups of version 2.
-    root_1 : Path
-        Root of version 1's controller of CPUs.
-    own : Path
-        File that lists the groups of this process.
-    """
+    """Return the CPUs that the control groups around this process allow; None if none of them sets a limit."""
     group_2, group_1 = own_groups("cpu", own)
     quotas = [_quota_2(root_2 / each) for each in with_parents(group_2)]
     quotas += [_quota_1(root_1 / each) for each in with_parents(group_1)]
@@ -98,17 +83,7 @@ def usable_nbytes() -> int:
 
 
 def cgroup_nbytes_left(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "memory", own: Path = OWN_GROUP) -> int | None:
-    """Return the bytes that the control groups around this process have left; None if none of them sets a limit.
-
-    Parameters
-    ----------
-    root_2 : Path
-        Root of the control groups of version 2.
-    root_1 : Path
-        Root of version 1's controller of memory.
-    own : Path
-        File that lists the groups of this process.
-    """
+    """Return the bytes that the control groups around this process have left; None if none of them sets a limit."""
     group_2, group_1 = own_groups("memory", own)
     left = [_nbytes_left(root_2 / each, _MEMORY_FILES_2) for each in with_parents(group_2)]
     left += [_nbytes_left(root_1 / each, _MEMORY_FILES_1) for each in with_parents(group_1)]

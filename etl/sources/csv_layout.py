@@ -87,13 +87,6 @@ class CsvLayout:
     def parse(self, line: bytes, number: int) -> tuple[np.ndarray, bytes]:
         """Return the features and the label in `line`.
 
-        Parameters
-        ----------
-        line : bytes
-            The line without its end.
-        number : int
-            Line number, for errors.
-
         Returns
         -------
         features : array of `dtype`, shape (columns,)
@@ -130,15 +123,6 @@ class CsvLayout:
 
     def parse_number(self, field: bytes, number: int, column: int) -> float:
         """Return the number in `field`, or `missing` if it is missing (see `is_missing`).
-
-        Parameters
-        ----------
-        field : bytes
-            The field without quotes.
-        number : int
-            Line number, for errors.
-        column : int
-            Index of the column, for errors.
 
         Raises
         ------
@@ -202,17 +186,7 @@ class CsvLayout:
             )
 
     def error(self, number: int, column: int, cause: str) -> ValueError:
-        """Return the error for a value.
-
-        Parameters
-        ----------
-        number : int
-            Line number.
-        column : int
-            Index of the column.
-        cause : str
-            Reason, in words.
-        """
+        """Return the error for a value."""
         return ValueError(f"{self.path}, line {number}, column {self.names[column]!r}: {cause}")
 
 
@@ -230,16 +204,12 @@ def read_layout(
 
     Parameters
     ----------
-    path : Path
-        The file.
     label : str, int or None
         Column with the label: its name, or its index, which counts from the end if negative.
     header : bool
         True if the first line names the columns, False if it is the first row.
     features : sequence of str or int, or None
         Columns that are features; None means all but the label.
-    delimiter : str
-        One ASCII character.
     dtype : str
         "float32" or "float64".
     missing : float or None
@@ -321,17 +291,7 @@ def _first_line(path: Path) -> tuple[int, bytes]:
 
 
 def check_line_length(path: Path, number: int, nbytes: int) -> None:
-    """Raise `ValueError` if a line is too long.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for the error.
-    number : int
-        Line number, for the error.
-    nbytes : int
-        Length of the line in bytes.
-    """
+    """Raise `ValueError` if a line is too long."""
     if nbytes > MAX_LINE_NBYTES:
         raise ValueError(f"{path}, line {number} is longer than {MAX_LINE_NBYTES >> 20} MiB; is this a CSV file?")
 

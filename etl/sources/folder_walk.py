@@ -31,14 +31,8 @@ class FolderWalk:
 
     Parameters
     ----------
-    root : Path
-        The folder.
-    suffixes : tuple of str
-        Suffixes, in lower case, of the files to list.
     follow_links : bool
         Follow links that lead out of `root`.
-    reason : str
-        Reason for leaving out all other files, for the warning.
 
     Attributes
     ----------

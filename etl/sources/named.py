@@ -33,8 +33,6 @@ def open_named(name: str, options: Mapping[str, Any]) -> RecordSequence:
     ----------
     name : str
         A name for which `is_source_name` is true.
-    options : dict
-        Arguments of the function; it must have parameters of these names.
 
     Returns
     -------

@@ -28,13 +28,6 @@ def is_random(source: RecordSequence, records: int = 16) -> str | None:
 
     Evenly spaced records are read twice, with different seeds of Python's, numpy's and torch's global generators. Their
     states are restored afterwards. Records that cannot be read are left out. Sources that only read files are not read.
-
-    Parameters
-    ----------
-    source : sequence of records
-        The source.
-    records : int
-        Records to read.
     """
     if type(source) in FILE_SOURCES:
         return None

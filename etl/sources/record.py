@@ -77,10 +77,6 @@ def record_error(source: Any, record: int, stage: str, cause: BaseException) -> 
     ----------
     source : sequence of records
         Names the record's file if it has a method `describe(index)`.
-    record : int
-        Index of the record in the source.
-    stage : str
-        Stage that failed.
     cause : exception
         Error that the stage or the source raised.
     """

@@ -26,8 +26,6 @@ class SequenceFiles:
 
     Parameters
     ----------
-    root : Path
-        The folder.
     files : list of str
         Paths below `root`, one for each sequence.
     options : dict
@@ -107,10 +105,6 @@ def label_steps(files: SequenceFiles, classes: Sequence[str] | None, regression:
 
     Parameters
     ----------
-    files : SequenceFiles
-        The files, with a label column.
-    classes : sequence of str or None
-        Names of the classes.
     regression : bool
         Labels are targets of `dtype`.
     dtype : str

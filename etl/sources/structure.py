@@ -30,8 +30,6 @@ class Structure:
 
     Parameters
     ----------
-    item : object
-        The first item of a data set. All others must have its containers, keys and lengths.
     groups : mapping of key to {"features", "label"}, optional
         The keys or places of the item that are features and label. Its other keys are left out. By default the whole
         item is features.

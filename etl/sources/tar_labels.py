@@ -45,15 +45,6 @@ class LabelMember:
     def read(self, shard: Path, file: BinaryIO, member: tarfile.TarInfo) -> int | str:
         """Return the label in `member`: a whole number, or a class name.
 
-        Parameters
-        ----------
-        shard : Path
-            Path of the tar file, for errors.
-        file : binary file
-            The tar file, open.
-        member : TarInfo
-            The sample's member with this extension.
-
         Raises
         ------
         ValueError

@@ -22,14 +22,8 @@ def write_record(
 
     Parameters
     ----------
-    record : mapping of str to array, number or tuple of arrays
-        The record after the pipeline.
     out : mapping of str to array of shape (rows, ...)
         One array for each field, named as `flatten` names them.
-    row : int
-        The row to write.
-    but : str, optional
-        A field to leave out, because the last stage writes it itself.
     casts : bool
         Convert floating values to the array's dtype, even if digits are lost.
 
@@ -75,10 +69,6 @@ def write_value(name: str, value: np.ndarray, out: np.ndarray, casts: bool = Tru
 
     Parameters
     ----------
-    name : str
-        Name of the field, for the error.
-    value : array
-        The value.
     out : array of the same shape
         Receives the value.
     casts : bool
@@ -105,12 +95,8 @@ def check_shape(name: str, shape: tuple[int, ...], out: np.ndarray) -> None:
 
     Parameters
     ----------
-    name : str
-        Name of the field, for the error.
     shape : tuple of int
         Shape of the value.
-    out : array
-        The row.
     """
     if shape != out.shape:
         raise FieldError(
@@ -126,8 +112,6 @@ def check_dtype(name: str, stored: np.dtype, batch: np.dtype, casts: bool) -> No
 
     Parameters
     ----------
-    name : str
-        Name of the field, for the error.
     stored : numpy dtype
         The dtype of the value.
     batch : numpy dtype

@@ -109,10 +109,6 @@ def default_pipeline(source: Any, size: int, decoder: str) -> Pipeline:
 
     Parameters
     ----------
-    source : sequence of records
-        The source, whose class decides on the pipeline.
-    size : int
-        Height and width of photographs after resizing, in pixels.
     decoder : str
         "pillow" or "turbo", for photographs.
     """

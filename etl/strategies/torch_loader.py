@@ -30,8 +30,6 @@ def torch_settings(loader: Any, cpus: int) -> dict[str, tuple[Value, ...]]:
     loader : object
         A loader. The workers of an iterable data set are varied only if they are known to share its records: there are
         several already, or the data set or `worker_init_fn` calls `get_worker_info`.
-    cpus : int
-        CPUs of the process.
     """
     if not is_torch_loader(loader) or _has_started(loader):
         return {}
@@ -77,8 +75,6 @@ def apply_torch_settings(loader: Any, settings: Mapping[str, Value]) -> Any:
 
     Parameters
     ----------
-    loader : DataLoader
-        A DataLoader of torch, or of a subclass.
     settings : dict of str to object
         Values by the names of `TORCH_SETTINGS`.
 
@@ -136,15 +132,7 @@ def _is_bool(value: Value) -> bool:
 
 
 class _SharingStrategy:
-    """A `worker_init_fn` that sets how tensors are shared, in workers that are not forked, then calls that of the user.
-
-    Parameters
-    ----------
-    strategy : str
-        The sharing strategy.
-    then : callable or None
-        The user's own function.
-    """
+    """A `worker_init_fn` that sets how tensors are shared, in workers that are not forked, then calls the user's own."""
 
     def __init__(self, strategy: str, then: Callable[[int], None] | None) -> None:
         self._strategy = strategy

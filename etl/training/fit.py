@@ -305,17 +305,7 @@ def no_batches_reason(batches: BatchIterator) -> str:
 
 
 def place_model(model: torch.nn.Module, iterator: Any, backend: Backend) -> torch.nn.Module:
-    """Move `model` to the device in place, in the dtype of `iterator` if it names one; return the model.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model.
-    iterator : BatchIterator
-        What the model will be trained on.
-    backend : Backend
-        The device.
-    """
+    """Move `model` to the device in place, in the dtype of `iterator` if it names one; return the model."""
     dtype = getattr(iterator, "dtype", None)
     return model.to(backend.device) if dtype is None else backend.place(model, dtype)
 

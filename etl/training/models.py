@@ -20,12 +20,6 @@ def create(name: str, input_shape: tuple[int, ...], classes: int, seed: int = 0)
     ----------
     name : str
         "mlp", "lenet", "residual" or "lstm".
-    input_shape : tuple of int
-        Shape of one record's features.
-    classes : int
-        Number of outputs.
-    seed : int
-        Equal seeds give equal initial weights.
 
     Raises
     ------

@@ -61,10 +61,6 @@ class RequestQueue:
 
     Parameters
     ----------
-    batch_limit : int
-        The most records that are taken at once. A request that has more is taken alone.
-    queue_limit : int
-        The most requests that wait.
     max_wait : float
         The longest that a request waits for others, in seconds.
 
@@ -104,8 +100,6 @@ class RequestQueue:
 
         Parameters
         ----------
-        request : Request
-            The request.
         timeout : float or None
             Seconds to wait for a place; None for as long as it takes.
 

@@ -79,10 +79,6 @@ class TrainingStep:
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The model, on its device.
-    optimizer : Optimizer
-        Updates the model's parameters.
     loss : callable
         `loss(output, labels)`; accepts `mask` if labels have one. Kept as `loss_function`.
     """
@@ -210,8 +206,6 @@ def default_loss(labels: torch.Tensor | None, values: Sequence[int] | None = Non
 
     Parameters
     ----------
-    labels : tensor or None
-        The labels of a batch.
     values : sequence of int, optional
         The labels of the classes, in ascending order; by default, labels are class numbers.
 
@@ -231,13 +225,7 @@ def default_loss(labels: torch.Tensor | None, values: Sequence[int] | None = Non
 
 
 class NumberedClasses:
-    """Cross entropy for labels of any integers: the number of a class is its place among `values`.
-
-    Parameters
-    ----------
-    values : sequence of int
-        The labels of the classes, in ascending order.
-    """
+    """Cross entropy for labels of any integers: the number of a class is its place among `values`."""
 
     def __init__(self, values: Sequence[int]) -> None:
         torch = import_torch()

@@ -62,17 +62,6 @@ class ParameterAveraging(Synchronisation):
     trained further alike.
 
     Source: ParallelWrapper of Deeplearning4j, with its `averagingFrequency` and `averageUpdaters`.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, on its device. All ranks begin with that of rank 0.
-    optimizer : torch.optim.Optimizer
-        The optimizer of the model.
-    ranks : Ranks
-        The ranks.
-    frequency : int
-        Iterations from one averaging to the next, counted in each epoch.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, frequency: int) -> None:
@@ -130,12 +119,6 @@ def synchronise(
 
     Parameters
     ----------
-    model : torch.nn.Module
-        The model, on its device.
-    optimizer : torch.optim.Optimizer
-        The optimizer of the model.
-    ranks : Ranks
-        The ranks.
     averaging_frequency : int
         1 for averaged gradients; otherwise iterations between two averages of the parameters.
 

@@ -82,15 +82,6 @@ class LoadedShard:
 def validate_arrays(path: Path, arrays: Mapping[str, np.ndarray], columns: Sequence[Column]) -> dict[str, np.ndarray]:
     """Check the arrays of a file against the manifest.
 
-    Parameters
-    ----------
-    path : Path
-        The file, for its size and for error messages.
-    arrays : mapping of str to array
-        The arrays that were found in the file.
-    columns : sequence of Column
-        The columns that the file must have.
-
     Returns
     -------
     dict of str to array

@@ -85,13 +85,6 @@ class Hdf5:
 class Hdf5Shard:
     """A shard with compressed data sets. HDF5 needs its file to be open, so only the files opened last stay open.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    columns : sequence of Column
-        The data sets of the file.
-
     Attributes
     ----------
     data : mapping of str to h5py.Dataset
@@ -177,19 +170,7 @@ def _close_oldest(max_open: int) -> None:
 
 
 class Hdf5Column:
-    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for error messages.
-    shard : Hdf5Shard
-        Opens the file.
-    name : str
-        Name of the data set.
-    data : h5py.Dataset
-        The data set, open.
-    """
+    """A data set that is decompressed chunk by chunk. Several threads may read it: h5py has its own lock."""
 
     def __init__(self, path: Path, shard: Hdf5Shard, name: str, data: h5py.Dataset) -> None:
         self._path = path

@@ -54,10 +54,6 @@ def read_chunk(data: h5py.Dataset, number: int, buffer: np.ndarray) -> None:
 
     Parameters
     ----------
-    data : h5py.Dataset
-        A data set with one filter.
-    number : int
-        Index of the chunk along the first axis.
     buffer : array of a chunk's shape and the data set's dtype
         Gets the rows.
 

@@ -57,17 +57,7 @@ class Cache:
         self._folder = _default_folder() if folder is None else Path(folder) if folder else None
 
     def path(self, workload: Workload, candidate: Candidate, affinity: list[int]) -> Path | None:
-        """Return the file for the result of `candidate`; None if it is not kept.
-
-        Parameters
-        ----------
-        workload : Workload
-            The work.
-        candidate : Candidate
-            The strategy, as it was given.
-        affinity : list of int
-            CPUs to run on.
-        """
+        """Return the file for the result of `candidate`; None if it is not kept."""
         identity = None if self._folder is None else _identity(workload, candidate, affinity)
         if self._folder is None or identity is None:
             return None

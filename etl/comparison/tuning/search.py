@@ -64,22 +64,16 @@ class Search:
 
     Parameters
     ----------
-    given : Candidate
-        The configuration as it was given.
     take : callable
         Called with a candidate and a number of batches; returns a sample from a fresh process. Raises
         `MeasurementError` if the configuration cannot be measured.
     renew : callable
         Called before each round: starts a server with a newly randomized memory layout. All turns before have one
         layout, which is the same for all configurations.
-    epoch_batches : float
-        Batches of an epoch of the whole source.
     batches : (int, int)
         Batches to measure a configuration with: at first, and at most.
     deadline : float
         Time of `now` at which the rounds end.
-    seed : int
-        Decides the order in each turn.
     progress : callable
         Called before each sample with "tune" or "confirm", the samples that were taken, and all that are known of.
     is_allowed : callable
@@ -174,8 +168,6 @@ class Search:
 
         Parameters
         ----------
-        finalists : sequence of Candidate
-            The finalists, the best first.
         neighbours : callable
             Returns the configurations that differ from one in a setting.
         """
@@ -309,8 +301,6 @@ def choose(
 
     Parameters
     ----------
-    given : Candidate
-        The configuration as it was given.
     ratios : dict
         Wall time of the others over that of `given`.
     simplicity : callable

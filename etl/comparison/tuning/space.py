@@ -56,13 +56,6 @@ class Space:
 
     A configuration is a dict with a value for each setting. Two that differ only in settings without effect are equal.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        The candidate, as it was given.
-    dimensions : iterable of Dimension
-        What may be varied.
-
     Attributes
     ----------
     given : dict
@@ -129,10 +122,6 @@ class Space:
 
         Parameters
         ----------
-        count : int
-            Number of configurations.
-        seed : int
-            Seed of what is random.
         is_allowed : callable
             Returns False for candidates that must be left out.
         """
@@ -159,17 +148,7 @@ def _key(changes: Values) -> tuple[Any, ...]:
 
 
 def space_of(workload: Workload, candidate: Candidate, same_pixels: bool) -> Space:
-    """Return what may be varied of `candidate`.
-
-    Parameters
-    ----------
-    workload : Workload
-        The work.
-    candidate : Candidate
-        The strategy, as it was given.
-    same_pixels : bool
-        Keep the decoder, since others may give other pixels.
-    """
+    """Return what may be varied of `candidate`."""
     if candidate.is_foreign:
         return Space(candidate, _declared(workload, candidate))
     return Space(candidate, _built_in(workload, candidate, same_pixels))

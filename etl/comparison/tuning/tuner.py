@@ -54,8 +54,6 @@ def run_tuning(settings: Settings, progress: Callable[[ComparisonProgress], None
 
     Parameters
     ----------
-    settings : Settings
-        Settings of the comparison.
     progress : callable, optional
         Called with the progress before every sample.
 
@@ -178,19 +176,7 @@ class _Tuner:
         known: dict[Candidate, TunedStrategy],
         kept: Mapping[Candidate, Any],
     ) -> None:
-        """Tune `candidates`, and add the results to `known`.
-
-        Parameters
-        ----------
-        candidates : list of Candidate
-            Strategies to tune.
-        processes : Processes
-            Takes the measurements.
-        known : dict
-            Results by candidate.
-        kept : dict
-            File of the cache for each.
-        """
+        """Tune `candidates`, and add the results to `known`."""
         preparation = Preparation(self._workload, processes, len(self._affinity), self._progress)
         preparation.try_loaders()
         deadline = self._began + preparation.lost + self._total
@@ -234,16 +220,6 @@ class _OneStrategy:
 
     Parameters
     ----------
-    workload : Workload
-        The work.
-    processes : Processes
-        Takes the measurements.
-    preparation : Preparation
-        Writes stores, and lets loaders of the user prepare their files.
-    candidate : Candidate
-        The strategy, as it was given.
-    limits : Limits
-        What a configuration may cost.
     progress : callable
         Called with a phase, the steps that are done, and all steps.
 

@@ -111,10 +111,6 @@ class BatchSize(Check):
 
         Parameters
         ----------
-        case : Case
-            The case.
-        batch : batch
-            A batch.
         is_usual : bool
             True if its size is.
         """
@@ -135,10 +131,6 @@ class Rebatched:
 
     Parameters
     ----------
-    batches : iterable of batches
-        The other iterable.
-    factor : int
-        Number of batches to join.
     accept : callable
         Returns an item of `batches` in the form that training takes.
     """
@@ -163,17 +155,7 @@ class Rebatched:
 
 
 def _grow(setup: Setup, batch: Any, max_records: int) -> Growth:
-    """Double `batch` until memory, time or throughput ends; up to `MIN_RECORDS` records, throughput does not count.
-
-    Parameters
-    ----------
-    setup : Setup
-        The training.
-    batch : batch
-        A batch in memory.
-    max_records : int
-        The most records to try.
-    """
+    """Double `batch` until memory, time or throughput ends; up to `MIN_RECORDS` records, throughput does not count."""
     factor, step = 1, setup.make_step()
     size = record_count(batch)
     try:

@@ -203,17 +203,7 @@ def _describe_cores(cores: int | None) -> str:
 
 
 def _counts(case: Case, cpus: int, loading: int) -> set[int]:
-    """Return the numbers of threads to try: none takes more CPUs than loading leaves.
-
-    Parameters
-    ----------
-    case : Case
-        The case.
-    cpus : int
-        CPUs for this process.
-    loading : int
-        Threads that load.
-    """
+    """Return the numbers of threads to try: none takes more CPUs than loading leaves."""
     most = max(1, cpus - loading)
     return {1, min(most, case.machine.cores or most), most}
 
@@ -223,17 +213,7 @@ def _with_threads(setup: Setup, threads: int) -> Setup:
 
 
 def _time_threads(setup: Setup, batch: Any, counts: Sequence[int]) -> dict[int, float]:
-    """Return the median seconds of a training step with each number of threads, taken in turns.
-
-    Parameters
-    ----------
-    setup : Setup
-        The training.
-    batch : batch
-        A batch in memory.
-    counts : sequence of int
-        Numbers of compute threads.
-    """
+    """Return the median seconds of a training step with each number of threads, taken in turns."""
     setups = [_with_threads(setup, count) for count in counts]
     return dict(zip(counts, time_compute(setups, [batch] * len(setups), TRIAL_SECONDS), strict=True))
 

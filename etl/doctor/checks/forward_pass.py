@@ -110,15 +110,7 @@ class Fallback(Check):
 
 
 def _seconds_an_answer(answer: Callable[[], Any], clients: int) -> float:
-    """Return the seconds of an answer while threads ask for them one after the other, all at the same time.
-
-    Parameters
-    ----------
-    answer : callable
-        Asks for an answer and waits for it.
-    clients : int
-        Number of threads.
-    """
+    """Return the seconds of an answer while threads ask for them one after the other, all at the same time."""
     counts = [0] * clients
     errors: list[BaseException] = []
     started = time.perf_counter()

@@ -86,8 +86,6 @@ class BackendInUse(Check):
         ----------
         device : torch.device
             The CUDA device if torch had initialised it after the steps, otherwise the CPU.
-        evidence : str
-            The versions and variables.
         """
         if device.type != "cpu":
             return self.not_looked_at(f"{OWN_STEP}; torch has initialised {device} in this process")
@@ -146,17 +144,7 @@ class VendorKernels(Check):
         return self.slower(case, case.observation, saves, found, evidence, switch, min_severity=Severity.NOTE)
 
     def _of_step(self, case: Case, library: str, evidence: str) -> Finding:
-        """Return the finding for a library that is switched on.
-
-        Parameters
-        ----------
-        case : Case
-            The case.
-        library : str
-            Name of the library.
-        evidence : str
-            Its version.
-        """
+        """Return the finding for a library that is switched on."""
         if case.setup is None or case.observation is None or case.waits_for_ranks:
             return self.fine(f"{library} is switched on", evidence)
         shares = _shares_of_step(case.setup, case.observation.batch)
@@ -190,15 +178,7 @@ def _library(case: Case) -> Any:
 
 
 def _shares_of_step(setup: Setup, batch: Any) -> dict[str, float]:
-    """Return the share of a training step's time that each operation or kernel takes by itself, by name.
-
-    Parameters
-    ----------
-    setup : Setup
-        The training.
-    batch : batch
-        A batch in memory.
-    """
+    """Return the share of a training step's time that each operation or kernel takes by itself, by name."""
     torch = import_torch()
     activities = [torch.profiler.ProfilerActivity.CPU]
     is_cuda = torch.cuda.is_initialized()

@@ -45,11 +45,6 @@ class _Sent:
 class CudaBackend:
     """Compute on a CUDA device; by default on the current one.
 
-    Parameters
-    ----------
-    index : int, optional
-        Number of the device.
-
     Notes
     -----
     `put` copies a batch's arrays into pinned memory, and from there to the device on a second stream. The compute
