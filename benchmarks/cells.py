@@ -80,7 +80,7 @@ class Cell:
     Attributes
     ----------
     strategy : str
-        A key of `STRATEGIES`, or the name of a loader of the user.
+        A key of `STRATEGIES`, or the name of a user's loader.
     batch_size : int
         Records in a batch.
     dtype : str
@@ -123,7 +123,7 @@ class Cell:
 
     @property
     def is_foreign(self) -> bool:
-        """True if a function of the user loads, in ways that are unknown here."""
+        """True if a user's function loads, in ways that are unknown here."""
         return self.strategy not in STRATEGIES
 
     @property
@@ -227,7 +227,7 @@ class Profile:
     strategies, axes : tuple of str
         The strategies that are compared, and the axes that are varied.
     functions : mapping of str to str
-        The "package.module:function" of each loader of the user that is compared with the strategies, by its name.
+        The "package.module:function" of each user loader that is compared with the strategies, by its name.
     setting_rounds : int
         Pairs of processes in which runtime settings take turns; 0 does not measure settings.
     """
@@ -253,7 +253,7 @@ def chosen_profile() -> Profile:
     """Return the profile that FAIR_ETL_PROFILE names, "quick" by default.
 
     FAIR_ETL_ROUNDS replaces its numbers of rounds. FAIR_ETL_AXES, names separated by commas, replaces its axes.
-    FAIR_ETL_STRATEGIES, such as "mine=my_loaders:dataloader,other=my_loaders:generator", adds loaders of the user.
+    FAIR_ETL_STRATEGIES, such as "mine=my_loaders:dataloader,other=my_loaders:generator", adds user loaders.
 
     Raises
     ------

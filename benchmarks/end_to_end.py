@@ -162,7 +162,7 @@ class EndToEnd(ABC):
 class Strategy(EndToEnd):
     """The ways to load, side by side: raw decodes every photograph in every epoch, presaved reads arrays from a store
     that was written once, each plain, or async: in the background, by one more thread. Base point: presaved. Other
-    names are loaders of the user, which were checked to load as many records, of the same shapes and dtypes.
+    names are user loaders, which were checked to load as many records, of the same shapes and dtypes.
     """
 
 
@@ -359,7 +359,7 @@ if PROFILE.functions:
 
     @explained
     class Preparing:
-        """The one-time cost of loaders of the user: what `prepare` takes, once, and the files that it writes."""
+        """The one-time cost of user loaders: what `prepare` takes, once, and the files that it writes."""
 
         timeout = 60
         version = PROFILE.version

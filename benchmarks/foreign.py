@@ -1,4 +1,4 @@
-"""Loaders of the user, named by FAIR_ETL_STRATEGIES: found, prepared and opened by the commit under test."""
+"""User loaders, named by FAIR_ETL_STRATEGIES: found, prepared and opened by the commit under test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.workload import SEED, Data, Loader, make_pipeline, open_source, 
 
 
 def check_functions(functions: Mapping[str, str]) -> None:
-    """Import the loaders of the user in a process of their own.
+    """Import the user's loaders in a process of their own.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def find_function(name: str) -> Callable[..., Any]:
 
 
 def prepare_loaders(functions: Mapping[str, str], data: Data, folder: Path, cpus: Sequence[int]) -> None:
-    """Run what prepares the loaders of the user, once, and add the loaders to `data` with its cost."""
+    """Run what prepares the user's loaders, once, and add the loaders to `data` with its cost."""
     for name, function in functions.items():
         loader = data.loaders[name] = Loader(function, str(folder / f"loader-{name}"))
         Path(loader.folder).mkdir()
@@ -110,7 +110,7 @@ def _files_below(folder: str) -> Iterable[Path]:
 
 
 def open_loader(cell: Cell, data: Data) -> Iterable[Any]:
-    """Return the loader of the user that is the cell's strategy: an iterable of batches, one epoch an iteration.
+    """Return the user's loader that is the cell's strategy: an iterable of batches, one epoch an iteration.
 
     It is to be closed, if it has `close`.
     """
@@ -122,7 +122,7 @@ def open_loader(cell: Cell, data: Data) -> Iterable[Any]:
 
 
 def make_task(cell: Cell, data: Data) -> etl.Task:
-    """Return the task of a loader of the user: the photographs that all strategies load, on the CPUs of this process.
+    """Return the task of a user's loader: the photographs that all strategies load, on the CPUs of this process.
 
     How it splits the CPUs between loading and compute is its own affair, so both have all of them.
     """

@@ -71,7 +71,7 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     Raises
     ------
     DifferentWork
-        If cells that should do equal work loaded other bytes or computed another score. A loader of the user may load
+        If cells that should do equal work loaded other bytes or computed another score. A user's loader may load
         in another order; if it loads another amount, that is its error.
     """
     server = CellServer(Conditions(data, profile.seconds_per_figure, cpus_of_cells()))
@@ -128,7 +128,7 @@ def check_same_work(results: CellResults) -> None:
 
 
 def disqualify_other_amounts(results: CellResults) -> CellResults:
-    """Return the results, with an error for loaders of the user that do not load as much as the strategies.
+    """Return the results, with an error for user loaders that do not load as much as the strategies.
 
     Number, dtypes and shapes of the records must be equal; the order of the arrays in a record may differ.
     """

@@ -51,7 +51,7 @@ ROWS_PER_SAMPLE = 64
 
 @dataclass(frozen=True)
 class Loader(JsonValues):
-    """A loader of the user, after its `prepare` was run.
+    """A user's loader, after its `prepare` was run.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Data(JsonValues):
     failures : dict of str to str
         Tracebacks of the stores that could not be written.
     loaders : dict of str to Loader
-        Loaders of the user, by strategy.
+        User loaders, by strategy.
     others : dict of str to OtherData
         Data of other workloads, by workload.
     """
@@ -198,7 +198,7 @@ class Repeated:
 
 
 def files_of(cell: Cell, data: Data) -> list[Path]:
-    """Return the files that an epoch of `cell`, which is not a loader of the user, reads."""
+    """Return the files that an epoch of `cell`, which is not a user's loader, reads."""
     if cell.is_presaved:
         path = data.stores[store_name(cell, data)]
     else:
@@ -287,7 +287,7 @@ def after(pipeline: etl.Pipeline, stage: str) -> etl.Pipeline:
 def unsupported_reason(cell: Cell) -> str:
     """Return what the commit under test lacks for `cell`, or an empty string."""
     if cell.is_foreign and not hasattr(getattr(etl, "strategies", None), "open_loader"):
-        return "loaders of the user cannot be opened at this commit"
+        return "user loaders cannot be opened at this commit"
     if cell.workload != PHOTOGRAPHS and not all(hasattr(etl, name) for name in ("open_source", "Sequences", "Padding")):
         return "only photographs can be loaded in this way at this commit"
     if cell.is_presaved:
@@ -316,7 +316,7 @@ def unsupported_store_reason(format_name: str, stage: str) -> str:
 
 
 def make_iterator(cell: Cell, data: Data, wrap: Callable[[Any], Any] | None = None) -> Any:
-    """Return the iterator of the cell's strategy, which is none of the user's. All shuffle with the same seed.
+    """Return the iterator of the cell's strategy, which is one of this package. All shuffle with the same seed.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ from presave.files import UNFINISHED, usual_mode, write_atomically
 
 SIZE = 224
 PREFETCH_SIZE = 2
-# TOML has no None. These are the dtype of arrays that keep their own, and a setting of a loader of the user.
+# TOML has no None. These are the dtype of arrays that keep their own, and a setting of a user's loader.
 UNCHANGED = "unchanged"
 NONE = "none"
 
@@ -82,9 +82,9 @@ class Configuration:
     source : str
         Path of the source, or a name that `etl.open_source` takes.
     strategy : str
-        Name of the strategy, or "package.module:function" for a loader of the user.
+        Name of the strategy, or "package.module:function" for a user's loader.
     store : str or None
-        Path of the store that the strategy reads, or of the folder of a loader of the user that prepares files.
+        Path of the store that the strategy reads, or of the folder of a user's loader that prepares files.
     split, pipeline, size, decoder, table_options
         See `etl.comparison.settings.Settings`. A size of None is the default one.
     batch_size : int
@@ -237,13 +237,13 @@ class Configuration:
         Returns
         -------
         BatchIterator or iterable of batches
-            The loader. That of the user is returned as its function made it.
+            The loader. A user's is returned as its function made it.
 
         Raises
         ------
         ValueError
             If the source cannot be opened; if the store is missing, damaged, or was written from other records or with
-            other stages; or if the loader of the user cannot be made.
+            other stages; or if the user's loader cannot be made.
         """
         kind, settings = self.strategy_kind, self.settings
         if kind.is_foreign:
@@ -263,17 +263,17 @@ class Configuration:
         return self.store
 
     def prepare(self) -> float:
-        """Let the loader of the user prepare its files, in the folder at `store`, and return the seconds that it took.
+        """Let the user's loader prepare its files, in the folder at `store`, and return the seconds that it took.
 
         The folder appears when all is done.
 
         Raises
         ------
         ValueError
-            If the strategy is none of the user, prepares nothing, has no folder, or the folder exists.
+            If the strategy is not a user's loader, prepares nothing, has no folder, or the folder exists.
         """
         if not self.strategy_kind.is_foreign:
-            raise ValueError(f"{self._place()}strategy {self.strategy} is none of your own, which prepares files")
+            raise ValueError(f"{self._place()}strategy {self.strategy} prepares no files; only your own loaders do")
         function = self._function()
         prepare = strategies.find_prepare(function)
         if prepare is None:
@@ -338,7 +338,7 @@ class Configuration:
         return strategies.open_loader(function, replace(task, rank=rank, world_size=world_size))
 
     def _task(self, function: Callable[..., Any], source: Any, folder: Path | None) -> Task:
-        """Return the task of a loader of the user.
+        """Return the task of a user's loader.
 
         Parameters
         ----------
@@ -542,13 +542,13 @@ def from_config(
         If the file has `compute_threads`, set torch's threads in this process to that number: the loader was tuned
         beside so many.
     rank, world_size : int
-        The part of each epoch to load, as of `BatchIterator.shard`. A loader of the user gets them in its `Task`.
+        The part of each epoch to load, as of `BatchIterator.shard`. A user's loader gets them in its `Task`.
 
     Returns
     -------
     BatchIterator, or the user's own loader
         A `RawIterator` or `PresavedIterator`, wrapped in an `AsyncIterator` if the strategy loads ahead. It closes the
-        store that it has opened. If the strategy is a loader of the user, what its function returned.
+        store that it has opened. If the strategy is a user's loader, what its function returned.
 
     Raises
     ------
@@ -587,7 +587,7 @@ def _check_records(store: presave.Store | str | Path, source: Any) -> None:
 
 
 def _count(opened: Callable[[], Any], given: Any) -> int:
-    """Return the number of records of the source at `given`; 0 for files that only a loader of the user can read."""
+    """Return the number of records of the source at `given`; 0 for files that only a user's loader can read."""
     try:
         return len(opened())
     except (ValueError, OSError):
@@ -603,7 +603,7 @@ def _source_path(given: Any) -> str:
 
 
 def _asks_for(function: Callable[..., Any], name: str) -> bool:
-    """Return True if a loader of the user asks for the attribute `name` of its task, or for the whole task."""
+    """Return True if a user's loader asks for the attribute `name` of its task, or for the whole task."""
     return any(each.name == name for each in parameters_of(function)) or takes_whole(function, NAMES)
 
 

@@ -23,7 +23,7 @@ else:
 MAX_NBYTES = 1 << 20
 TABLES = ("data", "loader", "settings", "store", "result")
 # Keys of each table, in their order in a file, each with a comment. [result] has any keys, and so has [settings] if the
-# strategy is a loader of the user.
+# strategy is a user's loader.
 KEYS: dict[str, dict[str, str]] = {
     "data": {
         "source": "",

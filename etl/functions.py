@@ -1,4 +1,4 @@
-"""Functions of the user: found by name as `package.module:function`, and carried to other processes."""
+"""A user's functions: found by name as `package.module:function`, and carried to other processes."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def hostile() -> Report:
 
 
 def loaders_of_the_user() -> Report:
-    """Return a report of `raw` and three loaders of the user: close, prepared files of the same amount, unshuffled."""
+    """Return a report of `raw` and three user loaders: close, prepared files of the same amount, unshuffled."""
     report = photographs()
     close = Sameness("close", "the bytes of 512 records differ", 0.0141, 0.0062, 170.4, True)
     amount = Sameness("same amount", "the bytes of 512 records differ", is_shuffled=True)
@@ -389,7 +389,7 @@ def strategy(
 
 
 def loader(name: str, wall: float, stall: float, *, against: float, **more: Any) -> StrategyResult:
-    """Return a loader of the user: no format and no stage."""
+    """Return a user's loader: no format and no stage."""
     made = strategy(name, wall, 3.12, wall - 3.12 - stall - 0.0012, stall, etl=1.7, against=against)
     return replace(made, strategy=f"my_loaders:{name}", is_foreign=True, **more)
 

@@ -1,4 +1,4 @@
-"""Functions of the user are found by name, carried to other processes, and called with what their parameters name."""
+"""A user's functions are found by name, carried to other processes, and called with what their parameters name."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ABOVE = "it takes 1,204 MB on disk, above --max-disk"
 
 
 def photographs() -> Tuning:
-    """Return a result of four strategies: of this package, and a loader of the user with many settings."""
+    """Return a result of four strategies: of this package, and a user's loader with many settings."""
     return Tuning(
         source="photographs/",
         source_records=2000,
@@ -70,7 +70,7 @@ def presaved() -> TunedStrategy:
 
 
 def my_loader() -> TunedStrategy:
-    """Return a loader of the user with more configurations than a table shows."""
+    """Return a user's loader with more configurations than a table shows."""
     given = {
         "num_workers": 0,
         "persistent_workers": False,

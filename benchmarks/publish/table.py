@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 def read_samples(results_dir: Path, commit: str, profile: Profile) -> StrategySamples | None:
     """Return the newest samples of a commit among asv's results of all machines, or None.
 
-    All strategies of the profile are needed; loaders of the user are left out if they were not measured.
+    All strategies of the profile are needed; user loaders are left out if they were not measured.
     """
     found = [each for each in results_of(results_dir, profile) if each.commit_hash == commit]
     if not found:

@@ -174,7 +174,7 @@ def _take_configuration(arguments: argparse.Namespace) -> Configuration | None:
 
 
 def _prepare(configuration: Configuration, arguments: argparse.Namespace) -> int:
-    """Let a loader of the user prepare its files, and say what that took."""
+    """Let a user's loader prepare its files, and say what that took."""
     for name in ("until", "compression", "shard_mb", "jobs", "scheduler", "profile"):
         if getattr(arguments, name) is not None:
             raise ValueError(

@@ -121,7 +121,7 @@ def _save_configuration(settings: Settings, tuning: Tuning, path: Path | None) -
 
 
 def _needs_store(strategy: TunedStrategy) -> bool:
-    """Return True if a strategy reads a store, or a loader of the user has files of its own."""
+    """Return True if a strategy reads a store, or a user's loader has files of its own."""
     kind = strategies.find(strategy.strategy)
     if kind.function is None:
         return kind.reads_store

@@ -17,7 +17,7 @@ class Candidate(JsonValues):
     Attributes
     ----------
     strategy : str
-        Name of the strategy, or "package.module:function" for a loader of the user.
+        Name of the strategy, or "package.module:function" for a user's loader.
     format : str or None
         Format of its store; None if it reads none.
     stage : str or None
@@ -27,7 +27,7 @@ class Candidate(JsonValues):
     settings : tuple of (str, value)
         Settings that differ from those of the comparison, sorted by name. Those of this package's strategies are
         "compute_threads", "loading_threads", "workers" ("thread" or "process"), "prefetch_size", "decoder" and
-        "compression"; a loader of the user has those that it declares.
+        "compression"; a user's loader has those that it declares.
     """
 
     strategy: str
@@ -102,7 +102,7 @@ class Candidate(JsonValues):
 
     @property
     def is_foreign(self) -> bool:
-        """True if a function of the user loads."""
+        """True if a user's function loads."""
         return self.kind.is_foreign
 
     @property

@@ -230,7 +230,7 @@ def _draw_spans(
 
 def _reason_without_lanes(strategy: str) -> str:
     if strategies.find(strategy).is_foreign:
-        return "How a loader of the user loads is not traced."
+        return "How a user's loader loads is not traced."
     if strategies.find(strategy).uses_processes:
         return "Its worker processes load, which is not traced."
     return "The training loop itself loads: while it waits, it loads."

@@ -1,4 +1,4 @@
-"""Compute for each batch: of a model in training or inference, of a step of the user, or of a simulated device.
+"""Compute for each batch: of a model in training or inference, of a user's step, or of a simulated device.
 
 torch takes seconds to import, and a simulated device does without it.
 """
@@ -45,7 +45,7 @@ def make_compute(workload: Workload, batch: Any) -> Compute:
 
 
 def steps_wait(settings: Settings) -> bool | None:
-    """Return whether ranks wait for each other in every step; None for a step of the user, which may do either."""
+    """Return whether ranks wait for each other in every step; None for a user's step, which may do either."""
     return None if settings.step is not None else settings.compute != INFERENCE
 
 

@@ -1,4 +1,4 @@
-"""Loaders of the user in the process that measures them, in the environment of the comparison or in another one.
+"""User loaders in the process that measures them, in the environment of the comparison or in another one.
 
 Besides what the loader itself imports, numpy, psutil and xxhash are enough.
 """
@@ -50,7 +50,7 @@ MAX_PRINTED = 80
 
 
 class LoaderError(ValueError):
-    """A loader of the user raised an exception. The message is a line that names it, and its place."""
+    """A user's loader raised an exception. The message is a line that names it, and its place."""
 
 
 class PrintedLines:
@@ -88,7 +88,7 @@ class PrintedLines:
 
 @dataclass(frozen=True)
 class ForeignLoader(JsonValues):
-    """A loader of the user, and the work that it is measured with.
+    """A user's loader, and the work that it is measured with.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def _missing(name: str) -> Any:
 
 @contextmanager
 def loader_errors() -> Iterator[None]:
-    """Turn whatever a loader of the user raises into a `LoaderError`."""
+    """Turn whatever a user's loader raises into a `LoaderError`."""
     try:
         yield
     except (Exception, SystemExit) as error:

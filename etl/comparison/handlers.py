@@ -37,7 +37,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     workload = Workload(Settings.from_dict(request["settings"]), Path(request["folder"]), request["cpus"])
     compute_modules = modules_of(workload.settings)
     if not compute_modules and request["functions"] and importlib.util.find_spec("torch") is not None:
-        compute_modules = ("torch",)  # which is seeded for every loader of the user
+        compute_modules = ("torch",)  # which is seeded for every user loader
     try:
         import_in_drawn_order((*MODULES, *compute_modules))
     except ModuleNotFoundError:

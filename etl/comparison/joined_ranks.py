@@ -58,7 +58,7 @@ def _check_division(contents: Sequence[EpochContent]) -> None:
     if len(set(batches)) > 1:
         told = ", ".join(f"rank {rank}: {count:,}" for rank, count in enumerate(batches))
         raise RanksDifferError(
-            f"its ranks have different numbers of batches ({told}), so that one would wait for the others for ever"
+            f"its ranks have different numbers of batches ({told}), so that one would wait for the others forever"
         )
     records = [Counter(each.records) for each in contents]
     if all(each == records[0] for each in records[1:]):

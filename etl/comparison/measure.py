@@ -163,7 +163,7 @@ def check_epoch(
                 pages += page_count(batch)
                 unread = unread or describe_unread(access_of(batch))
                 absent += sum(absent_pages(each) for each in map(memory_of, views_in(batch)) if each.ndim == 1)
-                content.add(batch)  # before a step of the user, which may change the batch
+                content.add(batch)  # before a user's step, which may change the batch
                 if first is None:
                     first = copy_of(batch)
                 if trains and len(content.digests) <= CHECKED_STEPS and _has_each_a_batch(loading.meeting):
@@ -216,7 +216,7 @@ def _second_epoch(epochs: Epochs, loading: Loading, again: str) -> list[str]:
 
 
 def _has_each_a_batch(meeting: Meeting | None) -> bool:
-    """Return whether all ranks have a batch, as this one has: they would wait for ever for one that has not."""
+    """Return whether all ranks have a batch, as this one has: they would wait forever for one that has not."""
     return meeting is None or all(meeting.gather(1.0))
 
 

@@ -1,4 +1,4 @@
-"""All that comes before strategies are measured: the profile, the first tries of loaders of the user, and stores."""
+"""All that comes before strategies are measured: the profile, the first tries of user loaders, and stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from etl.sources.randomness import is_random
 from etl.temporary import temporary_folder
 from presave.thread_safety import unopened
 
-# Share of the time budget for the first tries of all loaders of the user together, and the records of such a try.
+# Share of the time budget for the first tries of all user loaders together, and the records of such a try.
 TRIES_SHARE, TRIED_RECORDS = 0.1, 512
 
 
@@ -67,7 +67,7 @@ class Preparation:
     writing : dict
         Cost of each store.
     prepared : dict
-        Cost of what loaders of the user prepare, by origin.
+        Cost of what user loaders prepare, by origin.
     randomness : str or None
         Sentence that says how records of the source differ from one reading to the next; None if they do not.
     """
@@ -94,14 +94,14 @@ class Preparation:
             self.raise_if_all_failed()
 
     def take_profile(self) -> Profile:
-        """Profile the raw pipeline, unless only loaders of the user are compared."""
+        """Profile the raw pipeline, unless only user loaders are compared."""
         if not self.own:
             return Profile([], {}, [], 0.0, "none", self._settings.model or "")
         self._progress("profile", 0, 1)
         return self._processes.profile()
 
     def try_loaders(self) -> None:
-        """Try each loader of the user on a few records: whether it works, and how long an epoch may take.
+        """Try each user loader on a few records: whether it works, and how long an epoch may take.
 
         Those that fail are left out.
         """
@@ -135,7 +135,7 @@ class Preparation:
             self.set_prepared_records(self._tried_records)
 
     def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
-        """Take over the records of an epoch that a loader of the user has told, of a source that only it can read."""
+        """Take over the records of an epoch that a user's loader has told, of a source that only it can read."""
         tried, batch_size = self._workload.tried[candidate.origin], self._settings.batch_size
         batches = self._settings.epoch_batches or tried.epoch_batches
         if batches is None:
@@ -149,7 +149,7 @@ class Preparation:
             source.count = source.count or of_rank * self._settings.ranks
 
     def prepare(self, only: Candidate | None = None) -> None:
-        """Let the loaders of the user, or one of them, prepare their files for the selected records.
+        """Let the user's loaders, or one of them, prepare their files for the selected records.
 
         They have them already if as many records were selected when they were tried.
         """
@@ -171,7 +171,7 @@ class Preparation:
         return next(each for each in self.candidates if each.origin == origin)
 
     def set_prepared_records(self, records: int) -> None:
-        """Say of how many records the files are that loaders of the user have prepared."""
+        """Say of how many records the files are that user loaders have prepared."""
         self.prepared = {each: replace(one, records=records) for each, one in self.prepared.items()}
 
     def write_stores(self, candidates: Iterable[Candidate]) -> None:

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANSWER_SECONDS = 900.0
-# The common server may take this long to import everything but the modules of loaders of the user.
+# The common server may take this long to import everything but the modules of user loaders.
 IMPORT_SECONDS = 120.0
-# An answer of a loader of the user may take this long, and at least so many times the budget.
+# An answer of a user's loader may take this long, and at least so many times the budget.
 MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS = 60.0, 2.0
 # Servers that start at the same time, the memory of one, and the share of the memory that all may take.
 STARTED_AT_ONCE, SERVER_NBYTES, MEMORY_SHARE = 2, 400 << 20, 0.5
@@ -72,11 +72,11 @@ class InputError(ValueError):
 class Processes:
     """A context manager around servers, which fork a fresh process for each measurement.
 
-    One server measures everything, except for loaders of the user that run in another Python, that leave threads behind
+    One server measures everything, except for user loaders that run in another Python, that leave threads behind
     when they are imported, or that have not been tried yet: each of these has a server of its own.
 
     Every measurement raises `InputError` if the input is wrong, and `MeasurementError` if it fails otherwise. After
-    either error, the next measurement comes from a new server. An error in a loader of the user is always a
+    either error, the next measurement comes from a new server. An error in a user's loader is always a
     `MeasurementError`, since the other strategies can still be measured.
 
     Parameters
@@ -176,11 +176,11 @@ class Processes:
         return self._ask("write", WrittenStore, store=store.to_json(), jobs=jobs)
 
     def prepare(self, candidate: Candidate) -> WrittenStore | None:
-        """Let a loader of the user prepare its files again, and return their cost."""
+        """Let a user's loader prepare its files again, and return their cost."""
         return self._ask("first_try", FirstTry, candidate, seconds=0.0).prepared
 
     def try_loader(self, candidate: Candidate, seconds: float) -> tuple[WrittenStore | None, TriedLoader]:
-        """Let a loader of the user prepare its files, if it does that; then load with it for `seconds`, and compute.
+        """Let a user's loader prepare its files, if it does that; then load with it for `seconds`, and compute.
 
         From then on it is measured in processes of the common server, if that can still fork with its module imported.
         """
@@ -342,7 +342,7 @@ class Processes:
 
     @contextmanager
     def _errors_of(self, candidate: Candidate | None) -> Iterator[None]:
-        """Raise errors of the input as such; of a loader of the user, what is wrong is never the input."""
+        """Raise errors of the input as such; of a user's loader, what is wrong is never the input."""
         if candidate is None or not candidate.is_foreign:
             with _as_input_error():
                 yield
@@ -356,7 +356,7 @@ class Processes:
 
     @property
     def _foreign_seconds(self) -> float:
-        """Seconds that an answer of a loader of the user may take."""
+        """Seconds that an answer of a user's loader may take."""
         return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
 
     def _own_server(self, candidate: Candidate) -> ServersAtOnce:
@@ -366,7 +366,7 @@ class Processes:
         return self._workload.settings.pythons.get(self._workload.name(candidate))
 
     def _start(self, _: int) -> Server:
-        # A module of the user may wait forever when it is imported.
+        # A user's module may wait forever when it is imported.
         timeout = IMPORT_SECONDS + self._foreign_seconds if self._common else ANSWER_SECONDS
         return self._start_here(self._common, timeout)
 
@@ -377,7 +377,7 @@ class Processes:
         return self._start_server(sys.executable, "etl.comparison.handlers:prepare", request, {}, timeout)
 
     def _start_alone(self, candidate: Candidate, rank: int) -> Server:
-        """Start the server of `rank` for a loader of the user that is measured alone."""
+        """Start the server of `rank` for a user's loader that is measured alone."""
         interpreter = self._interpreter(candidate)
         if interpreter is None:
             return self._start_here([candidate], self._foreign_seconds)

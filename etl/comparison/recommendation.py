@@ -180,7 +180,7 @@ def make_notes(measured: Measurements) -> list[str]:
 
 
 def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
-    """Yield notes on a loader of the user: what of its epochs was measured, its threads, and what it left behind."""
+    """Yield notes on a user's loader: what of its epochs was measured, its threads, and what it left behind."""
     if not candidate.is_foreign:
         return
     name, workload = measured.name(candidate), measured.workload

@@ -7,7 +7,7 @@ Values that are derived from others are properties, so that they cannot contradi
 Version 8 says in which order samples were taken (`order_seed`, `position`, `started_at`), and which of them were
 disturbed (`retaken`, `disturbed`). Strategies have no `prediction` any more.
 
-Version 5 adds loaders of the user: `is_foreign`, `measured_records` and `sameness` of each strategy. `presaving` may be
+Version 5 adds user loaders: `is_foreign`, `measured_records` and `sameness` of each strategy. `presaving` may be
 the cost of what such a loader prepares.
 
 Version 4 added `host_wait_seconds` to each strategy: the time in which the training loop waited for batches. It changed
@@ -131,8 +131,8 @@ class Losses(Section["StrategyResult"]):
         Later stalls in which data were waited for, from a disk or a network: no thread that loads used a CPU, or was
         ready to. None if it is unknown.
     transfer_seconds : float or None
-        Time in which steps waited for their batch's copy to the device; 0 on a CPU. None if it is unknown, since a step
-        of the user copies its batch itself.
+        Time in which steps waited for their batch's copy to the device; 0 on a CPU. None if it is unknown, since a
+        user's step copies its batch itself.
     storage_method : str or None
         How storage was measured. "cpu-time" for the CPU times of threads. "psi" if several load at the same time, where
         the kernel's pressure stall information decides within the limits that CPU times leave. None if it is unknown.
@@ -352,9 +352,9 @@ class StrategyResult(Section["Report"]):
         Name in the report: the label if one was given, otherwise the strategy. If there are several store formats, the
         name includes the format.
     strategy : str
-        Name of the strategy, or the function of the user that loads.
+        Name of the strategy, or the user's function that loads.
     is_foreign : bool
-        True if a function of the user loads.
+        True if a user's function loads.
     measured_records : int
         Records of its epoch that were measured.
     sameness : Sameness or None
@@ -362,7 +362,7 @@ class StrategyResult(Section["Report"]):
     format, stage : str or None
         Format of its store, and the last stage before the records were stored; None without a store.
     compute_threads, loading_threads : int
-        Its split of the CPUs; 0 loading threads if the training loop itself loads, or if a function of the user does.
+        Its split of the CPUs; 0 loading threads if the training loop itself loads, or if a user's function does.
     parts : Parts
         The wall time and its parts.
     host_wait_seconds : float
@@ -954,7 +954,7 @@ class Report(Section[None]):
         return write_seconds / (min(without) - wall_seconds)
 
     def shows_sameness(self) -> bool:
-        """Return True if some strategy is a loader of the user, whose samples may differ."""
+        """Return True if some strategy is a user's loader, whose samples may differ."""
         return any(each.is_foreign for each in self.strategies)
 
     def shows_host_wait(self) -> bool:

@@ -59,7 +59,7 @@ class Measurements:
     writing : dict
         Cost of each store.
     prepared : dict
-        Cost of what the loaders of the user prepare, by candidate; without those that prepare nothing.
+        Cost of what the user's loaders prepare, by candidate; without those that prepare nothing.
     checks : dict
         Untimed epoch of each candidate.
     failed : dict
@@ -151,7 +151,7 @@ class Measurements:
         return replace(same, is_shuffled=epoch.reshuffles)
 
     def _compare_part(self, candidate: Candidate, expected: EpochContent, name: str) -> Sameness:
-        """Compare a loader of the user that cannot be given fewer records: only the amount, since they are others."""
+        """Compare a user's loader that cannot be given fewer records: only the amount, since they are others."""
         batches = self.workload.tried[candidate.origin].epoch_batches
         records, batch_size = len(self.workload.source), self.workload.settings.batch_size
         ranks = self.workload.rank.world_size

@@ -42,7 +42,7 @@ class Evidence:
     is_presaved : bool
         True if it reads a store.
     is_foreign : bool
-        True if a function of the user loads.
+        True if a user's function loads.
     shares_python : bool
         True if it ran in the Python of the comparison.
     sameness : Sameness
@@ -284,7 +284,7 @@ def _resources(evidence: Mapping[str, Evidence], conditions: Conditions) -> _Fou
 def _has_other_threads(evidence: Evidence, sample: Sample, conditions: Conditions) -> bool:
     """Return True if a strategy of this package computed with other threads than it was given.
 
-    How a loader of the user splits its CPUs is its own affair.
+    How a user's loader splits its CPUs is its own affair.
     """
     if conditions.simulated_seconds is not None or evidence.is_foreign:
         return False

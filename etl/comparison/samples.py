@@ -52,7 +52,7 @@ class Profile(JsonValues):
 
 @dataclass(frozen=True)
 class WrittenStore(JsonValues):
-    """Cost of a store, or of what a loader of the user prepares.
+    """Cost of a store, or of what a user's loader prepares.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class TuningSample(JsonValues):
 
 @dataclass(frozen=True)
 class TriedLoader(JsonValues):
-    """A first try of a loader of the user. Times are in seconds.
+    """A first try of a user's loader. Times are in seconds.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class TriedLoader(JsonValues):
 
 @dataclass(frozen=True)
 class FirstTry(JsonValues):
-    """Result of the first process of a loader of the user: one of the two, since `prepare` has a process of its own.
+    """Result of the first process of a user's loader: one of the two, since `prepare` has a process of its own.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class CheckedEpoch(JsonValues):
     left_behind : list of str
         Command lines of processes that were still running after the loader was closed.
     printed_lines : int
-        Lines that a loader of the user printed to standard output.
+        Lines that a user's loader printed to standard output.
     first_printed : str
         The first of them, shortened.
     mapped : dict of str to int

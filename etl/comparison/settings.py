@@ -34,7 +34,7 @@ class Settings:
     source : str
         Path of the source, or "package.module:function" that returns a source or a data set.
     strategies : tuple of str
-        Strategies to compare, each "STRATEGY" or "LABEL=STRATEGY"; a loader of the user is "package.module:function".
+        Strategies to compare, each "STRATEGY" or "LABEL=STRATEGY"; a user's loader is "package.module:function".
         The first is the reference.
     formats : tuple of str
         Store formats. Every strategy that reads a store is compared in each of them.
@@ -104,14 +104,14 @@ class Settings:
     retune : bool
         Tune again what an earlier run has found.
     epoch_batches : int or None
-        Batches of an epoch of a loader of the user, for loaders that do not end; None for all of its batches.
+        Batches of an epoch of a user's loader, for loaders that do not end; None for all of its batches.
     check_epoch : bool
         Measure whole epochs, however long they take, so that all records of loaders that cannot be given fewer are
         compared.
     source_name : str or None
         What reports call the source; None for `source`.
     search : tuple of str
-        Folders in which modules of the user are found, besides the working folder.
+        Folders in which the user's modules are found, besides the working folder.
     unchecked : tuple of str
         Rules of fairness that are not checked.
     seed : int

@@ -1,4 +1,4 @@
-"""Compute that needs no torch: a simulated device, and a training step of the user."""
+"""Compute that needs no torch: a simulated device, and a user's training step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Simulated(SimulatedDevice):
 
 
 class UserStep:
-    """A training step of the user, made with the same seed in every process.
+    """A user's training step, made with the same seed in every process.
 
     It is done when it returns. If the process has initialised CUDA, one step may be in flight.
 

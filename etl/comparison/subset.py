@@ -1,4 +1,4 @@
-"""The records of a comparison: some of a source, or of one that only loaders of the user can read."""
+"""The records of a comparison: some of a source, or of one that only user loaders can read."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _one_of_each_first(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 class _Chosen:
-    """Some records of a data set of the user, with whatever else it has.
+    """Some records of a user's data set, with whatever else it has.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class _Chosen:
 
 
 class ForeignSource:
-    """A path whose records only loaders of the user can read.
+    """A path whose records only user loaders can read.
 
     Attributes
     ----------

@@ -126,7 +126,7 @@ class Workload:
         return self.crowding if self.settings.simulated_seconds is None else 1.0
 
     def _open_source(self) -> Any:
-        """Open the source. One that only loaders of the user can read is a `ForeignSource`."""
+        """Open the source. One that only user loaders can read is a `ForeignSource`."""
         settings = self.settings
         try:
             return open_source(settings.source, settings.split, **settings.table_options)
@@ -160,7 +160,7 @@ class Workload:
         self.chosen = {each.candidate: each.threads for each in state.chosen}
 
     def decoded_by(self, decoder: str) -> Pipeline:
-        """Return the pipeline with this decoder; a pipeline of the user has its own."""
+        """Return the pipeline with this decoder; a user's pipeline has its own."""
         if decoder not in self._pipelines:
             self._pipelines[decoder] = open_pipeline(self.settings.pipeline, self.source, self.settings.size, decoder)
         return self._pipelines[decoder]
@@ -299,9 +299,9 @@ class Workload:
         return iterator if self.settings.step is None else CollatedBatches(iterator, self.collate)
 
     def collate(self, batch: Batch) -> Any:
-        """Return `batch` as a step of the user takes it, if there is such a step; otherwise as it is.
+        """Return `batch` as a user's step takes it, if there is such a step; otherwise as it is.
 
-        The memory is that of `batch`. For a data set of the user it has the structure that torch's `default_collate`
+        The memory is that of `batch`. For a user's data set it has the structure that torch's `default_collate`
         gives its items; otherwise it is a pair of tensors.
         """
         if self.settings.step is None:
@@ -318,17 +318,17 @@ class Workload:
         return Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False).order(0)
 
     def foreign(self, candidate: Candidate) -> ForeignLoader:
-        """Return the loader of the user that `candidate` names, with the selected records as its task."""
+        """Return the user's loader that `candidate` names, with the selected records as its task."""
         loader = self._loader(str(candidate.kind.function), self.foreign_folder(candidate), self.batches_of(candidate))
         loader = replace(loader, settings=dict(candidate.settings))
         return loader if self.gets_selected(candidate) else replace(loader, records=len(self.source))
 
     def task(self) -> Task:
-        """Return the task for a training step of the user beside a strategy of this package."""
+        """Return the task for a user's training step beside a strategy of this package."""
         return task_of(self._loader("", self.folder / "step", None), self.task_source, lambda: self.pipeline)
 
     def task_source(self) -> Any:
-        """Return the selected records as tasks have them; those of a data set of the user as its own items."""
+        """Return the selected records as tasks have them; those of a user's data set as its own items."""
         if isinstance(self.source, MapDataset):
             return self.records.of(self.source.dataset)
         return self.records
@@ -361,12 +361,12 @@ class Workload:
         )
 
     def foreign_folder(self, candidate: Candidate) -> Path:
-        """Return the folder for files of a loader of the user, which do not depend on its settings."""
+        """Return the folder for files of a user's loader, which do not depend on its settings."""
         origins = [each.origin for each in self.candidates()]
         return self.folder / "strategies" / str(origins.index(candidate.origin))
 
     def restrict(self, candidate: Candidate) -> bool:
-        """Begin anew in an empty folder if the records of this loader of the user have changed since its try.
+        """Begin anew in an empty folder if the records of this user loader have changed since its try.
 
         Return False if it cannot be given fewer records than the source has, so that nothing has changed for it.
         """
@@ -393,7 +393,7 @@ class Workload:
                 link.symlink_to(file.resolve())
 
     def batches_of(self, candidate: Candidate) -> int | None:
-        """Return how many batches of an epoch of a loader of the user are looked at, on each rank; None for all.
+        """Return how many batches of an epoch of a user's loader are looked at, on each rank; None for all.
 
         Some loaders cannot be given fewer records than the source has. Of these, as many batches are looked at as are
         measured of the others.
@@ -444,13 +444,13 @@ class Workload:
         return Recipe(start_up + -(-measured // workers) * workers, start_up)
 
     def epoch_batches(self, candidate: Candidate) -> int:
-        """Return the batches of an epoch of the selected records, or of what a loader of the user has instead."""
+        """Return the batches of an epoch of the selected records, or of what a user's loader has instead."""
         if candidate.is_foreign and not self.gets_selected(candidate):
             return self.batches_of(candidate) or self.tried[candidate.origin].epoch_batches or 1
         return self._selected_batches
 
     def gets_selected(self, candidate: Candidate) -> bool:
-        """Return False for a loader of the user that cannot be given fewer records than the source has.
+        """Return False for a user's loader that cannot be given fewer records than the source has.
 
         A folder of images can be replaced by one with fewer files, and `source` by some of its records. A loader that
         asked for neither when it was tried may still have loaded the number of records that it was given.
@@ -485,7 +485,7 @@ class Workload:
 
     @property
     def _dtype(self) -> str | None:
-        """Dtype of floating features; None if a step of the user gets the items of its own data set as they are."""
+        """Dtype of floating features; None if a user's step gets the items of its own data set as they are."""
         keeps = self.settings.step is not None and isinstance(self.source, MapDataset)
         return None if keeps else self.settings.dtype
 
@@ -548,7 +548,7 @@ def source_files(path: str, records: Subset) -> list[Path]:
     """Return the files that hold `records` of the source at `path`.
 
     For an image folder these are the files of the records. For other sources they are all files of the source; for a
-    function of the user that makes the source there are none that are known.
+    user's function that makes the source there are none that are known.
     """
     if is_source_name(path):
         return []

@@ -19,7 +19,7 @@ SERIOUS_SHARE = 0.20
 WARNING_SHARE = 0.05
 # Reasons for `Severity.NOT_LOOKED_AT`.
 NO_TRAINING = "there is no model and no data to look at"
-STEP_WITH_RANKS = "all ranks would have to take the same further steps, or would wait for each other for ever"
+STEP_WITH_RANKS = "all ranks would have to take the same further steps, or would wait for each other forever"
 OWN_STEP = "the training step is the user's own function, whose model is not known here"
 
 
@@ -154,7 +154,7 @@ class Case:
 
     @property
     def waits_for_ranks(self) -> bool:
-        """True if a step of the user may wait for other ranks, so that no check may take steps of its own."""
+        """True if a user's step may wait for other ranks, so that no check may take steps of its own."""
         return self.rank is not None and self.setup is not None and self.of_model is None
 
     @property

@@ -185,7 +185,7 @@ def observe_training(
         The original of the model in `setup`. Its calls are traced, too, since other threads may use it. None if the
         training step is the user's own function.
     is_rank : bool
-        True if there are other ranks, for which a step of the user may wait. A model is trained by this rank alone.
+        True if there are other ranks, for which a user's step may wait. A model is trained by this rank alone.
     """
     watch = CollectionWatch()
     calls: Calls = {}

@@ -1,4 +1,4 @@
-"""A training that can be repeated with one thing changed: of a model, or by a step of the user. Imports torch."""
+"""A training that can be repeated with one thing changed: of a model, or by a user's step. Imports torch."""
 
 from __future__ import annotations
 

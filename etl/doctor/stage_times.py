@@ -82,7 +82,7 @@ def time_stages(workload: Workload, backend: Backend | None) -> StageTimes:
     Parameters
     ----------
     backend : Backend or None
-        The device that batches are copied to; None if a training step of the user copies them itself.
+        The device that batches are copied to; None if a user's training step copies them itself.
     """
     files = source_files(workload.settings.source, workload.records)
     nbytes = sum(each.stat().st_size for each in files)

@@ -77,7 +77,7 @@ class BatchIterator(Protocol):
         state that was loaded.
 
         All ranks get the same number of batches, unless `uneven` is "allow". Ranks that train together, as under
-        `DistributedDataParallel`, wait for each other in every step: if one got a batch more, it would wait for ever.
+        `DistributedDataParallel`, wait for each other in every step: if one got a batch more, it would wait forever.
 
         Parameters
         ----------

@@ -34,7 +34,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def place_in(text: str, newest_first: bool = False) -> str:
-    """Return the innermost place in a file of the user that `text` names, as "file.py:12 (function)"; "" if none.
+    """Return the innermost place in a user's file that `text` names, as "file.py:12 (function)"; "" if none.
 
     Parameters
     ----------

@@ -164,7 +164,7 @@ class Prefetcher:
         thread may call this, and again; after an interrupt it must be called again.
 
         Does nothing in a fork of this process, which has none of the threads; a lock that one of them held stays locked
-        there for ever.
+        there forever.
         """
         if os.getpid() != self._owner:
             return

@@ -42,7 +42,7 @@ class ProcessPrefetcher(Prefetcher):
         pool.check_owner()
         self._pool = pool
         # Workers that may be replaced if they are lost between two records. A limit, because a worker that always dies
-        # at once would be replaced for ever.
+        # at once would be replaced forever.
         self._replacements = len(pool.workers)
         # The record being loaded to plan a batch at the last timeout, if workers had not started by then.
         self._planned_with: int | None = None

@@ -1,4 +1,4 @@
-"""Sources found by name: what a function of the user returns, or what another package has registered."""
+"""Sources found by name: what a user's function returns, or what another package has registered."""
 
 from __future__ import annotations
 

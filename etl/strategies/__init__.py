@@ -1,4 +1,4 @@
-"""Strategies: ways to get from data to batches, found by name; and loaders of the user, which a `Task` is given to."""
+"""Strategies: ways to get from data to batches, found by name; and user loaders, which a `Task` is given to."""
 
 from etl.measuring.epochs import close_loader
 from etl.strategies.foreign import find_prepare, open_loader

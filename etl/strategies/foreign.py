@@ -1,4 +1,4 @@
-"""Loaders of the user: how a function, a generator function or a class becomes an iterable of epochs."""
+"""User loaders: how a function, a generator function or a class becomes an iterable of epochs."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Strategy:
     is_default : bool
         True if `etl compare` includes it by default.
     function : str, optional
-        Function of the user that loads, as `etl.functions.find_function` takes it. None for the strategies of this
+        The user's function that loads, as `etl.functions.find_function` takes it. None for the strategies of this
         package.
     settings : dict of str to sequence of str, int, float, bool or None
         Values worth trying of each of its settings. Those that the function itself declares count, too.
@@ -63,7 +63,7 @@ class Strategy:
 
     @property
     def is_foreign(self) -> bool:
-        """True if a function of the user loads, in ways that are unknown here."""
+        """True if a user's function loads, in ways that are unknown here."""
         return self.function is not None
 
     @property

@@ -132,7 +132,7 @@ def _is_bool(value: Value) -> bool:
 
 
 class _SharingStrategy:
-    """A `worker_init_fn` that sets how tensors are shared, in workers that are not forked, then calls the user's own."""
+    """A `worker_init_fn` that sets how tensors are shared in workers that are not forked, then calls the user's."""
 
     def __init__(self, strategy: str, then: Callable[[int], None] | None) -> None:
         self._strategy = strategy

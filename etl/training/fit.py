@@ -294,7 +294,7 @@ def no_batches_reason(batches: BatchIterator) -> str:
         return _ITERABLE_AGAIN
     try:
         has = f"{batches.state_dict()['records']:,} records"
-    except (AttributeError, KeyError, NotImplementedError, TypeError):  # a DataLoader, or an iterator of the user's own
+    except (AttributeError, KeyError, NotImplementedError, TypeError):  # a DataLoader, or a user's iterator
         has = "the records"
     ranks = f" on each of {batches.world_size} ranks" if batches.world_size > 1 else ""
     size = getattr(batches, "batch_size", None)

@@ -72,7 +72,7 @@ class ParallelInference:
     If a batch fails, its requests are answered one by one, so that only those that are wrong get an error.
 
     Source: ParallelInference and "Inference: One Model per Thread" in the Deeplearning4j documentation. There, a batch
-    that is not full waits for ever, and callers hang after a shutdown.
+    that is not full waits forever, and callers hang after a shutdown.
 
     Examples
     --------

@@ -117,7 +117,7 @@ class Ranks:
         values = self.gather(value)
         if any(each != values[0] for each in values):
             told = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(values))
-            raise ValueError(f"all ranks must have the same {what}, or they would wait for each other for ever: {told}")
+            raise ValueError(f"all ranks must have the same {what}, or they would wait for each other forever: {told}")
 
     def share(self, iterator: BatchIterator) -> BatchIterator:
         """Return this rank's part of `iterator`: a shard, or `iterator` if that is this rank's part already.
@@ -173,7 +173,7 @@ def record_failure(error: BaseException, where: str) -> None:
         get_error_handler().record_exception(reported)
     finally:
         os.environ[ERROR_FILE] = path
-    with contextlib.suppress(FileNotFoundError):  # a handler of the user's may report elsewhere
+    with contextlib.suppress(FileNotFoundError):  # a user's handler may report elsewhere
         os.replace(unfinished, path)
 
 

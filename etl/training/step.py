@@ -256,7 +256,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:
-    # Wrappers of the user's own accept any keyword and pass it on.
+    # A user's wrappers accept any keyword and pass it on.
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # compiled functions may have none

@@ -98,7 +98,7 @@ class Training:
         try:
             state: Any = self.iterator.state_dict()
             return state["epoch"], state["position"]
-        except (AttributeError, KeyError, NotImplementedError, TypeError):  # an iterator of the user's own
+        except (AttributeError, KeyError, NotImplementedError, TypeError):  # a user's iterator
             return None
 
     def stop(self, reason: str) -> None:

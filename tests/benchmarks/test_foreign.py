@@ -1,4 +1,4 @@
-"""Loaders of the user are cells like any other: named by a variable, measured by the same clock, and held to rules."""
+"""User loaders are cells like any other: named by a variable, measured by the same clock, and held to rules."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_commit_without_tasks_shows_loaders_as_not_available(monkeypatch: pyte
     assert unsupported_reason(Cell("mine")) == ""
     monkeypatch.delattr(etl.strategies, "open_loader")
     reason = unsupported_reason(Cell("mine"))
-    assert reason == "loaders of the user cannot be opened at this commit"
+    assert reason == "user loaders cannot be opened at this commit"
     assert not any(unsupported_reason(Cell(name)) for name in STRATEGIES)
     check_functions({"mine": "absent:loader"})  # it may need what this commit lacks
     with pytest.raises(NotImplementedError, match=reason):

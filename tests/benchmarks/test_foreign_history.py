@@ -1,4 +1,4 @@
-"""asv measures a loader of the user from a file beside its configuration, over real commits."""
+"""asv measures a user's loader from a file beside its configuration, over real commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
 
 
 def run_asv(scratch: Scratch, commit: str, mine: str = "dataloader") -> subprocess.CompletedProcess[str]:
-    """Measure `commit` with two loaders of the user."""
+    """Measure `commit` with two user loaders."""
     named = {STRATEGIES_VARIABLE: f"mine=my_loaders:{mine},stored=my_loaders:Stored", ROUNDS_VARIABLE: "1"}
     options = ("--record-samples", "--show-stderr", "--bench", r"end_to_end\.(Strategy|Preparing)\.")
     return scratch.run("asv", "run", *options, f"{commit}^!", **named)
@@ -60,10 +60,10 @@ def test_loaders_of_the_user_are_in_the_history_beside_the_strategies(scratch: S
 
 def test_an_earlier_commit_has_its_strategies_and_says_why_not_the_loaders(scratch: Scratch) -> None:
     scratch.replace("etl/strategies/__init__.py", "from etl.strategies.foreign import find_prepare, open_loader\n", "")
-    earlier = scratch.commit("Without strategies of the user")
+    earlier = scratch.commit("Without user loaders")
     run = run_asv(scratch, earlier)
     assert run.returncode == 0, run.stdout
-    assert "loaders of the user cannot be opened at this commit" in run.stdout
+    assert "user loaders cannot be opened at this commit" in run.stdout
     values = read_results(scratch, earlier, "Strategy.track_wall")
     assert [name for name in STRATEGIES if math.isnan(values[name])] == ["mine", "stored"]
 

@@ -82,7 +82,7 @@ class Dies(Divided):
 
 
 class Hangs(Divided):
-    """Rank 1 waits for ever, in its third epoch: while it is measured."""
+    """Rank 1 waits forever, in its third epoch: while it is measured."""
 
     def before(self, number: int) -> None:
         if self.task.rank == 1 and self.epochs == 3:

@@ -1,4 +1,4 @@
-"""A try of a loader of the user says which settings it has, and every action runs with those that are chosen."""
+"""A try of a user's loader says which settings it has, and every action runs with those that are chosen."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_loader_of_the_user_has_its_level_and_order_beside_its_ratio() -> None
     assert "sorted : it does not shuffle, and other strategies do: 0.0 records from their place" in words_of(html)
     summaries = [row.summary for row in ratio_intervals(report).rows]
     assert [each.rpartition("faster")[2] for each in summaries[1:3]] == [", close (0.014)", ", same amount"]
-    assert "How a loader of the user loads is not traced." in words_of(html)
+    assert "How a user's loader loads is not traced." in words_of(html)
 
 
 def test_the_table_has_levels_only_beside_loaders_of_the_user() -> None:

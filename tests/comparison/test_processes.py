@@ -24,7 +24,7 @@ from etl.measuring.sample import Recipe
 from tests.comparison_workloads import make_workload
 
 RAW = Candidate("raw")
-# A model of the user's, which does what a file says before it is made.
+# A user's model, which does what a file says before it is made.
 MODULE = """
 import os, pathlib, signal, sys, threading, time
 

@@ -112,7 +112,7 @@ def test_gradients_are_averaged_by_the_model_and_by_a_step_of_the_user(tmp_path:
     held = {check.rule: check.held for check in report.checks}
     assert held["compute"]
     assert held["samples"]
-    if "model" in chosen:  # of a step of the user, it is only seen from times
+    if "model" in chosen:  # of a user's step, it is only seen from times
         assert all(rank.rank_wait_seconds is not None for each in report.strategies for rank in each.ranks)
 
 

@@ -223,7 +223,7 @@ def test_a_prediction_is_extrapolated_beyond_what_was_measured() -> None:
 
 
 def mine(source: Any, batch_size: int) -> list[Any]:
-    """Return the batches of an epoch, as a loader of the user."""
+    """Return the batches of an epoch, as a user's loader."""
     rows = [source[index]["features"] for index in range(len(source))]
     return [np.stack(rows[at : at + batch_size]) for at in range(0, len(rows), batch_size)]
 

@@ -88,7 +88,7 @@ def test_waits_for_a_slow_rank_are_not_blamed_on_the_others_compute_or_loading(t
         assert fast["rank_waits"]["saves_seconds"] > 8 * SLOW_SECONDS / 2
         assert (slowest["rank_waits"]["saves_seconds"] or 0.0) < fast["rank_waits"]["saves_seconds"] / 2
         assert fast["loading"]["severity"] in ("fine", "note")
-        # Steps of which one rank might take more than the other would wait for ever.
+        # Steps of which one rank might take more than the other would wait forever.
         assert STEP_WITH_RANKS in fast["batch_size"]["found"]
         assert fast["rank_waits"]["trial_failed"] == STEP_WITH_RANKS
 

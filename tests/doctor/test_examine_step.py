@@ -1,4 +1,4 @@
-"""The doctor examines a training step of the user, whose model it does not know."""
+"""The doctor examines a user's training step, whose model it does not know."""
 
 from __future__ import annotations
 

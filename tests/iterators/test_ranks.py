@@ -1,4 +1,4 @@
-"""Ranks that train together get the same number of batches, and none waits for another for ever."""
+"""Ranks that train together get the same number of batches, and none waits for another forever."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def quietly(batches: Any, epochs: int = 1) -> list[Any]:
 
 
 def train(folder: Path, strategies: list[str], **case: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What each of two ranks has found in a real training with each of the strategies; a rank that waits for ever is
+    """What each of two ranks has found in a real training with each of the strategies; a rank that waits forever is
     killed, and fails the test.
     """
     (folder / "cases.json").write_text(json.dumps([{**case, "strategy": strategy} for strategy in strategies]))

@@ -208,7 +208,7 @@ def test_an_epoch_is_watched_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def burn(done: threading.Event | None = None) -> None:
-    """Use a CPU until `done` is set, or for ever."""
+    """Use a CPU until `done` is set, or forever."""
     while done is None or not done.is_set():
         sum(range(1000))
 

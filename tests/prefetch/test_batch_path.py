@@ -33,7 +33,7 @@ class Squares:
 
 
 def scale(record: etl.Record) -> etl.Record:
-    """A stage of the user's own."""
+    """A user's stage."""
     return {**record, "features": record["features"] / np.float32(255)}
 
 

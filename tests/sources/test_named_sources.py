@@ -1,4 +1,4 @@
-"""Sources found by name: functions of the user, and entry points of other packages."""
+"""Sources found by name: a user's functions, and entry points of other packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loader of the user is a function, a generator function or a class; each iteration is an epoch."""
+"""A user's loader is a function, a generator function or a class; each iteration is an epoch."""
 
 from __future__ import annotations
 

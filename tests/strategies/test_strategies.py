@@ -121,7 +121,7 @@ def test_a_cell_of_the_benchmarks_goes_by_attributes_too(monkeypatch: pytest.Mon
     monkeypatch.setitem(cells.WORKERS, "all", cells.Workers("process", 8))
     turbo = cells.Cell("turbo", workers="all")
     assert (turbo.is_presaved, turbo.is_async, turbo.worker_kind, turbo.worker_count) == (True, True, "process", 8)
-    # Any other name is that of a loader of the user, whatever it looks like.
+    # Any other name is that of a user's loader, whatever it looks like.
     foreign = cells.Cell("async-presaved-turbo")
     assert (foreign.is_presaved, foreign.is_async, foreign.is_foreign, turbo.is_foreign) == (False, False, True, False)
 

@@ -22,7 +22,7 @@ from typing import NoReturn, TypeVar
 
 from tests.torture.hostile import limit_memory
 
-# A fault by itself is one of processor time, so that a busy machine makes none; what waits for ever is one, too.
+# A fault by itself is one of processor time, so that a busy machine makes none; what waits forever is one, too.
 LONGEST_SECONDS = 5
 LONGEST_WAIT_SECONDS = 60
 MORE_NBYTES = 2 << 30

@@ -1,4 +1,4 @@
-"""Our iterators beside what people use with them, begun at any moment of a start: no process waits for ever."""
+"""Our iterators beside what people use with them, begun at any moment of a start: no process waits forever."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _with_effect(settings: Settings) -> Mapping[str, Any]:
 
 
 def _code(name: str) -> str | None:
-    """Return the digest of the file that holds a function of the user; None if it was carried, or has no file."""
+    """Return the digest of the file that holds a user's function; None if it was carried, or has no file."""
     if is_carried(name):
         return None
     try:

@@ -25,7 +25,7 @@ class Costs(JsonValues):
     seconds : float
         Wall time of an epoch.
     prepare_seconds : float
-        Time to write its store, or what a loader of the user prepares; 0 without either.
+        Time to write its store, or what a user's loader prepares; 0 without either.
     disk_nbytes : int
         Bytes of these files.
     memory_nbytes : int
@@ -53,7 +53,7 @@ class TriedConfiguration(JsonValues):
     ----------
     settings : dict
         The settings that differ from those that were given. Those of this package's strategies are "stage", "format"
-        and the ones that `Candidate` has; a loader of the user has those that it declares, and those of a torch
+        and the ones that `Candidate` has; a user's loader has those that it declares, and those of a torch
         DataLoader that it returns.
     costs : Costs
         What it costs.
@@ -90,7 +90,7 @@ class TunedStrategy(JsonValues):
     strategy : str
         The strategy, or "package.module:function".
     is_foreign : bool
-        True if a function of the user loads.
+        True if a user's function loads.
     given : dict
         Values of the settings that were given.
     chosen : dict
@@ -269,7 +269,7 @@ class Limits(JsonValues):
     memory_nbytes : int or None
         Peak memory.
     disk_nbytes : int or None
-        Bytes of a store, or of what a loader of the user prepares.
+        Bytes of a store, or of what a user's loader prepares.
     prepare_seconds : float or None
         Time to write it.
     """

@@ -155,7 +155,7 @@ def space_of(workload: Workload, candidate: Candidate, same_pixels: bool) -> Spa
 
 
 def _declared(workload: Workload, candidate: Candidate) -> Iterator[Dimension]:
-    """Yield the settings that a loader of the user declares, and the compute threads beside it."""
+    """Yield the settings that a user's loader declares, and the compute threads beside it."""
     tried = workload.tried[candidate.origin]
     threads = workload.threads(candidate, False).compute
     settings: dict[str, Iterable[Any]] = {**tried.settings, **candidate.kind.settings}

@@ -78,14 +78,14 @@ def _show_nothing(progress: ComparisonProgress) -> None:
 
 
 def tuned_label(name: str) -> str:
-    """Return the name of a loader of the user with the settings that were best for it."""
+    """Return the name of a user's loader with the settings that were best for it."""
     return f"{name} (tuned)"
 
 
 def tuned_settings(settings: Settings, tuning: Tuning) -> Settings:
     """Return settings that compare the tuned strategies.
 
-    A strategy of this package has its best configuration. A loader of the user is compared as it was given and, if
+    A strategy of this package has its best configuration. A user's loader is compared as it was given and, if
     another configuration was better, in a second row called "NAME (tuned)".
     """
     found = {each.name: each for each in tuning.strategies}
@@ -346,7 +346,7 @@ class _OneStrategy:
         self._write([self._configured({})], math.inf)
 
     def _take(self, candidate: Candidate, batches: int) -> TuningSample:
-        """Take a sample. What is wrong with another than the given configuration is no error of the input."""
+        """Take a sample. Only an error in the given configuration is raised as an error in the input."""
         limit = None
         if self._first_seconds is not None:
             limit = SLOWEST * self._first_seconds / self._first_batches * max(batches, self._first_batches) + MARGIN

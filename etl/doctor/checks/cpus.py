@@ -156,7 +156,7 @@ class Threads(Check):
             if min_severity is Severity.FINE:
                 return self.fine(found, evidence)
             return self.wrong(min_severity, found, evidence, _remedy(max(1, cpus - loading)))
-        # A step of the user may compute on the CPU although torch has initialised a device, so it is always timed.
+        # A user's step may compute on the CPU although torch has initialised a device, so it is always timed.
         if case.of_model is not None and case.of_model.device.type != "cpu" and compute <= cpus:
             return self.fine(found, f"{evidence}; compute is on {case.of_model.device}")
         seconds = _time_threads(case.setup, case.observation.batch, sorted(_counts(case, cpus, loading) | {compute}))

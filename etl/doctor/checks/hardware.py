@@ -80,7 +80,7 @@ class BackendInUse(Check):
         return self.fine("compute runs on the CPU; there is no GPU", evidence)
 
     def _of_step(self, device: Any, evidence: str) -> Finding:
-        """Return the finding for a step of the user, where torch finds a GPU.
+        """Return the finding for a user's step, where torch finds a GPU.
 
         Parameters
         ----------
