@@ -12,7 +12,6 @@ from typing import Any
 
 from benchmarks.measuring.statistics import Interval, ratio_intervals
 from benchmarks.measuring.values import JsonValues, to_json
-from benchmarks.peers.lines import count_lines
 from benchmarks.peers.rows import OURS, Row
 from benchmarks.servers import ROOT
 from etl.comparison.report import Report, StrategyResult
@@ -67,8 +66,6 @@ class RawRow(JsonValues):
         Peak memory of the loader and its workers, with mapped pages of data files.
     prepare_seconds, disk_nbytes : float and int, or None
         Cost of what it prepares; None if it prepares nothing.
-    lines : list of int
-        Lines of user code to load and, if anything is prepared, to prepare.
     note : str
         The note of its `Row`.
     rounds : list of RawRound
@@ -84,7 +81,6 @@ class RawRow(JsonValues):
     peak_memory_nbytes: int
     prepare_seconds: float | None
     disk_nbytes: int | None
-    lines: list[int]
     note: str
     rounds: list[RawRound]
 
@@ -226,7 +222,6 @@ def _raw_row(row: Row, is_tuned: bool, result: StrategyResult) -> RawRow:
         peak_memory_nbytes=result.peak_memory_nbytes,
         prepare_seconds=None if result.presaving is None else result.presaving.write_seconds,
         disk_nbytes=None if result.presaving is None else result.presaving.nbytes,
-        lines=count_lines((FOLDER / f"{row.peer}.py").read_text(), row.loader),
         note=row.note,
         rounds=[
             RawRound(each.round, each.wall_seconds, each.etl_alone_seconds, each.cpu_seconds) for each in result.rounds

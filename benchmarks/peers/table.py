@@ -25,7 +25,6 @@ COLUMNS = (
     "images",
     "CPU s per 1,000",
     "peak MB",
-    "lines",
     "to prepare s",
 )
 CAPTION = (
@@ -33,8 +32,7 @@ CAPTION = (
     "tuned, with intervals from paired rounds that hold together in 19 of 20 tables; it takes "
     f"{MIN_ROUNDS} rounds. waiting: images/s with a simulated device that takes 50 ms a batch and no CPU. "
     "images: how far they are those of the reference, the first loader. CPU and peak memory (with mapped pages of "
-    "data files): of the loader and its workers. lines: of user code to load + to prepare, without imports and what "
-    "several loaders share."
+    "data files): of the loader and its workers."
 )
 
 
@@ -77,6 +75,5 @@ def _cells(row: RawRow, results: PeerResults) -> list[str]:
         row.images,
         f"{row.cpu_seconds_per_1000:.2f}",
         f"{row.peak_memory_nbytes / 1e6:,.0f}",
-        " + ".join(map(str, row.lines)),
         "" if row.prepare_seconds is None else f"{row.prepare_seconds:.1f}",
     ]

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from etl import strategies
 from etl.comparison.drawing import (
-    Anchor,
     Drawing,
     LinearAxis,
     RatioAxis,
@@ -18,10 +17,9 @@ from etl.comparison.drawing import (
     RowChart,
     draw_axis,
     draw_grid,
-    place_names,
 )
 from etl.comparison.report import Parts, ProfileResult, Report, StageResult, StrategyResult, Timeline
-from etl.comparison.units import Scale, bounds, byte_scale, digits, nbytes, percent, ratio, seconds, time_scale
+from etl.comparison.units import Scale, bounds, percent, ratio, seconds, time_scale
 from etl.measuring.statistics import Interval
 
 _BAR_HEIGHT, _BAR_TOP, _BAR_BOTTOM = 42, 8, 34
@@ -288,54 +286,7 @@ def _record_seconds(profile: ProfileResult) -> float:
     return sum(each.seconds_per_record for each in profile.stages)
 
 
-_POINTS_TOP, _POINTS_BOTTOM, _POINTS_HEIGHT = 34, 324, 372
-_ANCHORS: dict[int, Anchor] = {1: "start", 0: "middle", -1: "end"}
-
-
-def stage_points(report: Report) -> Markup:
-    """Draw a labelled point per stage: x is bytes on disk, y is samples/s of loading alone, and both begin at 0."""
-    stages = report.stages
-    across = LinearAxis(max([each.nbytes for each in stages] + [1]) * 1.04)
-    upwards = LinearAxis(max(each.etl_samples_per_second for each in stages) * 1.08)
-    scale = byte_scale(each.nbytes for each in stages)
-    spoken = "; ".join(f"{stage_name(each, stages)}: {_describe_stage(each)}" for each in stages)
-    drawing = Drawing(_POINTS_HEIGHT, "Loading alone, samples per second, against bytes on disk", spoken)
-    for mark in upwards.marks():
-        y = _point_height(upwards, mark)
-        drawing.line(0, y, 100, y, "grid")
-        drawing.text(100, y + 4, f"{mark:,.10g}/s" if mark else "0", "mark", "start", shift=8)
-    for mark in across.marks(scale.size):
-        drawing.line(across.position(mark), _POINTS_BOTTOM, across.position(mark), _POINTS_BOTTOM + 5, "grid")
-        drawing.text(across.position(mark), _POINTS_BOTTOM + 19, scale.mark(mark), "mark")
-    drawing.text(0, 14, "↑ samples per second, loading alone", "axis", "start")
-    drawing.text(100, _POINTS_HEIGHT - 6, "disk space of the store →", "axis", "end")
-    _draw_points(drawing, stages, across, upwards)
-    return drawing.markup()
-
-
 def stage_name(result: StageResult, among: list[StageResult]) -> str:
     """Return the name of the stage, with the format if the stage occurs several times in `among`."""
     alike = [each for each in among if each.stage == result.stage]
     return result.stage if len(alike) == 1 else f"{result.stage}, {result.format or result.strategy}"
-
-
-def _draw_points(drawing: Drawing, stages: list[StageResult], across: LinearAxis, upwards: LinearAxis) -> None:
-    points = [(across.position(each.nbytes), _point_height(upwards, each.etl_samples_per_second)) for each in stages]
-    texts = [f"{stage_name(each, stages)}{', disqualified' if each.disqualified else ''}" for each in stages]
-    for (x, y), name in zip(points, place_names(points, texts, _POINTS_TOP, _POINTS_BOTTOM), strict=True):
-        if name.y != y:
-            drawing.pointer(x, y, name.shift * 0.8, name.y, "leader")
-        anchor = _ANCHORS[(name.shift > 0) - (name.shift < 0)]
-        drawing.text(x, name.y + 4, name.words, "point-name", anchor, name.shift)
-    for result, (x, y) in zip(stages, points, strict=True):
-        kind = "disqualified" if result.disqualified else "reference" if result.stage == "raw" else "shown"
-        drawing.dot(x, y, 7, f"point {kind}", f"{stage_name(result, stages)}: {_describe_stage(result)}")
-
-
-def _describe_stage(result: StageResult) -> str:
-    disqualified = f", disqualified: {'; '.join(result.disqualified)}" if result.disqualified else ""
-    return f"{digits(result.etl_samples_per_second)} samples/s, {nbytes(result.nbytes)}{disqualified}"
-
-
-def _point_height(axis: LinearAxis, value: float) -> float:
-    return _POINTS_BOTTOM - axis.position(value) / 100 * (_POINTS_BOTTOM - _POINTS_TOP)

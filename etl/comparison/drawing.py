@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 from math import ceil, floor, log, log10
 from typing import Literal
 from xml.etree import ElementTree
@@ -19,14 +19,6 @@ LAYOUTS = {"wide": 700, "medium": 480, "narrow": 290}
 _LETTER_WIDTH = 7.2
 
 Anchor = Literal["start", "middle", "end"]
-
-# Paths around (0, 0), in pixels, which differ without colours, too.
-SHAPES = {
-    "circle": "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0Z",
-    "cross": "M-5-5L5 5M-5 5L5-5",
-    "diamond": "M0-9L9 0L0 9L-9 0Z",
-    "star": "M0-11L2.8-3.9L10.5-3.4L4.5 1.5L6.5 8.9L0 4.8L-6.5 8.9L-4.5 1.5L-10.5-3.4L-2.8-3.9Z",
-}
 
 
 class Drawing:
@@ -93,20 +85,6 @@ class Drawing:
         """
         self._add("circle", kind, {"cx": f"{x:.3f}%", "cy": f"{y:g}", "r": f"{radius:g}"}, tooltip)
 
-    def marker(self, x: float, y: float, shape: str, kind: str, tooltip: str = "") -> None:
-        """Draw one of `SHAPES`.
-
-        Parameters
-        ----------
-        x, y : float
-            Centre, in percent of the width and in pixels.
-        shape : str
-            Name of the shape.
-        """
-        path = ElementTree.SubElement(self._at(x, y), "path", {"class": kind, "d": SHAPES[shape]})
-        if tooltip:
-            ElementTree.SubElement(path, "title").text = tooltip
-
     def text(
         self,
         x: float,
@@ -148,28 +126,9 @@ class Drawing:
             only = "" if len(layouts) == len(LAYOUTS) else f" only {' '.join(layouts)}"
             self.text((left + right) / 2, y, words, f"{kind}{only}")
 
-    def pointer(self, x: float, y: float, shift: float, to_y: float, kind: str) -> None:
-        """Draw a straight line from a point to its label.
-
-        Parameters
-        ----------
-        x, y : float
-            The point, in percent of the width and in pixels.
-        shift : float
-            Horizontal distance of the other end, in pixels.
-        to_y : float
-            Height of the other end, in pixels.
-        """
-        ends = {"x1": "0", "y1": "0", "x2": f"{shift:g}", "y2": f"{to_y - y:g}"}
-        ElementTree.SubElement(self._at(x, y), "line", {"class": kind, **ends})
-
     def markup(self) -> Markup:
         """Return the picture as markup for an HTML page."""
         return Markup(ElementTree.tostring(self._root, encoding="unicode"))  # noqa: S704  the serialiser escapes
-
-    def _at(self, x: float, y: float) -> ElementTree.Element:
-        """Add a picture at a point, which uses pixels only: one attribute cannot add percent and pixels."""
-        return ElementTree.SubElement(self._root, "svg", {"x": f"{x:.3f}%", "y": f"{y:g}", "class": "at"})
 
     def _add(self, tag: str, kind: str, attributes: dict[str, str], tooltip: str = "") -> ElementTree.Element:
         shape = ElementTree.SubElement(self._root, tag, {"class": kind, **attributes})
@@ -294,123 +253,6 @@ class RatioAxis:
         )
 
 
-_MAX_LINEAR_RANGE = 8.0
-
-
-@dataclass(frozen=True)
-class RangeAxis:
-    """An axis that shows a range, which need not begin at 0.
-
-    Attributes
-    ----------
-    low, high : float
-        Its ends. The high one is above the low one.
-    is_logarithmic : bool
-        True if equal ratios have equal lengths.
-    """
-
-    low: float
-    high: float
-    is_logarithmic: bool = False
-
-    @classmethod
-    def around(cls, values: Iterable[float]) -> RangeAxis:
-        """Return the axis that shows `values`, none below 0, with a small margin; logarithmic for a wide range."""
-        shown = list(values)
-        low, high = min(shown), max(shown)
-        if low > 0 and high / low > _MAX_LINEAR_RANGE:
-            room = (high / low) ** 0.06
-            return cls(low / room, high * room, True)
-        room = (high - low or high or 1.0) * 0.06
-        return cls(max(low - room, 0.0), high + room)
-
-    def position(self, value: float) -> float:
-        """Return the position of `value` in percent, clipped to the axis."""
-        low, at, high = (log(each) if self.is_logarithmic else each for each in (self.low, value, self.high))
-        return min(max((at - low) / (high - low), 0.0), 1.0) * 100
-
-    def marks(self, size: float = 1.0) -> list[float]:
-        """Return at most six marks: values that are round numbers in a unit of `size`."""
-        if not self.is_logarithmic:
-            step = _round_up((self.high - self.low) / size / 5) * size
-            first, last = ceil(self.low / step * (1 - 1e-9)), floor(self.high / step * (1 + 1e-9))
-            return [step * count for count in range(first, last + 1)]
-        powers = range(floor(log10(self.low / size)), ceil(log10(self.high / size)) + 1)
-        for mantissas, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3), ((1,), 6)):
-            marks = [mantissa * 10.0**power * size for power in powers[::every] for mantissa in mantissas]
-            marks = [mark for mark in marks if self.low <= mark <= self.high]
-            if len(marks) <= 6:
-                return marks
-        return marks[:6]
-
-
 def _round_up(number: float) -> float:
     power = 10.0 ** floor(log10(number))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= number * (1 - 1e-9))
-
-
-# Names have a fixed size and move apart as the page widens, so names that fit on a phone fit everywhere. In pixels:
-# width of the narrowest chart without its axis labels, radius of a point, distance of a name from its point, and half
-# the height of a name.
-_WIDTH, _RADIUS, _DISTANCE, _HALF = 225.0, 8.0, 14.0, 9.0
-_STEPS = (0, -20, 20, -40, 40, -60, 60, -80, 80, -100, 100)
-_MAX_LETTERS = 24
-
-_Box = tuple[float, float, float, float]
-
-
-@dataclass(frozen=True)
-class Name:
-    """Position of a name.
-
-    Attributes
-    ----------
-    words : str
-        The name, which may be shortened.
-    shift : float
-        Distance from the point in pixels: positive to the right, negative to the left, 0 if it is above or below.
-    y : float
-        Centre, in pixels.
-    """
-
-    words: str
-    shift: float
-    y: float
-
-
-def place_names(points: list[tuple[float, float]], texts: list[str], top: float, bottom: float) -> list[Name]:
-    """Place a name near each point, so that no name covers another name or point.
-
-    If there is no room for a name, it is placed beside its point and may cover others.
-
-    Parameters
-    ----------
-    points : list of (float, float)
-        Positions in percent of the width and in pixels.
-    top, bottom : float
-        Space for names, in pixels.
-    """
-    texts = [text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 1]}…" for text in texts]
-    centres = [(x / 100 * _WIDTH, y) for x, y in points]
-    dots = [(x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS) for x, y in centres]
-    placed: dict[int, Name] = {}
-    taken: list[_Box] = []
-    # From right to left: a name should be to the right of its point, and there all names are placed already.
-    for index in sorted(range(len(points)), key=lambda each: -centres[each][0]):
-        (x, y), other_dots = centres[index], dots[:index] + dots[index + 1 :]
-        width = text_width(texts[index]) * 13 / 12
-        placed[index] = Name(texts[index], _DISTANCE if x < _WIDTH / 2 else -_DISTANCE, y)
-        for step, side in product(_STEPS, (1, -1, 0)):
-            left = {1: x + _DISTANCE, -1: x - _DISTANCE - width, 0: x - width / 2}[side]
-            box = (left, y + step - _HALF, left + width, y + step + _HALF)
-            inside = left >= -4 and box[2] <= _WIDTH + 4 and box[1] >= top - 12 and box[3] <= bottom - 1
-            on_itself = side == 0 and step == 0
-            if inside and not on_itself and not any(_overlap(box, each) for each in taken + other_dots):
-                placed[index] = Name(texts[index], side * _DISTANCE, y + step)
-                taken.append(box)
-                break
-    return [placed[index] for index in range(len(points))]
-
-
-def _overlap(a: _Box, b: _Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

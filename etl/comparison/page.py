@@ -19,7 +19,6 @@ from etl.comparison.charts import (
     stage_bar,
     stage_name,
     stage_parts,
-    stage_points,
 )
 from etl.comparison.report import Check, Report, Scenario, ScenarioResult, StrategyResult
 from etl.comparison.units import (
@@ -53,7 +52,6 @@ def render_page(report: Report) -> str:
         bars=epoch_bars(report),
         ratios=ratio_intervals(report),
         groups=metrics_table(report),
-        points=stage_points(report) if report.stages else None,
         lanes=overlap_lanes(report),
         batches_shown=MAX_BATCHES_SHOWN,
         profile_bar=stage_bar(report.profile) if report.profile.stages else None,

@@ -36,7 +36,6 @@ def row(name: str, seconds: list[float], *, tuned: bool = False, **settings: obj
         peak_memory_nbytes=250_000_000,
         prepare_seconds=None,
         disk_nbytes=None,
-        lines=[7],
         note="",
         rounds=[RawRound(number, 2 * each, each, 1.5 * each) for number, each in enumerate(seconds)],
     )

@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from etl.comparison.charts import MAX_BATCHES_SHOWN, epoch_bars, overlap_lanes, ratio_intervals
-from etl.comparison.drawing import LinearAxis, RangeAxis, RatioAxis, place_names
+from etl.comparison.drawing import LinearAxis, RatioAxis
 from etl.comparison.page import render_page
 from etl.comparison.report import Report
 from etl.comparison.table import show_report
@@ -228,33 +228,12 @@ def test_a_ratio_axis_marks_one_and_its_marks_are_apart(high: float, turned: boo
     assert 0 <= min(places) <= max(places) <= 100
 
 
-@pytest.mark.parametrize(
-    "ends", [(0, 0), (5, 5), (3.1, 3.3), (0, 1e9), (1, 7.9), (1, 8.1), (1e-3, 2.0), (10, 1e12), (1e-9, 1e9)]
-)
-def test_an_axis_of_a_range_has_marks_that_are_apart_and_holds_its_ends(ends: tuple[float, float]) -> None:
-    axis = RangeAxis.around(ends)
-    assert axis.is_logarithmic == (ends[0] > 0 and ends[1] / ends[0] > 8)
-    assert [0 <= axis.position(end) <= 100 for end in ends] == [True, True]
-    assert axis.position(ends[0]) < axis.position(ends[1]) or ends[0] == ends[1]
-    marks = axis.marks()
-    assert 2 <= len(marks) <= 6
-    assert min(np.diff([axis.position(mark) for mark in marks])) > 8
-
-
 @pytest.mark.parametrize("end", [3e-5, 0.07, 1.0, 9.99, 10.0, 6310.0])
 def test_a_linear_axis_has_two_to_five_marks_from_zero_within_its_length(end: float) -> None:
     marks = LinearAxis(end).marks()
     assert 2 <= len(marks) <= 5
     assert marks[0] == 0
     assert 0.5 * end <= marks[-1] <= end * 1.001
-
-
-def test_names_of_points_that_stand_together_do_not_cover_each_other() -> None:
-    points = [(0.0, 300.0), (2.0, 300.0), (3.0, 296.0), (50.0, 40.0), (50.5, 42.0), (98.0, 40.0)]
-    names = place_names(points, ["raw", "read", "read, hdf5", "channels_first", "resize", "normalise"], 34, 324)
-    assert len({(name.shift > 0, round(name.y)) for name in names[:3]}) == 3
-    assert all(abs(a.y - b.y) >= 18 for index, a in enumerate(names[3:5]) for b in names[3:5][index + 1 :])
-    assert names[5].shift < 0
 
 
 def test_quantities_have_three_digits_and_the_unit_that_suits() -> None:

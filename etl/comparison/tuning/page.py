@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from etl.comparison.charts import describe_interval
-from etl.comparison.drawing import SHAPES
 from etl.comparison.page import list_facts, render_template
-from etl.comparison.tuning.chart import cost_chart
 from etl.comparison.tuning.results import Tuning
 from etl.comparison.tuning.table import given_settings, mark_of, settings_of
 
@@ -19,13 +17,11 @@ def render_tuning_page(tuning: Tuning) -> str:
         "tuning/page.html",
         tuning=tuning,
         strategies=[(f"strategy-{number}", each) for number, each in enumerate(tuning.strategies, 1)],
-        cost_chart=cost_chart,
         mark_of=mark_of,
         settings_of=settings_of,
         given_settings=given_settings,
         describe_interval=describe_interval,
         limits=LIMITS,
-        shapes=SHAPES,
         facts=[
             (title, list_facts(values))
             for title, values in (

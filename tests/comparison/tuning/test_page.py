@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from etl.comparison.tuning.chart import cost_chart
 from etl.comparison.tuning.page import render_tuning_page
-from etl.comparison.tuning.results import TunedStrategy, Tuning
+from etl.comparison.tuning.results import Tuning
 from tests import tuning_results
 from tests.browser import find_chromium, render, serve
 from tests.comparison_reports import HOSTILE
 from tests.pages import assert_fit_on_a_phone, assert_self_contained, words_of
-from tests.tuning_results import TUNINGS, configuration, strategy
+from tests.tuning_results import TUNINGS
 
 NEEDS_CHROMIUM = pytest.mark.skipif(find_chromium() is None, reason="no Chromium")
 
@@ -65,61 +64,6 @@ def test_the_table_has_every_configuration() -> None:
     assert found[1] == ["2 chosen", "stage=resize", "3.31 s", ratio, "3.40 s", "301 MB", "400 MB", "11", "yes"]
     assert found[4] == ["5 given", "as given", "4.14 s", "1", "310 ms", "78.3 MB", "400 MB", "2", "yes"]
     assert "Limits: --max-disk 500 MB." in words_of(html)
-
-
-def kinds(strategy: TunedStrategy) -> list[str]:
-    """Return the classes of the points of a chart, in the order in which they are drawn."""
-    chart = cost_chart(strategy)
-    assert chart is not None
-    return re.findall(r'<path class="point (\w+)"', chart.drawing)
-
-
-def test_the_chart_has_a_point_for_each_configuration_and_names_those_that_matter() -> None:
-    loader = tuning_results.my_loader()
-    chart = cost_chart(loader)
-    assert chart is not None
-    assert chart.cost == "peak memory"
-    assert len(kinds(loader)) == len(loader.configurations)
-    assert kinds(loader).count("front") == sum(each.is_on_front for each in loader.configurations)
-    names = re.findall(r'<text class="point-name"[^>]*>([^<]+)', chart.drawing)
-    assert names == ["1", "2 chosen", "4", "18 given"]
-    presaved = tuning_results.presaved()
-    stored = cost_chart(presaved)
-    assert stored is not None
-    assert stored.cost == "disk space"
-    assert kinds(presaved).count("dropped") == 2
-
-
-def test_without_a_front_the_given_and_the_chosen_one_are_named() -> None:
-    loader = tuning_results.without_front(tuning_results.my_loader())
-    assert set(kinds(loader)) == {"tried"}
-    chart = cost_chart(loader)
-    assert chart is not None
-    assert re.findall(r'<text class="point-name"[^>]*>([^<]+)', chart.drawing) == ["2 chosen", "18 given"]
-    assert "front-line" not in chart.drawing
-
-
-def test_shapes_tell_the_chosen_the_given_and_the_dropped_without_colours() -> None:
-    presaved = cost_chart(tuning_results.presaved())
-    assert presaved is not None
-    paths = re.findall(r'<path class="point \w+" d="([^"]+)">', presaved.drawing)
-    assert len(paths) == 5
-    assert len(set(paths)) == 4
-
-
-def test_there_is_no_chart_of_one_configuration_or_of_equal_costs() -> None:
-    assert cost_chart(strategy("one", [configuration({}, 2.0)], {})) is None
-    alike = [configuration({"threads": 2}, 2.0, memory=1.01e9), configuration({}, 3.0, memory=1e9)]
-    assert cost_chart(strategy("alike", alike, {})) is None
-
-
-def test_a_wide_range_has_a_logarithmic_axis_with_units_that_suit_each_mark() -> None:
-    chart = cost_chart(tuning_results.many().strategies[0])
-    assert chart is not None
-    assert "disk space, logarithmic" in chart.drawing
-    marks = re.findall(r'<text class="mark"[^>]*>([^<]+)', chart.drawing)
-    assert {"10 ms", "1 s"} <= set(marks)
-    assert not any("e-" in mark for mark in marks)
 
 
 def test_an_early_stop_and_failed_strategies_have_a_banner() -> None:
