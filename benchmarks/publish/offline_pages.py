@@ -8,7 +8,7 @@ for a machine.
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -16,8 +16,6 @@ import tempfile
 from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from html import escape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +25,9 @@ from asv.publishing import OutputPublisher
 from platformdirs import user_cache_path
 
 NPM_SECONDS = 60
+# As asv writes tags, whose addresses have no entities.
+REMOTE_TAG = re.compile(r'<(?P<name>script|link)\b[^>]*\b(?:src|href)="(?P<url>(?:https?:)?//[^"]+)"[^>]*>')
+FOR_OTHER_HOSTS = re.compile(r'\s+(?:integrity|crossorigin|referrerpolicy)(?:="[^"]*")?')
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def make_offline(html_dir: Path, cache: Path) -> dict[str, str]:
     assets: dict[str, Asset] = {}
     kept: dict[str, str] = {}
     for tag in (tag for tags in pages.values() for tag in tags):
-        asset = find_asset(tag.url, tag.attributes.get("integrity"))
+        asset = find_asset(tag.url, tag.integrity)
         if asset is None:
             kept[tag.url] = "not among ASSETS in benchmarks/publish/offline_pages.py"
         else:
@@ -151,29 +152,11 @@ def make_offline(html_dir: Path, cache: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RemoteTag:
-    """A tag that loads something from another host.
-
-    Attributes
-    ----------
-    source : str
-        The tag, as the page has it.
-    name : str
-        "script" or "link".
-    attributes : dict of str to str or None
-        All attributes.
-    link : str
-        The attribute with the link.
-    """
+    """A tag that loads something from another host: its text, the address, and the hash if it has one."""
 
     source: str
-    name: str
-    attributes: dict[str, str | None]
-    link: str
-
-    @property
-    def url(self) -> str:
-        """Address that it loads."""
-        return self.attributes[self.link] or ""
+    url: str
+    integrity: str | None
 
     def pointing_at(self, url: str) -> str:
         """Return the same tag, with a link to `url` on the page's own host.
@@ -181,36 +164,17 @@ class RemoteTag:
         The attributes for other hosts are dropped. The file's hash was checked when it was copied, and it would break
         pages that go through a tool which changes line ends.
         """
-        attributes = {
-            name: value
-            for name, value in self.attributes.items()
-            if name not in ("integrity", "crossorigin", "referrerpolicy")
-        }
-        attributes[self.link] = url
-        written = (name if value is None else f'{name}="{escape(value)}"' for name, value in attributes.items())
-        return f"<{self.name} {' '.join(written)}>"
+        return FOR_OTHER_HOSTS.sub("", self.source).replace(self.url, url)
 
 
 def find_remote_tags(text: str) -> list[RemoteTag]:
     """Return the scripts and stylesheets that the page `text` loads from other hosts."""
-    finder = _RemoteTagFinder()
-    finder.feed(text)
-    finder.close()
-    return finder.found
-
-
-class _RemoteTagFinder(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[RemoteTag] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        link = {"script": "src", "link": "href"}.get(tag)
-        if link is None or not urlsplit(attributes.get(link) or "").netloc:
-            return
-        if tag == "script" or "stylesheet" in (attributes.get("rel") or "").lower().split():
-            self.found.append(RemoteTag(self.get_starttag_text() or "", tag, attributes, link))
+    found = []
+    for match in REMOTE_TAG.finditer(text):
+        integrity = re.search(r'integrity="([^"]+)"', match[0])
+        if match["name"] == "script" or "stylesheet" in match[0]:
+            found.append(RemoteTag(match[0], match["url"], integrity and integrity[1]))
+    return found
 
 
 def find_asset(url: str, integrity: str | None) -> Asset | None:
@@ -298,7 +262,9 @@ def fetch(package: str, wanted: list[Asset], cache: Path) -> dict[Asset, str]:
                 elif not has_integrity(data, asset.integrity):
                     failures[asset] = f"{asset.place} from npm is not the file with the hash {asset.integrity}"
                 else:
-                    write_atomically(cache / asset.place, data)
+                    kept = cache / asset.place
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    kept.write_bytes(data)  # one that is cut short has another hash, and is fetched again
     return failures
 
 
@@ -321,19 +287,6 @@ def has_integrity(data: bytes, integrity: str | None) -> bool:
         ):
             return True
     return False
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `path` so that other processes see either the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def describe_kept(kept: dict[str, str]) -> str:

@@ -50,7 +50,7 @@ def test_no_link_leads_elsewhere_and_the_files_are_what_their_hashes_say(html_di
     assert remote_urls(html_dir) == []
     index = (html_dir / "index.html").read_text()
     for tag in tags:
-        asset = find_asset(tag.url, tag.attributes.get("integrity"))
+        asset = find_asset(tag.url, tag.integrity)
         assert asset is not None
         assert f'"assets/{asset.place}"' in index
         assert has_integrity((html_dir / "assets" / asset.place).read_bytes(), asset.integrity)
