@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,16 +22,17 @@ from benchmarks.journal import CELLS, CellMetrics, open_journal
 from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
 from benchmarks.measuring.clock import Split, Step, run_epoch
 from benchmarks.measuring.epochs import Epochs, Loading
+from benchmarks.measuring.joined_samples import join_samples
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
 from benchmarks.measuring.rounds import Rounds
-from benchmarks.measuring.sample import Recipe, take_sample
+from benchmarks.measuring.sample import Recipe, Sample, take_sample
 from benchmarks.measuring.server import Answer, OpenSession, Request, one_answer
 from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
-from benchmarks.ranks import distributed, join, measure_on_ranks
+from benchmarks.ranks import distributed, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
 from benchmarks.workload import Compute, Data, compute_threads, files_of, make_iterator
 
@@ -165,9 +168,10 @@ class CellServer(FreshServers):
     def measure(self, cell: Cell) -> CellMetrics:
         """Return the metrics of `cell` from a fresh process, or raise `MeasurementError`."""
         if cell.ranks == 1:
-            return CellMetrics.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None}))
+            return CellSample.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None})).metrics
         answers = measure_on_ranks(cell.ranks, self._start_rank, self._conditions.cpus, str(cell), to_json(cell))
-        return join([CellMetrics.from_json(each) for each in answers])
+        # Training averages gradients in every step.
+        return join([CellSample.from_json(each) for each in answers], are_together=cell.compute == "training").metrics
 
     def _start_rank(self, cpus: tuple[int, ...]) -> Server:
         return _start_server(replace(self._conditions, cpus=cpus))
@@ -217,8 +221,53 @@ def loading_of(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> 
         yield loading, compute
 
 
-def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellMetrics:
-    """Return all metrics of a cell, from one process.
+@dataclass(frozen=True)
+class CellSample(JsonValues):
+    """A sample of a cell, and what its untimed epoch has shown.
+
+    Attributes
+    ----------
+    sample : Sample
+        The sample.
+    peak_memory, digest, score, layouts
+        As of `CellMetrics`.
+    """
+
+    sample: Sample
+    peak_memory: int
+    digest: str
+    score: float
+    layouts: list[Layout]
+
+    @property
+    def metrics(self) -> CellMetrics:
+        """The metrics that asv keeps."""
+        sample = self.sample
+        return CellMetrics(
+            etl=cast(Split, sample.etl_alone).total,
+            epoch=sample.epoch,
+            compute_alone=sample.compute_alone * sample.epoch.batches,
+            p99_stall=float(np.quantile(sample.later_stalls, 0.99)),
+            peak_memory=self.peak_memory,
+            digest=self.digest,
+            score=self.score,
+            layouts=self.layouts,
+        )
+
+
+def join(samples: Sequence[CellSample], are_together: bool) -> CellSample:
+    """Return the samples of all ranks as one; `are_together` if they wait for each other in every step."""
+    return CellSample(
+        join_samples([each.sample for each in samples], are_together),
+        peak_memory=sum(each.peak_memory for each in samples),
+        digest=hashlib.sha256(" ".join(each.digest for each in samples).encode()).hexdigest(),
+        score=statistics.fmean(each.score for each in samples),
+        layouts=samples[0].layouts,
+    )
+
+
+def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> CellSample:
+    """Return a sample of a cell, from one process.
 
     The first epoch is not timed: its batches are digested, its memory is watched, and it shows how many epochs take
     `min_seconds`. Then a sample is taken as in a comparison. The parameters are those of `loading_of`.
@@ -232,16 +281,7 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
         epoch_count = round(count if loading.meeting is None else max(loading.meeting.gather(count)))
         recipe = Recipe(epochs=max(1, epoch_count), etl_alone=True, compute_seconds=conditions.min_seconds)
         sample = take_sample(loading, recipe)
-    return CellMetrics(
-        etl=cast(Split, sample.etl_alone).total,
-        epoch=sample.epoch,
-        compute_alone=sample.compute_alone * sample.epoch.batches,
-        p99_stall=float(np.quantile(sample.later_stalls, 0.99)),
-        peak_memory=memory.nbytes,
-        digest=content.digest.hexdigest(),
-        score=score,
-        layouts=content.layouts,
-    )
+    return CellSample(sample, memory.nbytes, content.digest.hexdigest(), score, content.layouts)
 
 
 class EpochContent:
