@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +76,7 @@ class Run(JsonValues):
 
 @dataclass(frozen=True)
 class Study(JsonValues):
-    """The arguments of `etl compare`, and its runs."""
+    """The arguments of `etl compare`, with the name of the data only, and its runs."""
 
     arguments: list[str]
     runs: list[Run]
@@ -90,20 +90,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         simulate(wide_console())
         return 0
     truth = DELAYED_RATIO if options.delayed else 1.0
-    name = Path(options.source).name
-    path = options.samples or FOLDER / f"{name}{'-delayed' if options.delayed else ''}.json"
+    data = Path(options.source).name  # its folder is that of a machine
+    path = options.samples or FOLDER / f"{data}{'-delayed' if options.delayed else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     errors.print(f"Comparisons are kept in {path}.", highlight=False, soft_wrap=True)
-    compare_arguments = [str(Path(options.source).absolute()), *(DELAYED if options.delayed else EQUAL)]
+    compare_arguments = [*(DELAYED if options.delayed else EQUAL)]
     for name in ("rounds", "records", "batch_size", "size", "budget"):
         compare_arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     try:
-        study = read(path, compare_arguments)
+        study = read(path, [data, *compare_arguments])
         while len(study.runs) < options.runs:
             took = statistics.median(each.seconds for each in study.runs) if study.runs else options.budget
             left = (options.runs - len(study.runs)) * took / 60
             errors.print(f"{len(study.runs) + 1} of {options.runs}, {left:.0f} minutes left", highlight=False)
-            study = Study(compare_arguments, [*study.runs, compare_once(compare_arguments)])
+            run = compare_once([options.source, *compare_arguments])
+            study = replace(study, runs=[*study.runs, run])
             keep(path, study)
     except StudyError as error:
         say_failure(error, errors)
