@@ -20,10 +20,10 @@ from rich.console import Console
 
 import etl
 from benchmarks.console import say_failure, wide_console
-from benchmarks.foreign import find_function
 from benchmarks.measuring.arrays import views_in
 from benchmarks.measuring.clock import run_epoch
 from benchmarks.measuring.statistics import MIN_ROUNDS, Interval, ratio_interval
+from benchmarks.user_loader import find_function
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import AXES, GRID_AXES, PHOTOGRAPHS, Cell, cell_at, cells_to_measure, chosen_profile, values_in
-from benchmarks.foreign import check_functions, prepare_loaders
 from benchmarks.journal import CellMetrics
 from benchmarks.measure import cpus_of_cells, measure_cells
 from benchmarks.suite import as_samples, explained
+from benchmarks.user_loader import check_functions, prepare_loaders
 from benchmarks.workload import make_data, unsupported_reason
 
 PROFILE = chosen_profile()
@@ -70,8 +70,8 @@ class EndToEnd(ABC):
             else:
                 cells.append(cell)
         data = make_data(PROFILE, Path.cwd(), cells)
-        foreign = {cell.strategy: PROFILE.functions[cell.strategy] for cell in cells if cell.is_foreign}
-        prepare_loaders(foreign, data, Path.cwd(), cpus_of_cells())
+        functions = {cell.strategy: PROFILE.functions[cell.strategy] for cell in cells if cell.is_foreign}
+        prepare_loaders(functions, data, Path.cwd(), cpus_of_cells())
         return {"data": data, "results": measure_cells(cells, data, PROFILE), "missing": missing}
 
     setup_cache.timeout = MEASURING_TIMEOUT_SECONDS  # type: ignore[attr-defined]

@@ -17,7 +17,6 @@ import numpy as np
 
 import etl
 from benchmarks.cells import COLD, Cell, Profile
-from benchmarks.foreign import open_loader
 from benchmarks.journal import CELLS, CellMetrics, open_journal
 from benchmarks.measuring.arrays import BatchDigest, Layout, layout_of, merge_layouts
 from benchmarks.measuring.clock import Split, Step, run_epoch
@@ -34,6 +33,7 @@ from benchmarks.measuring.turns import DifferentWork
 from benchmarks.measuring.values import JsonValues, from_json, to_json
 from benchmarks.ranks import distributed, measure_on_ranks
 from benchmarks.servers import import_everything, start_server
+from benchmarks.user_loader import open_loader
 from benchmarks.workload import Compute, Data, compute_threads, files_of, make_iterator
 
 CPUS_VARIABLE = "FAIR_ETL_CPUS"

@@ -130,7 +130,7 @@ class Configuration:
         self._check_data()
         self._check_loader()
         if self.strategy_kind.is_foreign:
-            self._check_foreign_settings()
+            self._check_user_loader_settings()
         else:
             present = {name: value for name, value in self.settings.items() if value is not None}
             object.__setattr__(self, "settings", present)
@@ -247,7 +247,7 @@ class Configuration:
         """
         kind, settings = self.strategy_kind, self.settings
         if kind.is_foreign:
-            return self._open_foreign(source, store, rank, world_size)
+            return self._open_user_loader(source, store, rank, world_size)
         iterator = self._open_own(self.open_source(source), store)
         if world_size > 1:
             iterator = iterator.shard(rank, world_size)
@@ -328,7 +328,7 @@ class Configuration:
             _check_records(own, source)
             return PresavedIterator(own, rest, **order)
 
-    def _open_foreign(self, source: Any, store: Any, rank: int, world_size: int) -> Any:
+    def _open_user_loader(self, source: Any, store: Any, rank: int, world_size: int) -> Any:
         """Return the loader that the user's function makes; see `open_loader`."""
         function = self._function()
         given = self.store if store is None else store
@@ -453,7 +453,7 @@ class Configuration:
         elif self.store is not None:
             raise ValueError(f"{self._place('store', 'path')}{self.strategy} reads no store; leave the table out")
 
-    def _check_foreign_settings(self) -> None:
+    def _check_user_loader_settings(self) -> None:
         for name, value in self.settings.items():
             if not isinstance(value, (str, int, float, type(None))):
                 raise ValueError(

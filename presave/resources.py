@@ -1,1 +1,158 @@
-../etl/runtime/resources.py
+"""The CPUs and the memory that this process may use, within the limits of its container and of its own.
+
+`presave/resources.py` is a link to this file: `presave` must not import `etl`, and the environments of other libraries'
+loaders, in which this is imported, have no `presave`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from pathlib import Path
+
+import psutil
+
+CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
+# A control group's files with its limit and with the memory in use, and the key in memory.stat of the file pages among
+# that, which the system reclaims first; in version 2 and in version 1. "max", or a number near 2^63, is no limit.
+_MEMORY_FILES_2 = ("memory.max", "memory.current", "inactive_file")
+_MEMORY_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# The kinds of limits of a process, and what psutil calls the memory that each counts.
+_LIMITED = {resource.RLIMIT_AS: "vms", resource.RLIMIT_DATA: "data"}
+
+
+def available_cpus() -> int:
+    """Return how many CPUs this process may use, at least 1.
+
+    This is the smaller of its affinity (`taskset`) and the quota of its control group (`cpu.max`, or in version 1
+    `cpu.cfs_quota_us`), rounded up.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def available_cores(topology: Path = CPU_TOPOLOGY) -> int | None:
+    """Return how many physical cores this process may use; None if the system does not say.
+
+    Logical CPUs that share a core (SMT, hyper-threading) count once. A quota of the control group limits the number.
+    """
+    try:
+        cores = {
+            (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+            for cpu in os.sched_getaffinity(0)
+        }
+    except (OSError, AttributeError):
+        return None
+    return min(len(cores), available_cpus())
+
+
+def affinity_of(count: int) -> list[int]:
+    """Return the ids of the first `count` CPUs that this process may run on, or of all if there are fewer."""
+    return sorted(os.sched_getaffinity(0))[:count]
+
+
+def cgroup_quota(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "cpu", own: Path = OWN_GROUP) -> float | None:
+    """Return the CPUs that the control groups around this process allow; None if none of them sets a limit."""
+    group_2, group_1 = own_groups("cpu", own)
+    quotas = [_quota_2(root_2 / each) for each in with_parents(group_2)]
+    quotas += [_quota_1(root_1 / each) for each in with_parents(group_1)]
+    found = [quota for quota in quotas if quota is not None]
+    return min(found) if found else None
+
+
+def available_nbytes() -> int:
+    """Return how many bytes this process can take without swapping or passing a limit, at least 0.
+
+    The limits are those of its container (control groups) and of the process itself (`ulimit -v` and `ulimit -d`).
+    """
+    left = [limit - used for limit, used in _own_limits()]
+    of_groups = cgroup_nbytes_left()
+    return max(0, min([psutil.virtual_memory().available, *left, *([] if of_groups is None else [of_groups])]))
+
+
+def usable_nbytes() -> int:
+    """Return how many bytes this process may use in all: those of the machine, or of its container if that has less."""
+    group_2, group_1 = own_groups("memory", OWN_GROUP)
+    limits = [_limit(CGROUPS / each / _MEMORY_FILES_2[0]) for each in with_parents(group_2)]
+    limits += [_limit(CGROUPS / "memory" / each / _MEMORY_FILES_1[0]) for each in with_parents(group_1)]
+    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
+
+
+def cgroup_nbytes_left(root_2: Path = CGROUPS, root_1: Path = CGROUPS / "memory", own: Path = OWN_GROUP) -> int | None:
+    """Return the bytes that the control groups around this process have left; None if none of them sets a limit."""
+    group_2, group_1 = own_groups("memory", own)
+    left = [_nbytes_left(root_2 / each, _MEMORY_FILES_2) for each in with_parents(group_2)]
+    left += [_nbytes_left(root_1 / each, _MEMORY_FILES_1) for each in with_parents(group_1)]
+    found = [nbytes for nbytes in left if nbytes is not None]
+    return min(found) if found else None
+
+
+def own_groups(controller: str, own: Path) -> tuple[Path, Path]:
+    """Return this process's group in version 2, and in version 1's `controller`, as paths below their roots.
+
+    `own` has lines of `hierarchy:controllers:/path`. A group that it does not list is the root itself, as is often the
+    case in a container.
+    """
+    groups = {"": Path(), controller: Path()}
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, _, found = line.partition(":")
+        controllers, _, path = found.partition(":")
+        for name in controllers.split(","):
+            if name in groups:
+                groups[name] = Path(path.lstrip("/"))
+    return groups[""], groups[controller]
+
+
+def with_parents(group: Path) -> list[Path]:
+    """Return `group` and the groups around it, whose limits apply to it, too."""
+    return [group, *group.parents]
+
+
+def _limit(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # "max" is no limit
+        return None
+
+
+def _nbytes_left(group: Path, files: tuple[str, str, str]) -> int | None:
+    limit, used = (_limit(group / name) for name in files[:2])
+    if limit is None or used is None:
+        return None
+    try:
+        lines = (group / "memory.stat").read_text().splitlines()
+        return limit - used + sum(int(line.split()[1]) for line in lines if line.startswith(f"{files[2]} "))
+    except (OSError, ValueError):
+        return limit - used
+
+
+def _own_limits() -> list[tuple[int, int]]:
+    """Return the limits in force of this process's memory, each with what is used of it, in bytes."""
+    used = psutil.Process().memory_info()
+    soft = {name: resource.getrlimit(kind)[0] for kind, name in _LIMITED.items()}
+    return [(limit, getattr(used, name)) for name, limit in soft.items() if limit != resource.RLIM_INFINITY]
+
+
+def _quota_2(group: Path) -> float | None:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_1(group: Path) -> float | None:
+    try:
+        quota = int((group / "cpu.cfs_quota_us").read_text())
+        period = int((group / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if quota < 0 else quota / period

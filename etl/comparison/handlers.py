@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from etl.comparison import foreign
+from etl.comparison import user_loader
 from etl.comparison.candidates import Candidate
 from etl.comparison.compute import is_on_device, make_compute, modules_of
 from etl.comparison.settings import Settings
@@ -47,8 +47,8 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
     load_kernels()
     for function in request["functions"]:
         # One that fails here fails again when it is measured, and then it is known which one it was.
-        with contextlib.suppress(foreign.LoaderError), foreign.loader_errors():
-            find_function(function, foreign.STRATEGIES_OPTION)
+        with contextlib.suppress(user_loader.LoaderError), user_loader.loader_errors():
+            find_function(function, user_loader.STRATEGIES_OPTION)
 
     def answer(asked: Request) -> Answer:
         with ExitStack() as in_force:
@@ -85,10 +85,10 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     compute_threads = arguments.pop("compute_threads", threads.compute)
     if candidate.is_foreign:
         policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
-        loader = foreign.ForeignLoader.from_json(asked["loader"])
-        task = foreign.task_of(loader, workload.task_source, lambda: workload.pipeline)
-        answered = foreign.answer(loader, task, functools.partial(make_compute, workload), action, arguments)
-        return foreign.audited(answered, policies)
+        loader = user_loader.UserLoader.from_json(asked["loader"])
+        task = user_loader.task_of(loader, workload.task_source, lambda: workload.pipeline)
+        answered = user_loader.answer(loader, task, functools.partial(make_compute, workload), action, arguments)
+        return user_loader.audited(answered, policies)
     if action == "timeline":
         return builtin.trace_epoch(workload, candidate)
     policies.append(in_force.enter_context(ThreadPolicy(compute_threads)))
@@ -101,7 +101,7 @@ def _answer(workload: Workload, asked: Request, in_force: ExitStack) -> JsonValu
     recipe = Recipe.from_json(arguments["recipe"])
     if action == "tune":
         return take_tuning_sample(loading, recipe)
-    return foreign.audited(take_sample(loading, recipe), policies)
+    return user_loader.audited(take_sample(loading, recipe), policies)
 
 
 def _policies(workload: Workload) -> list[Policy]:

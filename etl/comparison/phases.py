@@ -29,7 +29,7 @@ from etl.comparison.schedule import (
     seconds_of_round,
 )
 from etl.comparison.settings import Settings
-from etl.comparison.subset import ForeignSource
+from etl.comparison.subset import UserLoaderSource
 from etl.comparison.tuning.results import TunedStrategy
 from etl.comparison.tuning.tuner import run_tuning, tuned_settings
 from etl.comparison.workload import Workload
@@ -253,7 +253,7 @@ class _Comparison:
                     workload.plain_compute_threads, counts = int(fastest), []
         self._preparation.raise_if_all_failed()
         source = workload.source
-        if isinstance(source, ForeignSource) and self._settings.epoch_batches is None:
+        if isinstance(source, UserLoaderSource) and self._settings.epoch_batches is None:
             # The last batch of an epoch, whose records were guessed from its batches, may be incomplete.
             source.count = max(each.content.samples for each in self._checks.values())
             workload.select(source.count)

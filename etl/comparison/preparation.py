@@ -12,7 +12,7 @@ from etl.comparison.candidates import Candidate, StoreKind
 from etl.comparison.processes import Processes
 from etl.comparison.samples import Profile, WrittenStore
 from etl.comparison.settings import Settings
-from etl.comparison.subset import ForeignSource
+from etl.comparison.subset import UserLoaderSource
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.ranks import cpus_of_rank
@@ -106,17 +106,17 @@ class Preparation:
         Those that fail are left out.
         """
         workload = self._workload
-        foreign = [each for each in self.candidates if each.is_foreign]
-        if not foreign:
+        user_loaders = [each for each in self.candidates if each.is_foreign]
+        if not user_loaders:
             return
         workload.select(min(max(TRIED_RECORDS, workload.step_records), len(workload.source)))
         self._tried_records = len(workload.records)
         workload.link_records()
-        for number, candidate in enumerate(foreign):
-            self._progress("try", number, len(foreign))
+        for number, candidate in enumerate(user_loaders):
+            self._progress("try", number, len(user_loaders))
             origin = candidate.origin
             with self.left_out(candidate, "when it was first tried"):
-                seconds = self._settings.budget_seconds * TRIES_SHARE / len(foreign)
+                seconds = self._settings.budget_seconds * TRIES_SHARE / len(user_loaders)
                 prepared, workload.tried[origin] = self._processes.try_loader(candidate, seconds)
             if candidate in self.failed:
                 continue
@@ -126,15 +126,15 @@ class Preparation:
                 records = len(workload.records if workload.gets_selected(candidate) else workload.source)
                 workload.prepare_seconds_per_record[origin] = prepared.seconds / max(1, records)
                 self.prepared[origin] = replace(prepared, records=records)
-            if isinstance(workload.source, ForeignSource):
+            if isinstance(workload.source, UserLoaderSource):
                 self._count_records(candidate, workload.source)
         self.raise_if_all_failed()
-        if isinstance(workload.source, ForeignSource):  # all of it has been prepared, though its size was unknown
+        if isinstance(workload.source, UserLoaderSource):  # all of it has been prepared, though its size was unknown
             workload.select(len(workload.source))
             self._tried_records = len(workload.records)
             self.set_prepared_records(self._tried_records)
 
-    def _count_records(self, candidate: Candidate, source: ForeignSource) -> None:
+    def _count_records(self, candidate: Candidate, source: UserLoaderSource) -> None:
         """Take over the records of an epoch that a user's loader has told, of a source that only it can read."""
         tried, batch_size = self._workload.tried[candidate.origin], self._settings.batch_size
         batches = self._settings.epoch_batches or tried.epoch_batches

@@ -317,7 +317,7 @@ class Processes:
         if "arrays_file" in arguments:
             request["arguments"]["arrays_file"] = f"{arguments['arrays_file']}-{rank.number}.npz"
         if candidate is not None and candidate.is_foreign:
-            request["loader"] = replace(self._workload.foreign(candidate), rank=rank).to_json()
+            request["loader"] = replace(self._workload.user_loader(candidate), rank=rank).to_json()
         return request
 
     def _servers_of(self, candidate: Candidate | None) -> ServersAtOnce:
@@ -335,7 +335,7 @@ class Processes:
 
     def _seconds(self, candidate: Candidate | None) -> float:
         """Return the seconds that an answer may take."""
-        return ANSWER_SECONDS if candidate is None or not candidate.is_foreign else self._foreign_seconds
+        return ANSWER_SECONDS if candidate is None or not candidate.is_foreign else self._user_loader_seconds
 
     def _rank(self, number: int, meeting: str | None = None) -> Rank:
         return Rank(number, self._ranks, meeting, cpus_of_rank(self._affinity, number, self._ranks))
@@ -355,7 +355,7 @@ class Processes:
             ) from error
 
     @property
-    def _foreign_seconds(self) -> float:
+    def _user_loader_seconds(self) -> float:
         """Seconds that an answer of a user's loader may take."""
         return max(MIN_FOREIGN_SECONDS, FOREIGN_BUDGETS * self._workload.settings.budget_seconds)
 
@@ -367,7 +367,7 @@ class Processes:
 
     def _start(self, _: int) -> Server:
         # A user's module may wait forever when it is imported.
-        timeout = IMPORT_SECONDS + self._foreign_seconds if self._common else ANSWER_SECONDS
+        timeout = IMPORT_SECONDS + self._user_loader_seconds if self._common else ANSWER_SECONDS
         return self._start_here(self._common, timeout)
 
     def _start_here(self, loaders: Sequence[Candidate], timeout: float) -> Server:
@@ -380,7 +380,7 @@ class Processes:
         """Start the server of `rank` for a user's loader that is measured alone."""
         interpreter = self._interpreter(candidate)
         if interpreter is None:
-            return self._start_here([candidate], self._foreign_seconds)
+            return self._start_here([candidate], self._user_loader_seconds)
         # No policy sets its threads: the package for this may be missing there.
         threads = dict.fromkeys(ONE_THREAD, str(self._workload.cpus))
         request = {
@@ -390,8 +390,8 @@ class Processes:
             "affinity": self._rank(rank).cpus,
             "may_fork": False,
         }
-        prepare = "etl.comparison.foreign:prepare"
-        return self._start_server(interpreter, prepare, request, threads, self._foreign_seconds)
+        prepare = "etl.comparison.user_loader:prepare"
+        return self._start_server(interpreter, prepare, request, threads, self._user_loader_seconds)
 
     def _start_server(
         self, interpreter: str, prepare: str, request: Request, environment: Mapping[str, str], timeout: float

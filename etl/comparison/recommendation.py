@@ -162,7 +162,7 @@ def make_notes(measured: Measurements) -> list[str]:
             "records: the first batch counts once, and the time of all other batches grows with their number."
         )
     for candidate in measured.compared:
-        found += _foreign_notes(measured, candidate)
+        found += _user_loader_notes(measured, candidate)
         found += _split_notes(measured, candidate)
         inert = [each for each in audits_of(measured.samples[candidate]) if each.is_inert]
         found += [f"{measured.name(candidate)}: a setting had no effect: {each.alarm}" for each in inert]
@@ -179,7 +179,7 @@ def make_notes(measured: Measurements) -> list[str]:
     return found
 
 
-def _foreign_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
+def _user_loader_notes(measured: Measurements, candidate: Candidate) -> Iterator[str]:
     """Yield notes on a user's loader: what of its epochs was measured, its threads, and what it left behind."""
     if not candidate.is_foreign:
         return

@@ -100,7 +100,7 @@ class _Chosen:
         return getattr(self._dataset, name)
 
 
-class ForeignSource:
+class UserLoaderSource:
     """A path whose records only user loaders can read.
 
     Attributes

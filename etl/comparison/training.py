@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 from etl import models
 from etl.comparison.compute import default_model
 from etl.comparison.settings import INFERENCE, TRAINING, Settings
-from etl.comparison.subset import ForeignSource
+from etl.comparison.subset import UserLoaderSource
 from etl.comparison.workload import Workload
 from etl.functions import find_function
 from etl.loading.batch import Batch, as_batch
@@ -335,7 +335,7 @@ def classes_of(workload: Workload, labels: np.ndarray | None) -> Classes:
     classes = getattr(records, "classes", None)
     if classes is not None:
         return Classes(len(classes))
-    if isinstance(records, ForeignSource):
+    if isinstance(records, UserLoaderSource):
         raise ValueError(
             f"the number of classes of {workload.settings.title} is unknown, since only the loader can read it; "
             f"{OTHER_COMPUTE}"

@@ -13,10 +13,10 @@ import numpy as np
 
 import presave
 from etl.comparison.candidates import Candidate, StoreKind, Threads
-from etl.comparison.foreign import ForeignLoader, files_below, task_of
 from etl.comparison.samples import TriedLoader
 from etl.comparison.settings import Settings
-from etl.comparison.subset import ForeignSource, Subset
+from etl.comparison.subset import Subset, UserLoaderSource
+from etl.comparison.user_loader import UserLoader, files_below, task_of
 from etl.iterators import BatchIterator, PresavedIterator, RawIterator
 from etl.loading.batch import Batch
 from etl.loading.batch_plan import Loader
@@ -126,7 +126,7 @@ class Workload:
         return self.crowding if self.settings.simulated_seconds is None else 1.0
 
     def _open_source(self) -> Any:
-        """Open the source. One that only user loaders can read is a `ForeignSource`."""
+        """Open the source. One that only user loaders can read is a `UserLoaderSource`."""
         settings = self.settings
         try:
             return open_source(settings.source, settings.split, **settings.table_options)
@@ -135,7 +135,7 @@ class Workload:
                 raise
             if not all(each.is_foreign for each in self._requested()):
                 raise
-            return ForeignSource(settings.source)
+            return UserLoaderSource(settings.source)
 
     def select(self, count: int) -> None:
         """Select `count` random records, or all if the source has no more."""
@@ -317,9 +317,11 @@ class Workload:
         """Return the indices of the selected records in the order of epoch 0, for the comparison's own strategies."""
         return Sampler(len(self.records), self.settings.batch_size, True, self.settings.seed, False).order(0)
 
-    def foreign(self, candidate: Candidate) -> ForeignLoader:
+    def user_loader(self, candidate: Candidate) -> UserLoader:
         """Return the user's loader that `candidate` names, with the selected records as its task."""
-        loader = self._loader(str(candidate.kind.function), self.foreign_folder(candidate), self.batches_of(candidate))
+        loader = self._loader(
+            str(candidate.kind.function), self.user_loader_folder(candidate), self.batches_of(candidate)
+        )
         loader = replace(loader, settings=dict(candidate.settings))
         return loader if self.gets_selected(candidate) else replace(loader, records=len(self.source))
 
@@ -333,13 +335,13 @@ class Workload:
             return self.records.of(self.source.dataset)
         return self.records
 
-    def _loader(self, function: str, folder: Path, batches: int | None) -> ForeignLoader:
+    def _loader(self, function: str, folder: Path, batches: int | None) -> UserLoader:
         settings, linked = self.settings, self.link_folder
         folder.mkdir(parents=True, exist_ok=True)
         path = None
         if not is_source_name(settings.source):
             path = str(linked if linked.exists() else Path(settings.source).absolute())
-        return ForeignLoader(
+        return UserLoader(
             function=function,
             path=path,
             files=[str(each) for each in self.source_files()],
@@ -360,7 +362,7 @@ class Workload:
             budget_seconds=settings.budget_seconds,
         )
 
-    def foreign_folder(self, candidate: Candidate) -> Path:
+    def user_loader_folder(self, candidate: Candidate) -> Path:
         """Return the folder for files of a user's loader, which do not depend on its settings."""
         origins = [each.origin for each in self.candidates()]
         return self.folder / "strategies" / str(origins.index(candidate.origin))
@@ -372,7 +374,7 @@ class Workload:
         """
         if not self.gets_selected(candidate):
             return False
-        shutil.rmtree(self.foreign_folder(candidate), ignore_errors=True)
+        shutil.rmtree(self.user_loader_folder(candidate), ignore_errors=True)
         return True
 
     @property

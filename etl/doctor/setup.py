@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etl.iterators.foreign import as_iterator
+from etl.iterators.user_loader import as_iterator
 from etl.loading.batch import Batch, as_batch
 from etl.training.backends import Backend
 from etl.training.fit import no_batches_reason, place_model

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from etl.iterators.foreign import as_iterator
 from etl.iterators.iterator import BatchIterator
+from etl.iterators.user_loader import as_iterator
 from etl.loading.batch_plan import State
 from etl.loading.sampler import Uneven
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
-from etl.iterators.foreign import as_iterator, is_exhausted_by_iterating
+from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
 from etl.training.listeners import Iteration
 from etl.training.ranks import Ranks

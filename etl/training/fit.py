@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from etl.arguments import describe, whole_number
 from etl.iterators import BatchIterator
-from etl.iterators.foreign import as_iterator, is_exhausted_by_iterating
 from etl.iterators.iterator import close_epoch
+from etl.iterators.user_loader import as_iterator, is_exhausted_by_iterating
 from etl.loading.batch import Batch, as_batch
 from etl.runtime import Audit, DeviceMemoryPolicy, GcPolicy, HeapPolicy, Policy, ThreadPolicy, batch_boundary
 from etl.runtime.boundaries import announced_by_loop

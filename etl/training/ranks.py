@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etl.iterators import BatchIterator
-from etl.iterators.foreign import ForeignIterator
+from etl.iterators.user_loader import UserLoaderIterator
 from etl.training.backends import Backend, choose_device, import_torch
 from etl.training.backends import backend as find_backend
 from presave.files import UNFINISHED
@@ -136,7 +136,7 @@ class Ranks:
             raise ValueError(f"batches are the part of rank {rank} of {world_size}, but this is {self}")
         if world_size != 1:
             return iterator
-        if isinstance(iterator, ForeignIterator):
+        if isinstance(iterator, UserLoaderIterator):
             if iterator.reads_everything:
                 raise ValueError(
                     f"each of {self.world_size} ranks would train on all records of this DataLoader: give it "

@@ -27,9 +27,9 @@ def complain(number, frame):
 
 signal.signal(signal.SIGCHLD, complain)
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-from etl.comparison import foreign
-foreign.ENDING_SECONDS = 0.1
-[name] = foreign.end_processes()
+from etl.comparison import user_loader
+user_loader.ENDING_SECONDS = 0.1
+[name] = user_loader.end_processes()
 assert "time.sleep(600)" in name
 worker.wait(10)
 """

@@ -151,8 +151,8 @@ def test_loaders_that_fail_at_once_are_named_and_the_others_are_measured(
     monkeypatch.setattr(processes_module, "MIN_FOREIGN_SECONDS", ANSWER_SECONDS)
     monkeypatch.setattr(processes_module, "FOREIGN_BUDGETS", 0.0)
     failing = [*map(named, SENTENCES), *(f"{name}={module}:load" for name, module in IMPORTED_FROM.items())]
-    foreign = [*failing, named("good"), named("never_ends")]
-    report = compare(*foreign, rounds=1, pythons=pythons(*foreign), epoch_batches=ROWS // BATCH_SIZE)
+    user_loaders = [*failing, named("good"), named("never_ends")]
+    report = compare(*user_loaders, rounds=1, pythons=pythons(*user_loaders), epoch_batches=ROWS // BATCH_SIZE)
     for name, sentence in {**SENTENCES, **IMPORTED}.items():
         assert_failed(report, name, sentence)
     assert [(each.name, each.disqualified) for each in report.strategies] == [("good", []), ("never_ends", [])]

@@ -504,7 +504,7 @@ def test_batches_are_divided_unless_they_are_this_ranks_part() -> None:
     assert (asynchronous.rank, asynchronous.world_size) == (1, 3)
     with pytest.raises(ValueError, match="batches are the part of rank 0 of 2, but this is rank 1 of 3"):
         ranks.share(raw(20).shard(0, 2))
-    from etl.iterators.foreign import as_iterator
+    from etl.iterators.user_loader import as_iterator
 
     for shuffle in (True, False):
         with pytest.raises(

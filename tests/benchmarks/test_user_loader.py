@@ -26,10 +26,10 @@ from benchmarks.cells import (
     chosen_profile,
 )
 from benchmarks.datasets import DATA_VARIABLE
-from benchmarks.foreign import check_functions, find_function, open_loader, prepare_loaders
 from benchmarks.measure import CellMetrics, CellResults, cpus_of_cells, disqualify_other_amounts, measure_cells
 from benchmarks.measuring.arrays import leaves_in
 from benchmarks.measuring.clock import EpochMetrics, Split
+from benchmarks.user_loader import check_functions, find_function, open_loader, prepare_loaders
 from benchmarks.workload import Data, Loader, compute_threads, make_data, unsupported_reason
 
 ROOT = Path(__file__).parents[2]

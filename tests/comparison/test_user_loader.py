@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from etl.comparison.foreign import ForeignLoader
 from etl.comparison.samples import TriedLoader
+from etl.comparison.user_loader import UserLoader
 from etl.measuring.ranks import Rank
 from etl.measuring.sample import Recipe
 
@@ -20,11 +20,11 @@ LIMIT_SECONDS = 120
 ANSWER = """
 import json, sys
 from pathlib import Path
-from etl.comparison.foreign import ForeignLoader, LoaderError, answer, task_of
+from etl.comparison.user_loader import UserLoader, LoaderError, answer, task_of
 
 asked = json.loads(Path("asked.json").read_text())
 sys.modules.update(dict.fromkeys(asked["missing"]))
-loader = ForeignLoader.from_json(asked["loader"])
+loader = UserLoader.from_json(asked["loader"])
 try:
     found = answer(loader, task_of(loader), None, asked["action"], asked["arguments"]).to_json()
 except LoaderError as error:
@@ -81,7 +81,7 @@ def ask(
     """Return the answer of another process that lacks some packages, and all packages that it has imported."""
     (folder / "torch_loaders.py").write_text(LOADERS)
     (folder / "lists.py").write_text(LISTS)
-    loader = ForeignLoader(
+    loader = UserLoader(
         function=function,
         path=None,
         files=[],

@@ -30,7 +30,7 @@ def check_functions(functions: Mapping[str, str]) -> None:
     """
     named = [function for name, function in functions.items() if not unsupported_reason(Cell(name))]
     if named:
-        with start_server("a strategy", "foreign:find", {"functions": named}) as server:
+        with start_server("a strategy", "user_loader:find", {"functions": named}) as server:
             try:
                 server.wait_until_ready()
             except MeasurementError as error:
@@ -77,7 +77,7 @@ def prepare_loaders(functions: Mapping[str, str], data: Data, folder: Path, cpus
         loader = data.loaders[name] = Loader(function, str(folder / f"loader-{name}"))
         Path(loader.folder).mkdir()
         try:
-            with start_server(name, "foreign:prepare", {"data": data.to_json(), "cpus": list(cpus)}) as server:
+            with start_server(name, "user_loader:prepare", {"data": data.to_json(), "cpus": list(cpus)}) as server:
                 data.loaders[name] = Loader.from_json(server.sample({"strategy": name}))
         except MeasurementError as error:  # reported by the metrics of this loader; others are measured
             data.loaders[name] = replace(loader, failure=error.text)

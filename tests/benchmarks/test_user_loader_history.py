@@ -23,7 +23,7 @@ STRATEGIES = ("raw", "presaved", "mine", "stored")
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
-    made = make_scratch(tmp_path_factory.mktemp("foreign"))
+    made = make_scratch(tmp_path_factory.mktemp("user_loaders"))
     made.commit("As it is")
     shutil.copy(photograph_loaders.__file__, made.folder / "my_loaders.py")
     assert made.asv("machine", "--yes").returncode == 0
@@ -59,7 +59,9 @@ def test_loaders_of_the_user_are_in_the_history_beside_the_strategies(scratch: S
 
 
 def test_an_earlier_commit_has_its_strategies_and_says_why_not_the_loaders(scratch: Scratch) -> None:
-    scratch.replace("etl/strategies/__init__.py", "from etl.strategies.foreign import find_prepare, open_loader\n", "")
+    scratch.replace(
+        "etl/strategies/__init__.py", "from etl.strategies.user_loader import find_prepare, open_loader\n", ""
+    )
     earlier = scratch.commit("Without user loaders")
     run = run_asv(scratch, earlier)
     assert run.returncode == 0, run.stdout

@@ -35,9 +35,9 @@ from etl.measuring.server import Answer, OpenSession, Request, one_answer
 from etl.measuring.values import JsonValues
 from etl.runtime.gc_policy import GcPolicy
 from etl.runtime.heap_policy import HeapPolicy
-from etl.strategies.foreign import find_prepare, open_loader
 from etl.strategies.settings import declared_settings, present_settings
 from etl.strategies.task import Task
+from etl.strategies.user_loader import find_prepare, open_loader
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,7 +87,7 @@ class PrintedLines:
 
 
 @dataclass(frozen=True)
-class ForeignLoader(JsonValues):
+class UserLoader(JsonValues):
     """A user's loader, and the work that it is measured with.
 
     Attributes
@@ -146,7 +146,7 @@ class ForeignLoader(JsonValues):
 
 
 def task_of(
-    loader: ForeignLoader, source: Callable[[], Any] | None = None, pipeline: Callable[[], Any] | None = None
+    loader: UserLoader, source: Callable[[], Any] | None = None, pipeline: Callable[[], Any] | None = None
 ) -> Task:
     """Return the task of `loader`."""
 
@@ -190,7 +190,7 @@ def loader_errors() -> Iterator[None]:
 
 @loader_errors()
 def answer(
-    loader: ForeignLoader,
+    loader: UserLoader,
     task: Task,
     make_compute: Callable[[Any], Compute] | None,
     action: str,
@@ -281,7 +281,7 @@ def _note(asked: set[str], name: str, task: Task) -> Any:
     return getattr(task, name)
 
 
-def _run(prepare: Callable[[Task], Any], loader: ForeignLoader, task: Task) -> WrittenStore:
+def _run(prepare: Callable[[Task], Any], loader: UserLoader, task: Task) -> WrittenStore:
     """Run the loader's `prepare`, and return its cost."""
     files = [Path(each) for each in loader.files]
     if loader.cache == "cold":
@@ -294,9 +294,7 @@ def _run(prepare: Callable[[Task], Any], loader: ForeignLoader, task: Task) -> W
     return WrittenStore(seconds, disk_nbytes(Path(loader.folder)), task.records)
 
 
-def _make_compute(
-    loader: ForeignLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any
-) -> Compute:
+def _make_compute(loader: UserLoader, task: Task, make_compute: Callable[[Any], Compute] | None, batch: Any) -> Compute:
     if loader.simulated_seconds is not None:
         return Simulated(loader.simulated_seconds, loader.waits_for_steps, loader.rank.meet_devices())
     if loader.step is not None:
@@ -349,7 +347,7 @@ def prepare(request: Request) -> tuple[Answer, OpenSession]:
 
     def respond(asked: Request) -> Answer:
         os.sched_setaffinity(0, asked["affinity"])
-        loader, arguments = ForeignLoader.from_json(asked["loader"]), asked["arguments"]
+        loader, arguments = UserLoader.from_json(asked["loader"]), asked["arguments"]
         compute_threads = arguments.pop("compute_threads", loader.settings.get("compute_threads"))
         torch = sys.modules.get("torch")
         if compute_threads is not None and torch is not None:

@@ -32,7 +32,7 @@ def as_iterator(batches: Any) -> BatchIterator:
     if hasattr(batches, "async_supported"):
         found: BatchIterator = batches
         return found
-    return ForeignIterator(batches)
+    return UserLoaderIterator(batches)
 
 
 def is_exhausted_by_iterating(batches: Any) -> bool:
@@ -43,7 +43,7 @@ def is_exhausted_by_iterating(batches: Any) -> bool:
     return isinstance(batches, Iterator) and type(batches).__module__ in ("builtins", "itertools")
 
 
-class ForeignIterator(BatchIterator):
+class UserLoaderIterator(BatchIterator):
     """Yields the batches of any iterable, unchanged, and numbers its epochs.
 
     The number of each epoch is passed to `set_epoch` of the iterable. If it has none, it is passed to the `set_epoch`
