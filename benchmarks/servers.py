@@ -57,9 +57,6 @@ def import_everything() -> None:
     load_kernels()
     import torch._dynamo  # noqa: F401 - torch.optim imports it when the first optimizer is made
 
-    import etl  # noqa: F401 - imported before forking, as are torch and all that measuring needs
-    from benchmarks import measure  # noqa: F401
-
 
 def load_kernels() -> None:
     """Load etl's compiled loops, if numba is installed, which takes half a second.

@@ -56,12 +56,3 @@ def is_on_device(settings: Settings) -> bool:
     from etl.training.backends import backend
 
     return backend(settings.backend).device.type != "cpu"
-
-
-def default_model(input_shape: tuple[int, ...]) -> str:
-    """Return the name of the built-in model for records of this shape."""
-    if len(input_shape) == 1:
-        return "mlp"
-    if len(input_shape) == 2:
-        return "lstm"
-    return "residual" if min(input_shape[-2:]) >= 32 else "lenet"

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from etl.comparison.candidates import Candidate, Threads
-from etl.comparison.compute import default_model, is_on_device, make_compute
+from etl.comparison.compute import is_on_device, make_compute
 from etl.comparison.loader_clocks import RecordRun, StageClock
 from etl.comparison.report import SplitProfile, StageProfile
 from etl.comparison.samples import Profile
+from etl.comparison.settings import default_model
 from etl.comparison.workload import Workload, source_files
 from etl.measuring.arrays import copy_of
 from etl.measuring.clock import seconds_of_step

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 
 from etl.comparison.candidates import Candidate
-from etl.comparison.compute import default_model
 from etl.comparison.costs import make_scenarios
 from etl.comparison.recommendation import make_notes, recommend
 from etl.comparison.report import (
@@ -42,7 +41,7 @@ from etl.comparison.results import (
     stall_tails_of,
 )
 from etl.comparison.rules import RULES, Conditions, Evidence, check_rules
-from etl.comparison.settings import INFERENCE
+from etl.comparison.settings import INFERENCE, default_model
 from etl.measuring.instruments import current_instruments
 from etl.measuring.noise import frequencies
 from etl.measuring.statistics import Interval

@@ -293,3 +293,12 @@ def _check_names(option: str, names: tuple[str, ...], known: tuple[str, ...]) ->
             raise ValueError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
     if len(set(names)) < len(names):
         raise ValueError(f"{option}: {', '.join(names)} has the same name twice")
+
+
+def default_model(input_shape: tuple[int, ...]) -> str:
+    """Return the name of the built-in model for records of this shape."""
+    if len(input_shape) == 1:
+        return "mlp"
+    if len(input_shape) == 2:
+        return "lstm"
+    return "residual" if min(input_shape[-2:]) >= 32 else "lenet"

@@ -16,8 +16,7 @@ import xxhash
 from torch.utils._pytree import tree_flatten
 
 from etl import models
-from etl.comparison.compute import default_model
-from etl.comparison.settings import INFERENCE, TRAINING, Settings
+from etl.comparison.settings import INFERENCE, TRAINING, Settings, default_model
 from etl.comparison.subset import UserLoaderSource
 from etl.comparison.workload import Workload
 from etl.functions import find_function

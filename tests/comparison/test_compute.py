@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import etl
-from etl.comparison.compute import Simulated, default_model, make_compute
-from etl.comparison.settings import Settings
+from etl.comparison.compute import Simulated, make_compute
+from etl.comparison.settings import Settings, default_model
 from etl.comparison.subset import Subset
 from etl.comparison.training import Classes, Inference, Training, classes_of, make_model
 from etl.comparison.workload import Workload
