@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from benchmarks.measuring.clock import Split, Step, run_epoch
 from benchmarks.measuring.epochs import Epochs, Loading
 from benchmarks.measuring.joined_samples import join_samples
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
+from benchmarks.measuring.noise import NoiseGate, ProbeSeconds
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
@@ -81,9 +83,11 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
     cells = list(cells)
     with open_journal(CELLS, cells, profile) as journal:
         failures: dict[Cell, str] = {}
+        gate = NoiseGate()
 
         def take(cell: Cell, number: int) -> CellMetrics:
-            metrics = server.measure(cell)
+            name, samples = f"{cell} in round {number + 1}", len(cells) * (number + 1)
+            metrics = gate.take(name, samples, lambda: server.measure(cell)).metrics
             journal.note(cell, number, metrics)
             return metrics
 
@@ -93,6 +97,9 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
 
         rounds = Rounds(cells, take, taken=journal.taken, begin=lambda _: server, on_failure=note)
         rounds.run(profile.rounds)
+    if gate.retaken or gate.disturbed:  # asv prints it with --show-stderr
+        counts = f"{len(gate.retaken)} samples were taken again, and {len(gate.disturbed)} count though disturbed"
+        print(f"{counts}: {'; '.join(gate.retaken + gate.disturbed)}", file=sys.stderr)
     results: CellResults = {cell: failures.get(cell) or list(each.values()) for cell, each in rounds.samples.items()}
     check_same_work({cell: samples for cell, samples in results.items() if not cell.is_foreign})
     return disqualify_other_amounts(results)
@@ -165,13 +172,13 @@ class CellServer(FreshServers):
         super().__init__(lambda: _start_server(conditions))
         self._conditions = conditions
 
-    def measure(self, cell: Cell) -> CellMetrics:
-        """Return the metrics of `cell` from a fresh process, or raise `MeasurementError`."""
+    def measure(self, cell: Cell) -> CellSample:
+        """Return a sample of `cell` from a fresh process, or raise `MeasurementError`."""
         if cell.ranks == 1:
-            return CellSample.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None})).metrics
+            return CellSample.from_json(self.sample(str(cell), {"cell": to_json(cell), "rank": None}))
         answers = measure_on_ranks(cell.ranks, self._start_rank, self._conditions.cpus, str(cell), to_json(cell))
         # Training averages gradients in every step.
-        return join([CellSample.from_json(each) for each in answers], are_together=cell.compute == "training").metrics
+        return join([CellSample.from_json(each) for each in answers], are_together=cell.compute == "training")
 
     def _start_rank(self, cpus: tuple[int, ...]) -> Server:
         return _start_server(replace(self._conditions, cpus=cpus))
@@ -238,6 +245,21 @@ class CellSample(JsonValues):
     digest: str
     score: float
     layouts: list[Layout]
+
+    @property
+    def probes(self) -> list[ProbeSeconds]:
+        """As of the sample."""
+        return self.sample.probes
+
+    @property
+    def steal(self) -> float:
+        """As of the sample."""
+        return self.sample.steal
+
+    @property
+    def other_processes(self) -> float:
+        """As of the sample."""
+        return self.sample.other_processes
 
     @property
     def metrics(self) -> CellMetrics:

@@ -171,8 +171,8 @@ class _Comparison:
             gave_way=self._gave_way,
             order_seed=rounds.seed,
             places=rounds.places,
-            retaken=rounds.retaken,
-            disturbed=rounds.disturbed,
+            retaken=rounds.gate.retaken,
+            disturbed=rounds.gate.disturbed,
         )
         report = make_report(measured)
         check_report(report)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from etl.comparison.candidates import Candidate
 from etl.comparison.processes import Processes
 from etl.comparison.samples import AuditedSample, LoadingSample
-from etl.measuring.noise import ProbeSeconds, describe_disturbance, may_retake, quickest
+from etl.measuring.noise import NoiseGate
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Place, Rounds
 from etl.measuring.sample import Recipe
@@ -25,8 +25,7 @@ class _NoServerError(MeasurementError):
 class ComparisonRounds:
     """The rounds of a comparison, each with its own server.
 
-    A sample that was disturbed is taken again at once, up to a fifth of all samples. Whether it was does not depend on
-    its own times (`etl.measuring.noise`).
+    Samples that were disturbed are taken again, see `NoiseGate`.
 
     A candidate that fails is left out of all later rounds, and its samples are dropped. If it was the reference, the
     next one is. If all fail, `run` raises the last `MeasurementError`.
@@ -67,11 +66,7 @@ class ComparisonRounds:
         )
         self.failed: dict[Candidate, str] = {}
         """Candidates that failed, with the reason."""
-        self.retaken: list[str] = []
-        """Why samples were taken again: a sentence for each that does not count."""
-        self.disturbed: list[str] = []
-        """The same of samples that count nevertheless, since too many had been taken again."""
-        self._probes: list[ProbeSeconds] = []
+        self.gate = NoiseGate()
         self.stopped_early = False
         self.no_server = ""
         """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
@@ -156,24 +151,13 @@ class ComparisonRounds:
             if candidate in self._loading_only:
                 return self._processes.load(candidate)
             recipe = replace(self._recipes[candidate], etl_alone=number < self._etl_alone_rounds)
-            while True:
-                sample = self._processes.measure(candidate, recipe)
-                reason = self._disturbance(sample)
-                if not reason:
-                    return sample
-                reason = f"{self._name(candidate)} in round {number + 1}: {reason}"
-                if not may_retake(len(self._recipes) * (number + 1), len(self.retaken)):
-                    self.disturbed.append(reason)
-                    return sample
-                self.retaken.append(reason)
+            return self.gate.take(
+                f"{self._name(candidate)} in round {number + 1}",
+                len(self._recipes) * (number + 1),
+                lambda: self._processes.measure(candidate, recipe),
+            )
         finally:
             self._progress(self.done)
-
-    def _disturbance(self, sample: AuditedSample) -> str:
-        self._probes += sample.probes
-        return describe_disturbance(
-            sample.probes, quickest(self._probes), steal=sample.steal, other_processes=sample.other_processes
-        )
 
     def _on_failure(self, candidate: Candidate, error: MeasurementError) -> None:
         self.failed[candidate] = f"{error.reason}, in round {self.done + 1}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .process_tree import cpu_seconds
 from .values import JsonValues
@@ -239,6 +239,57 @@ def describe_disturbance(
 def may_retake(samples: int, retaken: int) -> bool:
     """Return True if another sample may be taken again: at most a fifth of `samples`, of which `retaken` have been."""
     return retaken + 1 <= MAX_RETAKEN_SHARE * samples
+
+
+class Probed(Protocol):
+    """A sample that says what disturbed it."""
+
+    @property
+    def probes(self) -> list[ProbeSeconds]:
+        """Seconds of fixed work before and after it."""
+
+    @property
+    def steal(self) -> float:
+        """Share of the CPUs that the hypervisor took."""
+
+    @property
+    def other_processes(self) -> float:
+        """Share of the CPUs that other processes used."""
+
+
+AnySample = TypeVar("AnySample", bound=Probed)
+
+
+class NoiseGate:
+    """Has samples that were disturbed taken again at once, up to a fifth of all.
+
+    Attributes
+    ----------
+    retaken : list of str
+        Why samples were taken again: a sentence for each that does not count.
+    disturbed : list of str
+        The same of samples that count nevertheless, since too many had been taken again.
+    """
+
+    def __init__(self) -> None:
+        self.retaken: list[str] = []
+        self.disturbed: list[str] = []
+        self._probes: list[ProbeSeconds] = []
+
+    def take(self, name: str, samples: int, measure: Callable[[], AnySample]) -> AnySample:
+        """Return a sample that `measure` takes, of which there will have been `samples` after this round."""
+        while True:
+            sample = measure()
+            self._probes += sample.probes
+            reason = describe_disturbance(
+                sample.probes, quickest(self._probes), steal=sample.steal, other_processes=sample.other_processes
+            )
+            if not reason:
+                return sample
+            if not may_retake(samples, len(self.retaken)):
+                self.disturbed.append(f"{name}: {reason}")
+                return sample
+            self.retaken.append(f"{name}: {reason}")
 
 
 def frequencies() -> list[float]:

@@ -105,7 +105,7 @@ def test_a_server_that_dies_is_reported_and_the_next_cell_is_measured(data: Data
         os.kill(server._server.pid, signal.SIGKILL)
         with pytest.raises(MeasurementError, match=r"the process of Cell\(strategy=.* was killed by signal 9"):
             server.measure(Cell())
-        assert server.measure(Cell(strategy="raw")).epoch.samples == 32
+        assert server.measure(Cell(strategy="raw")).metrics.epoch.samples == 32
 
 
 def test_each_round_has_a_server_with_a_memory_layout_of_its_own(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:

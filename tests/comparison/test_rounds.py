@@ -175,17 +175,17 @@ def test_a_disturbed_sample_is_taken_again_and_does_not_count() -> None:
     made.take(3)
     assert len(machine.asked) == 3 * 5 + 1
     assert all(each.other_processes == 0 for taken in made.samples.values() for each in taken.values())
-    (reason,) = made.retaken
+    (reason,) = made.gate.retaken
     assert reason.endswith(": other processes used 50% of the CPUs")
-    assert made.disturbed == []
+    assert made.gate.disturbed == []
 
 
 def test_at_most_a_fifth_of_the_samples_is_taken_again_and_the_others_count_as_disturbed() -> None:
     machine = Disturbed(range(10_000))
     made = make(machine)
     made.take(10)
-    assert len(made.retaken) == 10 * len(CANDIDATES) // 5
-    assert len(made.disturbed) == 10 * len(CANDIDATES)
+    assert len(made.gate.retaken) == 10 * len(CANDIDATES) // 5
+    assert len(made.gate.disturbed) == 10 * len(CANDIDATES)
     assert {len(each) for each in made.samples.values()} == {10}
 
 
@@ -198,7 +198,7 @@ def test_a_sample_is_disturbed_if_a_probe_was_slow_whatever_its_own_time() -> No
 
     made = make(Slow())
     made.take(5)
-    (reason,) = made.retaken
+    (reason,) = made.gate.retaken
     assert "the CPU was 2.00 times slower than at its quickest" in reason
 
 
