@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -18,9 +19,11 @@ from etl.comparison.drawing import (
     draw_axis,
     draw_grid,
 )
-from etl.comparison.report import Parts, ProfileResult, Report, StageResult, StrategyResult, Timeline
 from etl.comparison.units import Scale, bounds, percent, ratio, seconds, time_scale
 from etl.measuring.statistics import Interval
+
+if TYPE_CHECKING:
+    from etl.comparison.report import Parts, ProfileResult, Report, StageResult, StrategyResult, Timeline
 
 _BAR_HEIGHT, _BAR_TOP, _BAR_BOTTOM = 42, 8, 34
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import markupsafe
@@ -20,7 +20,6 @@ from etl.comparison.charts import (
     stage_name,
     stage_parts,
 )
-from etl.comparison.report import Check, Report, Scenario, ScenarioResult, StrategyResult
 from etl.comparison.units import (
     NOT_MEASURED,
     Scale,
@@ -33,6 +32,11 @@ from etl.comparison.units import (
     seconds,
     time_scale,
 )
+
+if TYPE_CHECKING:
+    from etl.comparison.report import Check, Report, Scenario, ScenarioResult, StrategyResult
+
+    Get = Callable[[StrategyResult], float | None]
 
 # For each state of a rule: CSS class, mark, and a word that says the same without colour.
 STATES = {True: ("held", "✓", "held"), False: ("broken", "✗", "not held"), None: ("unknown", "?", "not checked")}
@@ -127,9 +131,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)) and not any(isinstance(each, (list, tuple, dict)) for each in value):
         return ", ".join(map(_plain, value)) or "none"
     return json.dumps(value, ensure_ascii=False)
-
-
-Get = Callable[[StrategyResult], float | None]
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from etl.comparison.page import cpus_wanted, pays_off, prediction_kind, scenario_notes
-from etl.comparison.report import Report, Scenario, StrategyResult
 from etl.comparison.units import Scale, bounds, percent, time_scale
 from etl.tables import Bar, print_table
+
+if TYPE_CHECKING:
+    from etl.comparison.report import Report, Scenario, StrategyResult
 
 # Characters and styles of the bars.
 COMPUTE, INTERFERENCE, STALL = ("█", "green"), ("▒", "yellow"), ("░", "red")

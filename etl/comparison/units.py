@@ -1,10 +1,12 @@
-"""Quantities for people: three significant digits and a suitable unit."""
+"""Quantities and settings for people: three significant digits and a suitable unit, names and values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor, log10
+from typing import Any
 
 from etl.measuring.statistics import Interval
 
@@ -110,3 +112,19 @@ def _best_unit(quantities: Iterable[float | None], units: tuple[tuple[float, flo
 
 def _with_minus(text: str) -> str:
     return text.replace("-", "−")  # noqa: RUF001  the minus sign is as wide as a digit
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as they are set, such as "num_workers=2 and persistent_workers"; a name alone is True."""
+    phrases = [_phrase(name, value) for name, value in settings.items()]
+    if len(phrases) < 2:
+        return "".join(phrases)
+    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
+
+
+def _phrase(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    # In quotes, other text cannot be mistaken for further settings.
+    is_plain = not isinstance(value, str) or re.fullmatch(r"[\w.:/+-]+", value)
+    return f"{name}={value if is_plain else repr(value)}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from etl.comparison.charts import describe_interval
 from etl.comparison.page import list_facts, render_template
-from etl.comparison.tuning.results import Tuning
 from etl.comparison.tuning.table import given_settings, mark_of, settings_of
+
+if TYPE_CHECKING:
+    from etl.comparison.tuning.results import Tuning
 
 # Limits of `Limits`, in words.
 LIMITS = {"memory_nbytes": "--max-memory", "disk_nbytes": "--max-disk", "prepare_seconds": "--max-prepare"}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.comparison.report import THROTTLED_LIMIT
-from etl.comparison.units import bounds, ratio, seconds
+from etl.comparison.units import bounds, describe_settings, ratio, seconds
 from etl.measuring.statistics import Interval
 from etl.measuring.values import JsonValues
 
@@ -301,22 +300,6 @@ def with_front(configurations: Iterable[TriedConfiguration]) -> list[TriedConfig
         replace(each, is_on_front=not each.dropped and not any(other.dominates(each.costs) for other in allowed))
         for each in chosen
     ]
-
-
-def describe_settings(settings: Mapping[str, Any]) -> str:
-    """Return settings as they are set, such as "num_workers=2 and persistent_workers"; a name alone is True."""
-    phrases = [_phrase(name, value) for name, value in settings.items()]
-    if len(phrases) < 2:
-        return "".join(phrases)
-    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
-
-
-def _phrase(name: str, value: Any) -> str:
-    if value is True:
-        return name
-    # In quotes, other text cannot be mistaken for further settings.
-    is_plain = not isinstance(value, str) or re.fullmatch(r"[\w.:/+-]+", value)
-    return f"{name}={value if is_plain else repr(value)}"
 
 
 def _with_settings(settings: Mapping[str, Any]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.table import Table
 
-from etl.comparison.tuning.results import TriedConfiguration, TunedStrategy, Tuning, describe_settings
-from etl.comparison.units import bounds, byte_scale, time_scale
+from etl.comparison.units import bounds, byte_scale, describe_settings, time_scale
 from etl.tables import print_table
+
+if TYPE_CHECKING:
+    from etl.comparison.tuning.results import TriedConfiguration, TunedStrategy, Tuning
 
 # Rows of the table of a strategy, unless more are on the Pareto front.
 MAX_ROWS = 8

@@ -27,11 +27,11 @@ from etl.comparison.tuning.results import (
     TriedConfiguration,
     TunedStrategy,
     Tuning,
-    describe_settings,
     with_front,
 )
 from etl.comparison.tuning.search import Measured, Search, choose
 from etl.comparison.tuning.space import space_of
+from etl.comparison.units import describe_settings
 from etl.comparison.workload import Workload
 from etl.measuring.processes import MeasurementError
 from etl.measuring.statistics import Interval

@@ -19,9 +19,9 @@ from etl.comparison.tuning.results import (
     TriedConfiguration,
     TunedStrategy,
     Tuning,
-    describe_settings,
     with_front,
 )
+from etl.comparison.units import describe_settings
 from etl.measuring.statistics import Interval
 from tests import tuning_results
 from tests.report_schema import TUNING_SCHEMA, make_tuning_schema
