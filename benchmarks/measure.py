@@ -86,8 +86,8 @@ def measure_cells(cells: Iterable[Cell], data: Data, profile: Profile) -> CellRe
         gate = NoiseGate()
 
         def take(cell: Cell, number: int) -> CellMetrics:
-            name, samples = f"{cell} in round {number + 1}", len(cells) * (number + 1)
-            metrics = gate.take(name, samples, lambda: server.measure(cell)).metrics
+            name = f"{cell} in round {number + 1}"
+            metrics = gate.take(name, len(cells) * profile.rounds, lambda: server.measure(cell)).metrics
             journal.note(cell, number, metrics)
             return metrics
 
@@ -248,17 +248,17 @@ class CellSample(JsonValues):
 
     @property
     def probes(self) -> list[ProbeSeconds]:
-        """As of the sample."""
+        """The sample's own."""
         return self.sample.probes
 
     @property
     def steal(self) -> float:
-        """As of the sample."""
+        """The sample's own."""
         return self.sample.steal
 
     @property
     def other_processes(self) -> float:
-        """As of the sample."""
+        """The sample's own."""
         return self.sample.other_processes
 
     @property

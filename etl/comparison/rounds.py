@@ -14,6 +14,7 @@ from etl.measuring.noise import NoiseGate
 from etl.measuring.processes import MeasurementError
 from etl.measuring.rounds import Place, Rounds
 from etl.measuring.sample import Recipe
+from etl.measuring.statistics import MIN_ROUNDS
 
 Samples = Mapping[Candidate, Mapping[int, AuditedSample]]
 
@@ -67,6 +68,7 @@ class ComparisonRounds:
         self.failed: dict[Candidate, str] = {}
         """Candidates that failed, with the reason."""
         self.gate = NoiseGate()
+        self._wanted = MIN_ROUNDS
         self.stopped_early = False
         self.no_server = ""
         """Reason why the server of a round could not be started, which ended the rounds; otherwise empty."""
@@ -118,8 +120,8 @@ class ComparisonRounds:
         try:
             started = time.monotonic()
             self._take_round()
-            wanted = choose(time.monotonic() - started - self._etl_alone_seconds())
-            while self.done < wanted:
+            self._wanted = choose(time.monotonic() - started - self._etl_alone_seconds())
+            while self.done < self._wanted:
                 self._take_round()
         except (KeyboardInterrupt, _NoServerError) as error:
             if not self.done:
@@ -153,7 +155,7 @@ class ComparisonRounds:
             recipe = replace(self._recipes[candidate], etl_alone=number < self._etl_alone_rounds)
             return self.gate.take(
                 f"{self._name(candidate)} in round {number + 1}",
-                len(self._recipes) * (number + 1),
+                len(self._recipes) * max(self._wanted, number + 1),
                 lambda: self._processes.measure(candidate, recipe),
             )
         finally:

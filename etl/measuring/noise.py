@@ -277,7 +277,7 @@ class NoiseGate:
         self._probes: list[ProbeSeconds] = []
 
     def take(self, name: str, samples: int, measure: Callable[[], AnySample]) -> AnySample:
-        """Return a sample that `measure` takes, of which there will have been `samples` after this round."""
+        """Return a sample that `measure` takes, of which there are to be `samples` in all."""
         while True:
             sample = measure()
             self._probes += sample.probes

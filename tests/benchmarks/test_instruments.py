@@ -68,7 +68,7 @@ def test_a_cell_of_a_commit_is_measured_with_the_instruments_of_the_working_tree
     data = make_data(Profile("test", 20, 32, rounds=1, seconds_per_figure=0.0, grid=False), tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(commit.folder))
     with CellServer(Conditions(data, 0.0, cpus_of_cells())) as server:
-        metrics = server.measure(Cell("raw"))
+        metrics = server.measure(Cell("raw")).metrics
     assert note.read_text() == str(commit.folder / "etl/__init__.py")
     assert min(metrics.etl, metrics.epoch.wall.total, metrics.epoch.compute.total) > SECONDS
     assert current_instruments().path == str(INSTRUMENTS)  # to which the server holds every answer

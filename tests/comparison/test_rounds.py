@@ -170,7 +170,7 @@ class Disturbed(Machine):
 
 
 def test_a_disturbed_sample_is_taken_again_and_does_not_count() -> None:
-    machine = Disturbed({7})  # the second sample of the second round: two of ten may be taken again by then
+    machine = Disturbed({7})  # the second sample of the second round
     made = make(machine, [*CANDIDATES, Candidate("process-raw")], etl_alone_rounds=0)
     made.take(3)
     assert len(machine.asked) == 3 * 5 + 1
