@@ -19,6 +19,7 @@ from etl.comparison.rounds import ComparisonRounds
 from etl.comparison.rules import RULES
 from etl.comparison.samples import CheckedEpoch, Profile, TuningSample
 from etl.comparison.schedule import (
+    USUAL_SECONDS,
     Pace,
     choose_records,
     choose_rounds,
@@ -40,8 +41,8 @@ from etl.runtime.resources import available_nbytes
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
-# Pilots of each split of the CPUs, their batches after the start-up, and how many times as long as with the best split
-# a batch takes with one that loses early.
+# Pilots of each split of the CPUs (one if time is short), their batches after the start-up, and how many times as long as
+# with the best split a batch takes with one that loses early.
 PILOT_TURNS, PILOT_BATCHES, CLEARLY_SLOWER = 2, 6, 1.05
 
 
@@ -215,7 +216,7 @@ class _Comparison:
         workload.chosen.pop(candidate, None)
         chosen = splits[0]
         try:
-            for turn in range(PILOT_TURNS):
+            for turn in range(PILOT_TURNS if self._settings.budget_seconds >= USUAL_SECONDS else 1):
                 for split in splits if turn % 2 == 0 else splits[::-1]:
                     self._progress("split", len(self._trials), len(self._with_splits()))
                     workload.chosen[candidate] = split
