@@ -41,8 +41,8 @@ from etl.runtime.resources import available_nbytes
 
 # Seconds of the time budget that are kept for the phases after the rounds.
 CLOSING_SECONDS = 3.0
-# Pilots of each split of the CPUs, or one if time is short; their batches after the start-up; and how many times as long
-# as with the best split a batch takes with one that loses early.
+# Pilots of each split of the CPUs, of which a short comparison has one; their batches after the start-up; and how many
+# times as long as with the best split a batch takes with one that loses early.
 PILOT_TURNS, PILOT_BATCHES, CLEARLY_SLOWER = 2, 6, 1.05
 
 
