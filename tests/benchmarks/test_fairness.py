@@ -155,6 +155,7 @@ def test_loading_threads_and_processes_are_taken_from_compute() -> None:
         (dataclasses.replace(ahead, workers="process 2"), 2),
         (dataclasses.replace(ahead, prefetch_size=0), 4),  # nothing is loaded ahead
         (Cell(workers="thread 2"), 4),
+        (Cell(strategy="async-presaved"), 4),  # reading a store takes next to no CPU
     ):
         assert compute_threads(cell, 4) == threads, cell
     assert compute_threads(dataclasses.replace(ahead, workers="process 2"), 2) == 1
