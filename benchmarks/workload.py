@@ -356,9 +356,9 @@ def _workers(cell: Cell) -> dict[str, Any]:
 def compute_threads(cell: Cell, cpus: int) -> int:
     """Return how many threads compute in `cell`: one for each CPU that does not decode ahead, and at least one.
 
-    All cells have the same CPUs. A plain strategy computes with all of them. So does one that reads a store ahead, which
-    takes a thirtieth of the time of compute: with a thread less it took 1.5 times as long. One that decodes ahead splits
-    them: with all it took 1.6 times as long (2 CPUs, profile "quick").
+    All cells have the same CPUs. A plain strategy computes with all of them. So does one that reads a store ahead,
+    which takes a thirtieth of the time of compute: with a thread less it took 1.5 times as long. One that decodes ahead
+    splits them: with all it took 1.6 times as long (2 CPUs, profile "quick").
     """
     decodes_ahead = cell.is_async and not cell.is_presaved and cell.prefetch_size > 0
     return max(1, cpus - (cell.worker_count if decodes_ahead else 0))
