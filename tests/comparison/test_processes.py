@@ -144,7 +144,7 @@ def test_a_run_in_which_nothing_is_wrong_ends_without_an_alarm(photographs: Path
     workload = Workload(settings, tmp_path, 2)
     workload.plain_compute_threads = 2
     with Processes(workload, sorted(os.sched_getaffinity(0))[:2]) as processes:
-        audits = {each.setting: each for each in processes.measure(RAW, Recipe()).runtime}
+        audits = {each.setting: each for each in processes.measure(RAW, Recipe(etl_alone=True)).runtime}
     assert (audits["threads"].requested, "opencv 1" in audits["threads"].in_force) == ("2", True)
     assert {name: each.alarm for name, each in audits.items()} == {"heap": "", "gc": "", "threads": ""}
 
