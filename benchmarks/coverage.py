@@ -177,7 +177,7 @@ def read(path: Path, arguments: list[str]) -> Study:
     return study
 
 
-def keep(path: Path, study: Study) -> None:
+def keep(path: Path, study: JsonValues) -> None:
     """Replace the study in the file `path`; an interruption leaves the old one."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.write_text(json.dumps(study.to_json(), indent=1) + "\n")

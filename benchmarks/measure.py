@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from benchmarks.measuring.clock import Split, Step, run_epoch
 from benchmarks.measuring.epochs import Epochs, Loading
 from benchmarks.measuring.joined_samples import join_samples
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
-from benchmarks.measuring.noise import NoiseGate, ProbeSeconds
+from benchmarks.measuring.noise import NoiseGate
 from benchmarks.measuring.process_tree import PeakMemory
 from benchmarks.measuring.processes import FreshServers, MeasurementError, Server
 from benchmarks.measuring.ranks import Rank
@@ -229,47 +229,21 @@ def loading_of(cell: Cell, conditions: Conditions, rank: Rank | None = None) -> 
 
 
 @dataclass(frozen=True)
-class CellSample(JsonValues):
-    """A sample of a cell, and what its untimed epoch has shown.
+class CellSample(Sample):
+    """A sample of a cell, whose untimed epoch has shown `peak_memory` and the last three: see `CellMetrics`."""
 
-    Attributes
-    ----------
-    sample : Sample
-        The sample.
-    peak_memory, digest, score, layouts
-        As of `CellMetrics`.
-    """
-
-    sample: Sample
-    peak_memory: int
-    digest: str
-    score: float
-    layouts: list[Layout]
-
-    @property
-    def probes(self) -> list[ProbeSeconds]:
-        """The sample's own."""
-        return self.sample.probes
-
-    @property
-    def steal(self) -> float:
-        """The sample's own."""
-        return self.sample.steal
-
-    @property
-    def other_processes(self) -> float:
-        """The sample's own."""
-        return self.sample.other_processes
+    digest: str = ""
+    score: float = 0.0
+    layouts: list[Layout] = field(default_factory=list)
 
     @property
     def metrics(self) -> CellMetrics:
         """The metrics that asv keeps."""
-        sample = self.sample
         return CellMetrics(
-            etl=cast(Split, sample.etl_alone).total,
-            epoch=sample.epoch,
-            compute_alone=sample.compute_alone * sample.epoch.batches,
-            p99_stall=float(np.quantile(sample.later_stalls, 0.99)),
+            etl=cast(Split, self.etl_alone).total,
+            epoch=self.epoch,
+            compute_alone=self.compute_alone * self.epoch.batches,
+            p99_stall=float(np.quantile(self.later_stalls, 0.99)),
             peak_memory=self.peak_memory,
             digest=self.digest,
             score=self.score,
@@ -279,12 +253,11 @@ class CellSample(JsonValues):
 
 def join(samples: Sequence[CellSample], are_together: bool) -> CellSample:
     """Return the samples of all ranks as one; `are_together` if they wait for each other in every step."""
-    return CellSample(
-        join_samples([each.sample for each in samples], are_together),
+    return replace(
+        join_samples(samples, are_together),
         peak_memory=sum(each.peak_memory for each in samples),
         digest=hashlib.sha256(" ".join(each.digest for each in samples).encode()).hexdigest(),
         score=statistics.fmean(each.score for each in samples),
-        layouts=samples[0].layouts,
     )
 
 
@@ -303,7 +276,12 @@ def measure_cell(cell: Cell, conditions: Conditions, rank: Rank | None = None) -
         epoch_count = round(count if loading.meeting is None else max(loading.meeting.gather(count)))
         recipe = Recipe(epochs=max(1, epoch_count), etl_alone=True, compute_seconds=conditions.min_seconds)
         sample = take_sample(loading, recipe)
-    return CellSample(sample, memory.nbytes, content.digest.hexdigest(), score, content.layouts)
+    return CellSample(
+        **(vars(sample) | {"peak_memory": memory.nbytes}),
+        digest=content.digest.hexdigest(),
+        score=score,
+        layouts=content.layouts,
+    )
 
 
 class EpochContent:

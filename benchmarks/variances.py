@@ -25,6 +25,7 @@ from rich.table import Table
 
 from benchmarks.cells import STRATEGIES, Cell, Profile
 from benchmarks.console import print_table, say, say_failure, wide_console
+from benchmarks.coverage import keep
 from benchmarks.measure import Conditions, cpus_of_cells, loading_of
 from benchmarks.measuring.layout import draw_environment, draw_hash_seed
 from benchmarks.measuring.processes import FreshServers, MeasurementError
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 errors.print(f"server {number + 1} of {options.servers}", highlight=False)
                 measured = measure_server(cell, conditions, options.processes, options.epochs)
                 study = replace(study, servers=[*study.servers, measured])
-                path.write_text(json.dumps(study.to_json()) + "\n")
+                keep(path, study)
     except MeasurementError as error:
         say_failure(error, errors)
         return 2
