@@ -241,9 +241,11 @@ class hangs_in_the_try(good):
         wait_for_ever()
 
 
-class hangs_in_the_second_round(good):
+class hangs_in_a_later_round(good):
+    """Hangs in its sixth process: after its try, pilot and first sample, two samples may have been taken again."""
+
     def __iter__(self):
-        if count_processes("hangs_in_the_second_round") > 3:
+        if count_processes("hangs_in_a_later_round") > 5:
             wait_for_ever()
         return super().__iter__()
 

@@ -195,9 +195,9 @@ def test_processes_that_are_forked_from_the_common_server_are_as_robust(folder: 
     assert re.fullmatch(r"sets_threads set the compute threads to 7; it was given \d+\.", note(report, "sets_threads"))
 
 
-@pytest.mark.parametrize("name", ["hangs_in_the_try", "hangs_in_the_second_round"])
+@pytest.mark.parametrize("name", ["hangs_in_the_try", "hangs_in_a_later_round"])
 def test_an_interruption_ends_a_loader_that_hangs(name: str, folder: Path) -> None:
-    options = ["--label", "kind", "--compute", "simulated:1ms", "--rounds", "3", "--python", f"{name}={sys.executable}"]
+    options = ["--label", "kind", "--compute", "simulated:1ms", "--rounds", "6", "--python", f"{name}={sys.executable}"]
     strategies = ["--strategies", f"{named('good')},{named(name)}", "--python", f"good={sys.executable}"]
     command = [sys.executable, "-m", "etl", "compare", "table.csv", *strategies, *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -212,7 +212,7 @@ def test_an_interruption_ends_a_loader_that_hangs(name: str, folder: Path) -> No
         assert (process.returncode, printed) == (130, "")
     else:
         assert (process.returncode, errors) == (0, "")
-        assert "STOPPED EARLY, after 1 rounds" in printed
+        assert re.search(r"STOPPED EARLY, after \d+ rounds", printed)
 
 
 def test_a_function_that_cannot_be_carried_to_another_process_is_named(folder: Path) -> None:
